@@ -117,6 +117,9 @@ bench-products: $(STAMP) ## time matrix products in bfloat16 as torch computes t
 bench-attention: $(STAMP) ## time attention in bfloat16, forward and backward: ours beside torch's, by length of the rows
 	$(BIN)/python -m benchmarks.attention
 
+bench-kernels: $(STAMP) ## what each of our CPU kernels saves of a whole step, with all weights and with adapters
+	$(BIN)/python -m benchmarks.kernels --write
+
 bench-prep: $(STAMP) ## time preparation of an archive of small images beside unzip: IMAGES=20000
 	$(BIN)/python -m benchmarks.prep --images $(IMAGES)
 

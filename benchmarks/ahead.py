@@ -1,11 +1,12 @@
-"""`make bench-ahead`: a step of the recipe `text` with two devices of a core each, by turns and a step ahead.
+"""`make bench-ahead`: a step of the recipe `text` with two devices of a core each, by turns and a
+step ahead.
 
     python -m benchmarks.ahead [--rounds 2] [--steps 4] [--write] [key=value ...]
 
-One device trains, the other samples. `turns`: rollout, then training. `ahead`: the next step's rollout beside training.
-`one device`: the in-process engine, with both cores to itself. Each round starts the workers of each afresh; the first
-two steps of each are warm-up, since the second is the first whose rollout was started ahead. What `key=value` says
-changes the recipe of all three.
+One device trains, the other samples. `turns`: rollout, then training. `ahead`: the next step's
+rollout beside training. `one device`: the in-process engine, with both cores to itself. Each round
+starts the workers of each afresh; the first two steps of each are warm-up, since the second is the
+first whose rollout was started ahead. What `key=value` says changes the recipe of all three.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from rl_core.runtime.home import Home
 from rl_core.trainers.text import TextTrainer
 
 WARM_UP = 2
-SIZES = ["rollout.max_new_tokens=64", "fsdp.param_dtype=bfloat16", "algorithm.correction={level: token, upper: 2.0}"]
+SIZES = [
+    "rollout.max_new_tokens=64",
+    "fsdp.param_dtype=bfloat16",
+    "algorithm.correction={level: token, upper: 2.0}",
+]
 TWO = ["placement.num_devices=2", "placement.rollout_devices=1", "placement.threads_per_device=1"]
 WAYS = {
     "turns": [*TWO, "rollout.engine=dedicated"],
@@ -59,10 +64,14 @@ def steps_of(overrides: list[str], num_steps: int) -> list[dict[str, float]]:
 
 def main() -> None:
     """Run every way in turn and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/benchmarks.md"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
@@ -75,14 +84,35 @@ def main() -> None:
     turns = statistics.median(step["step"] for step in found["turns"])
     lines = []
     for way, steps in found.items():
-        middle = {key: statistics.median(step.get(key, 0.0) for step in steps) for key in ("step", *SHOWN)}
-        shown = [f"{middle[key]:.2f}" for key in SHOWN[:3]] + [f"{middle[key]:.4f}" for key in SHOWN[3:4]]
-        lines.append([way, f"{middle['step']:.2f}", f"{turns / middle['step']:.2f}", *shown, f"{middle[SHOWN[4]]:.0f}"])
-    heads = ["way", "step s", "beside turns", "waits for rollout s", "train s", "sync s", "mean Δlogp", "staleness"]
+        middle = {
+            key: statistics.median(step.get(key, 0.0) for step in steps) for key in ("step", *SHOWN)
+        }
+        shown = [f"{middle[key]:.2f}" for key in SHOWN[:3]] + [
+            f"{middle[key]:.4f}" for key in SHOWN[3:4]
+        ]
+        lines.append(
+            [
+                way,
+                f"{middle['step']:.2f}",
+                f"{turns / middle['step']:.2f}",
+                *shown,
+                f"{middle[SHOWN[4]]:.0f}",
+            ]
+        )
+    heads = [
+        "way",
+        "step s",
+        "beside turns",
+        "waits for rollout s",
+        "train s",
+        "sync s",
+        "mean Δlogp",
+        "staleness",
+    ]
     changed = f", with {' '.join(args.overrides)}" if args.overrides else ""
     body = (
-        f"Recipe text with 64 new tokens, adapters in bfloat16; medians of {args.rounds} x {args.steps} steps. "
-        f"{page.machine()}{changed}.\n\n{page.table(heads, lines)}"
+        f"Recipe text with 64 new tokens, adapters in bfloat16; medians of {args.rounds} x "
+        f"{args.steps} steps. {page.machine()}{changed}.\n\n{page.table(heads, lines)}"
     )
     print(f"\n{body}")
     if args.write:

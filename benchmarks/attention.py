@@ -1,10 +1,10 @@
-"""Causal attention in bfloat16 with SmolLM2's heads, forward and backward: torch's own, by way of float32, and ours.
+"""Causal attention in bfloat16 with SmolLM2's heads, forward and backward: torch's own, by way of
+float32, and ours.
 
     python -m benchmarks.attention [--threads 2] [--repeats 20] [--rows 16]
 
-`ours` is what training does up to a length where the processor multiplies in bfloat16
-(`rl_core.kernels.bfloat16_attention`), `float32` what it does on others. Milliseconds are the least of the repeats, of
-the wall clock.
+`ours` is what training does up to a length where the processor multiplies in bfloat16, `float32`
+what it does on others. Milliseconds are the least of the repeats, of the wall clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import page
 from benchmarks.products import least_ms
-from rl_core.kernels.bfloat16_attention import attend
+from rl_core.kernels import attend_in_bfloat16
 
 HEADS, KEY_HEADS, SIZE = 9, 3, 64
 LENGTHS = (64, 107, 256, 512, 1024)
@@ -28,7 +28,9 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def narrow(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """As torch does it."""
-    return scaled_dot_product_attention(query, key, value, is_causal=True, scale=SCALE, enable_gqa=True)
+    return scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=SCALE, enable_gqa=True
+    )
 
 
 def wide(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -38,20 +40,24 @@ def wide(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def ours(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Backward in whole products."""
-    return attend(query, key, value, SCALE)
+    return attend_in_bfloat16(query, key, value, SCALE)
 
 
 def forward_and_backward_ms(attend: Attend, rows: int, length: int, repeats: int) -> float:
     """The least of several times."""
     heads = (HEADS, KEY_HEADS, KEY_HEADS, HEADS)
-    query, key, value, grad = (torch.randn(rows, length, count, SIZE).bfloat16().transpose(1, 2) for count in heads)
+    query, key, value, grad = (
+        torch.randn(rows, length, count, SIZE).bfloat16().transpose(1, 2) for count in heads
+    )
     states = [state.requires_grad_() for state in (query, key, value)]
     return least_ms(lambda: torch.autograd.grad(attend(*states), states, grad), repeats)
 
 
 def main() -> None:
     """Print a row per length."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--rows", type=int, default=16)
@@ -59,11 +65,18 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     ways = {"bfloat16": narrow, "float32": wide, "ours": ours}
     times = {
-        length: [forward_and_backward_ms(way, args.rows, length, args.repeats) for way in ways.values()]
+        length: [
+            forward_and_backward_ms(way, args.rows, length, args.repeats) for way in ways.values()
+        ]
         for length in LENGTHS
     }
     print(page.machine())
-    print(page.table(["ms", *ways], [[str(length), *(f"{ms:.2f}" for ms in found)] for length, found in times.items()]))
+    print(
+        page.table(
+            ["ms", *ways],
+            [[str(length), *(f"{ms:.2f}" for ms in found)] for length, found in times.items()],
+        )
+    )
 
 
 if __name__ == "__main__":

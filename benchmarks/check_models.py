@@ -1,11 +1,14 @@
-"""Every family of language models by every path of the product, beside plain transformers: `make check-models`.
+"""Every family of language models by every path of the product, beside plain transformers: `make
+check-models`.
 
-    python -m benchmarks.check_models [--only TYPE,TYPE,...] [--jobs N] [--fresh] [--write] [--found FILE]
+    python -m benchmarks.check_models [--only TYPE,TYPE,...] [--jobs N] [--fresh] [--write] [--found
+    FILE]
 
-Each path of each family runs in a process of its own with a time limit, forked from one that has imported what they
-need: a crash or a hang is a cell of the table. What was found lies as JSON lines in `build/check-models.jsonl` and is
-not looked for again, unless `--only` or `--fresh` asks for it. `--write` puts the table into docs/models.md. The
-command fails where a path gives something else than the model without a word, or breaks without saying what is wrong.
+Each path of each family runs in a process of its own with a time limit, forked from one that has
+imported what they need: a crash or a hang is a cell of the table. What was found lies as JSON lines
+in `build/check-models.jsonl` and is not looked for again, unless `--only` or `--fresh` asks for it.
+`--write` puts the table into docs/models.md. The command fails where a path gives something else
+than the model without a word, or breaks without saying what is wrong.
 """
 
 from __future__ import annotations
@@ -32,14 +35,16 @@ from rl_core.runs.run_folder import source_revision
 FOUND = Path(__file__).parents[1] / "build" / "check-models.jsonl"
 """Where what was found lies, unless told otherwise."""
 ALIKE = 1e-4
-"""Difference of a log-probability or entropy up to which two ways are the same, by the standard deviation of the
-model's log-probabilities, which is about 2 nats for most; what rounding errors of its weights change comes on top,"""
+"""Difference of a log-probability or entropy up to which two ways are the same, by the standard
+deviation of the model's log-probabilities, which is about 2 nats for most; what rounding errors of
+its weights change comes on top,"""
 ROUNDING = 5 * ALIKE
 """up to this: beyond it a row has taken another way, such as another expert."""
 LIMIT_S = 300.0
 """For all paths of a family."""
 MOVED = 10
-"""Times as much a training step must move the policy, or the check of its export would see nothing."""
+"""Times as much a training step must move the policy, or the check of its export would see
+nothing."""
 COLUMNS = ("own forward", "padded", "packed", "shared", "decode", "TP 2", "SP 2", "export", "sync")
 EQUAL, FALLS_BACK, REFUSED, WRONG, FAILS = "equal", "falls back", "refused", "WRONG", "fails"
 FAULTS = (WRONG, FAILS)
@@ -57,7 +62,9 @@ class Cell:
 
     def __str__(self) -> str:
         size = "" if self.difference is None else f"{self.difference:.0e}"
-        return " ".join(part for part in (self.verdict, size, f"({self.why})" if self.why else "") if part)
+        return " ".join(
+            part for part in (self.verdict, size, f"({self.why})" if self.why else "") if part
+        )
 
 
 @dataclass
@@ -101,7 +108,9 @@ class Check:
         model_families.model_class(self.model_type)
         truth = self._plain((self.rows, 1.0), (self.rows, COOL))
         if isinstance(truth, Failed):
-            return Family(self.model_type, not_built=f"plain transformers fails on rows of text: {truth}")
+            return Family(
+                self.model_type, not_built=f"plain transformers fails on rows of text: {truth}"
+            )
         self.truth: Found = truth[0]
         self.cool: Found = truth[1]
         self.alike = ALIKE * self.truth.spread + min(self._rounding(), ROUNDING * self.truth.spread)
@@ -109,7 +118,11 @@ class Check:
         if isinstance(found, Failed):
             cell = self._failed(found)
             is_refused = cell.verdict == REFUSED
-            return Family(self.model_type, dict.fromkeys(COLUMNS, cell), refused=cell.why if is_refused else "")
+            return Family(
+                self.model_type,
+                dict.fromkeys(COLUMNS, cell),
+                refused=cell.why if is_refused else "",
+            )
         cells = {"own forward": self._own(found["own forward"])}
         for name in COLUMNS[1:-2]:
             cells[name] = self._path(found[name])
@@ -117,11 +130,14 @@ class Check:
         return Family(self.model_type, cells)
 
     def _rounding(self) -> float:
-        """Largest difference that rounding errors of the weights make to the model's own answers."""
+        """Largest difference that rounding errors of the weights make to the model's own
+        answers."""
         found = apart(model_paths.plain_rounded, self.model, self.model_type, self.rows)
         if isinstance(found, Failed):
             return 0.0
-        return _largest([(found.log_probs, self.truth.log_probs), (found.entropies, self.truth.entropies)])
+        return _largest(
+            [(found.log_probs, self.truth.log_probs), (found.entropies, self.truth.entropies)]
+        )
 
     def _plain(self, *several: tuple[list[Row], float], folder: str = "") -> Any:
         return apart(model_paths.plain, folder or self.model, self.model_type, *several)
@@ -143,7 +159,9 @@ class Check:
             return self._failed(found)
         pairs = [(found.log_probs, self.truth.log_probs)] if found.log_probs else []
         if sampled := [one for one in ((found.replies, 1.0), (found.cool_replies, COOL)) if one[0]]:
-            truth = self._plain(*(([row for row, _ in replies], temperature) for replies, temperature in sampled))
+            truth = self._plain(
+                *(([row for row, _ in replies], temperature) for replies, temperature in sampled)
+            )
             if isinstance(truth, Failed):
                 return Cell(FAILS, why=f"plain transformers fails on sampled rows: {truth}")
             said = [[log_probs for _, log_probs in replies] for replies, _ in sampled]
@@ -163,7 +181,11 @@ class Check:
             for mode, said in found.synced.items():
                 is_failed = isinstance(said, Failed)
                 name = f"{kind}, sync {mode}"
-                syncs[name] = self._failed(said) if is_failed else self._verdict(found, (said, found.log_probs))
+                syncs[name] = (
+                    self._failed(said)
+                    if is_failed
+                    else self._verdict(found, (said, found.log_probs))
+                )
         return _worst(exports), _worst(syncs)
 
     def _exported(self, found: Found, out: str) -> Cell:
@@ -172,7 +194,11 @@ class Check:
         moved = _largest([(found.log_probs, self.truth.log_probs)])
         if moved < MOVED * self.alike:
             return Cell(
-                FAILS, why=f"the step moved the policy by {moved:.1g} only, which is too little to see anything"
+                FAILS,
+                why=(
+                    f"the step moved the policy by {moved:.1g} only, which is too little to see "
+                    "anything"
+                ),
             )
         said = self._plain((self.rows, 1.0), folder=out)
         if isinstance(said, Failed):
@@ -185,7 +211,9 @@ class Check:
     def _verdict(self, found: Found, *pairs: tuple[Numbers, Numbers]) -> Cell:
         difference = _largest(list(pairs))
         if not difference <= self.alike:
-            return Cell(WRONG, difference, f"although {found.falls_back}" if found.falls_back else "")
+            return Cell(
+                WRONG, difference, f"although {found.falls_back}" if found.falls_back else ""
+            )
         return Cell(FALLS_BACK if found.falls_back else EQUAL, difference, found.falls_back)
 
 
@@ -202,7 +230,10 @@ def _largest(pairs: list[tuple[Numbers, Numbers]]) -> float:
 
 def _worst(cells: dict[str, Cell]) -> Cell:
     """Of what was found of several kinds, the worst, which says of which."""
-    kind, cell = min(cells.items(), key=lambda one: (WORST_FIRST.index(one[1].verdict), -(one[1].difference or 0.0)))
+    kind, cell = min(
+        cells.items(),
+        key=lambda one: (WORST_FIRST.index(one[1].verdict), -(one[1].difference or 0.0)),
+    )
     if cell.verdict == EQUAL or len({(one.verdict, one.why) for one in cells.values()}) == 1:
         return cell
     return Cell(cell.verdict, cell.difference, f"{kind}: {cell.why}" if cell.why else kind)
@@ -234,7 +265,13 @@ def prepare() -> None:
     from rl_core.algorithms import algorithms
 
     for name in (
-        *("peft", "peft.tuners.lora", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"),
+        *(
+            "peft",
+            "peft.tuners.lora",
+            "torch._dynamo",
+            "torch.distributed.fsdp",
+            "torch.distributed.tensor.parallel",
+        ),
         *(
             "rl_core.models.decoding.decode",
             "rl_core.rollout.dedicated",
@@ -243,7 +280,7 @@ def prepare() -> None:
         ),
         *(
             "rl_core.models.export.folder",
-            "rl_core.kernels.packed_weights",
+            "rl_core.kernels.packed_products",
             "rl_core.train.stacks.token_stack",
             "rl_core.train.weights.buckets",
         ),
@@ -263,14 +300,21 @@ def show(family: Family) -> str:
     if family.refused:
         return f"{family.model_type}: {REFUSED} ({family.refused})"
     odd = [f"  {name}: {cell}" for name, cell in family.cells.items() if cell.verdict != EQUAL]
-    head = f"{family.model_type}: {len(family.cells) - len(odd)} of {len(family.cells)} equal, {family.seconds} s"
+    head = (
+        f"{family.model_type}: {len(family.cells) - len(odd)} of {len(family.cells)} equal, "
+        f"{family.seconds} s"
+    )
     return "\n".join([head, *odd])
 
 
 def main() -> None:
     """Check what is asked for, print and write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="types of models, with commas between; they are looked at anew")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", help="types of models, with commas between; they are looked at anew"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="families at a time")
     parser.add_argument("--fresh", action="store_true", help="forget what was found before")
     parser.add_argument("--write", action="store_true", help="write docs/models.md")
@@ -294,7 +338,9 @@ def main() -> None:
     print(f"{len(asked)} families, {not_built} of them not built; cells: {found}")
     if args.write:
         every = model_families.model_types()
-        models_page.write([families[name] for name in every if name in families], COLUMNS, ALIKE, len(every))
+        models_page.write(
+            [families[name] for name in every if name in families], COLUMNS, ALIKE, len(every)
+        )
     sys.exit(any(counts[fault] for fault in FAULTS))
 
 

@@ -2,9 +2,10 @@
 
     python -m benchmarks.curves [--recipe NAME] [--home FOLDER] [--variants NAME ...] [OVERRIDE ...]
 
-The variants of `text` and `diffusion` are algorithms, those of `pe` and `unified` the tracks that learn. Each is
-`rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; a run that is there
-already is continued or read, never repeated. The numbers come from MLflow. Each takes some minutes on an idle machine.
+The variants of `text` and `diffusion` are algorithms, those of `pe` and `unified` the tracks that
+learn. Each is `rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; a run
+that is there already is continued or read, never repeated. The numbers come from MLflow. Each takes
+some minutes on an idle machine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Comparison:
 
 
 def _tree(rewrites: int, pictures: int) -> tuple[str, ...]:
-    """So many rewrites of a prompt and pictures of each; every variant draws as many pictures as the others."""
+    """So many rewrites of a prompt and pictures of each; every variant draws as many pictures as
+    the others."""
     return f"rollout.samples_per_prompt={rewrites}", f"tracks.images.samples_per_rewrite={pictures}"
 
 
@@ -71,7 +73,11 @@ COMPARISONS = {
             "images": ("tracks.text.train=false", "tracks.images.train=true", *_tree(1, 8)),
             "both": ("tracks.images.train=true", *_tree(4, 2)),
         },
-        ("training.num_iterations=2", "training.steps_per_iteration=6", "training.prompts_per_step=16"),
+        (
+            "training.num_iterations=2",
+            "training.steps_per_iteration=6",
+            "training.prompts_per_step=16",
+        ),
         "eval/judge_independent",
         "Held-out score of the judge that was not trained on",
         IMAGES / "pe-track-curves.png",
@@ -113,12 +119,16 @@ def learnt(recipe: str, variant: str, client: MlflowClient) -> Learnt:
     """The newest run of a variant. Raises: LookupError when MLflow has none."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     wanted = f"params.name = '{run_of(recipe, variant)}'"
-    found = client.search_runs(experiments, wanted, order_by=["attributes.start_time DESC"], max_results=1)
+    found = client.search_runs(
+        experiments, wanted, order_by=["attributes.start_time DESC"], max_results=1
+    )
     if not found:
         raise LookupError(f"MLflow has no run with {wanted}")
     names = (COMPARISONS[recipe].sampled, COMPARISONS[recipe].held_out)
     histories = [client.get_metric_history(found[0].info.run_id, name) for name in names]
-    return Learnt(*(sorted({point.step: point.value for point in history}.items()) for history in histories))
+    return Learnt(
+        *(sorted({point.step: point.value for point in history}.items()) for history in histories)
+    )
 
 
 def draw(runs: dict[str, Learnt], title: str, path: Path) -> None:
@@ -157,9 +167,13 @@ def main() -> None:
     draw(runs, compared.title, picture)
     print(f"{'variant':24}{'sampled, first -> last 4 steps':>34}{'held out, before -> after':>30}")
     for name, run in runs.items():
-        first, last = (sum(value for _, value in part) / len(part) for part in (run.sampled[:4], run.sampled[-4:]))
+        first, last = (
+            sum(value for _, value in part) / len(part)
+            for part in (run.sampled[:4], run.sampled[-4:])
+        )
         print(
-            f"{name:24}{f'{first:.2f} -> {last:.2f}':>34}{f'{run.held_out[0][1]:.2f} -> {run.held_out[-1][1]:.2f}':>30}"
+            f"{name:24}{f'{first:.2f} -> {last:.2f}':>34}"
+            f"{f'{run.held_out[0][1]:.2f} -> {run.held_out[-1][1]:.2f}':>30}"
         )
     print(f"picture: {picture}")
 

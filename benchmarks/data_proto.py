@@ -1,8 +1,9 @@
-"""DataProto on a batch of 1024 x 1024 with ten tensors (52 MB) and five object columns, each figure beside memcpy.
+"""DataProto on a batch of 1024 x 1024 with ten tensors (52 MB) and five object columns, each figure
+beside memcpy.
 
-Every operation is timed in turn with a copy of as many bytes into fresh memory, and with the plain way of doing the
-same: a pickle of the TensorDict, a loop over single rows, TensorDict's own methods. Where `verl` can be imported, its
-class does the same work in the same run.
+Every operation is timed in turn with a copy of as many bytes into fresh memory, and with the plain
+way of doing the same: a pickle of the TensorDict, a loop over single rows, TensorDict's own
+methods. Where `verl` can be imported, its class does the same work in the same run.
 
     python -m benchmarks.data_proto [--repeats 15] [--without-ray]
 """
@@ -67,7 +68,8 @@ def columns() -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]:
 
 
 def out_of_band(value: Any) -> Any:
-    """Pickle round trip as between processes that share memory: the buffers travel beside the stream."""
+    """Pickle round trip as between processes that share memory: the buffers travel beside the
+    stream."""
     buffers: list[pickle.PickleBuffer] = []
     stream = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     return pickle.loads(stream, buffers=buffers)
@@ -107,7 +109,12 @@ def cases(proto: Any, peer: Any, peer_cls: Any) -> list[Case]:
             1,
             {"plain": lambda: out_of_band((batch, arrays))},
         ),
-        Case("pickle, one stream", lambda: in_band(proto), 2, {"plain": lambda: in_band((batch, arrays))}),
+        Case(
+            "pickle, one stream",
+            lambda: in_band(proto),
+            2,
+            {"plain": lambda: in_band((batch, arrays))},
+        ),
         Case(
             "pickle, one stream, protocol 4",
             lambda: in_band(proto, 4),
@@ -133,15 +140,30 @@ def cases(proto: Any, peer: Any, peer_cls: Any) -> list[Case]:
             1,
             {"plain": lambda: torch.cat([part.batch for part in parts])},
         ),
-        Case("repeat 2, interleaved", lambda: proto.repeat(2), 2, {"plain": lambda: batch.repeat_interleave(2, dim=0)}),
+        Case(
+            "repeat 2, interleaved",
+            lambda: proto.repeat(2),
+            2,
+            {"plain": lambda: batch.repeat_interleave(2, dim=0)},
+        ),
         Case(
             "repeat 2, tiled",
             lambda: proto.repeat(2, interleave=False),
             2,
             {"plain": lambda: torch.cat([batch, batch])},
         ),
-        Case("index by a permutation", lambda: proto[permutation], 1, {"plain": lambda: batch[permutation]}),
-        Case("slice of half", lambda: proto[: NUM_ROWS // 2], 0, {"plain": lambda: batch[: NUM_ROWS // 2]}),
+        Case(
+            "index by a permutation",
+            lambda: proto[permutation],
+            1,
+            {"plain": lambda: batch[permutation]},
+        ),
+        Case(
+            "slice of half",
+            lambda: proto[: NUM_ROWS // 2],
+            0,
+            {"plain": lambda: batch[: NUM_ROWS // 2]},
+        ),
     ]
     if peer is not None:
         peer_parts = peer.chunk(8)
@@ -168,7 +190,13 @@ def ray_case(proto: DataProto, peer: Any) -> Case:
     """Through the object store and back, in one process."""
     import ray
 
-    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=2**30, log_to_driver=False)
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        object_store_memory=2**30,
+        log_to_driver=False,
+    )
 
     def through(value: Any) -> Any:
         return ray.get(ray.put(value))
@@ -186,7 +214,8 @@ def copy_of(tensors: list[torch.Tensor], times: float) -> Work:
 
 
 def timed(works: dict[str, Work], repeats: int) -> dict[str, tuple[float, float]]:
-    """Minimum and median milliseconds of each, taken in turn so that a busy moment hits all alike."""
+    """Minimum and median milliseconds of each, taken in turn so that a busy moment hits all
+    alike."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 2):
         for name, work in works.items():
@@ -209,7 +238,9 @@ def verl_of(tensors: dict[str, torch.Tensor], arrays: dict[str, np.ndarray]) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--without-ray", action="store_true")
     options = parser.parse_args()
@@ -217,7 +248,11 @@ def main() -> None:
     proto = DataProto.from_dict(tensors, arrays, {"step": 1})
     peer, peer_cls = verl_of(tensors, arrays)
     size = sum(tensor.nbytes for tensor in tensors.values())
-    print(f"{NUM_ROWS} x {WIDTH}, {len(tensors)} tensors, {size / 1e6:.1f} MB, {len(arrays)} object columns; ", end="")
+    print(
+        f"{NUM_ROWS} x {WIDTH}, {len(tensors)} tensors, {size / 1e6:.1f} MB, {len(arrays)} "
+        "object columns; ",
+        end="",
+    )
     print(f"{torch.get_num_threads()} torch threads; minimum / median of {options.repeats}, in ms")
     heads = ["DataProto", "memcpy", "plain", *(["verl"] if peer is not None else [])]
     print(f"{'':32}" + "".join(f"{head:>20}" for head in heads))
@@ -229,7 +264,10 @@ def main() -> None:
         if case.num_copies:
             works["memcpy"] = copy_of(list(tensors.values()), case.num_copies)
         figures = timed(works, options.repeats)
-        cells = [f"{figures[head][0]:9.2f} / {figures[head][1]:.2f}" if head in figures else "-" for head in heads]
+        cells = [
+            f"{figures[head][0]:9.2f} / {figures[head][1]:.2f}" if head in figures else "-"
+            for head in heads
+        ]
         print(f"{case.name:32}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 

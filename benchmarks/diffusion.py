@@ -1,8 +1,10 @@
-"""`make bench-diffusion`: our sampler beside a plain diffusers pipeline, what log-probabilities cost, and training.
+"""`make bench-diffusion`: our sampler beside a plain diffusers pipeline, what log-probabilities
+cost, and training.
 
-The model is the embedded one as it is before its warm-up: the same work, nothing to wait for. All samplers take turns,
-with the same prompts, noise, schedule and guidance, and none decodes. On one rank, without Ray. On a CPU seconds are
-the process's own on one thread, which other work on the machine does not lengthen; on a GPU those of the wall clock.
+The model is the embedded one as it is before its warm-up: the same work, nothing to wait for. All
+samplers take turns, with the same prompts, noise, schedule and guidance, and none decodes. On one
+rank, without Ray. On a CPU seconds are the process's own on one thread, which other work on the
+machine does not lengthen; on a GPU those of the wall clock.
 """
 
 from __future__ import annotations
@@ -38,10 +40,14 @@ NUM_SIBLINGS = 8
 
 def build(folder: str, device: str, *, checkpointing: bool) -> tuple[DiffusionEngine, StepStack]:
     """Engine and stack over one backend."""
-    algorithm_cls, settings = algorithms.resolve({"name": "flow_grpo", "kl": {"coef": 0.0}}, "algorithm")
+    algorithm_cls, settings = algorithms.resolve(
+        {"name": "flow_grpo", "kl": {"coef": 0.0}}, "algorithm"
+    )
     backend = FSDPBackend(
         DiffusionBundle(folder, ModelConfig(path=folder)),
-        FSDPConfig.model_validate({"param_dtype": "float32", "activation_checkpointing": checkpointing}),
+        FSDPConfig.model_validate(
+            {"param_dtype": "float32", "activation_checkpointing": checkpointing}
+        ),
         OptimizerConfig(),
         LrSchedulerConfig(),
         None,
@@ -52,17 +58,26 @@ def build(folder: str, device: str, *, checkpointing: bool) -> tuple[DiffusionEn
     )
     rollout = RolloutConfig(samples_per_prompt=NUM_SIBLINGS, max_batch_size=256)
     engine = DiffusionEngine(backend, CONFIG, rollout, settings.sde, 0, 256)
-    return engine, StepStack(backend, algorithm_cls(settings), CONFIG, settings.sde, micro_batch_size=16)
+    return engine, StepStack(
+        backend, algorithm_cls(settings), CONFIG, settings.sde, micro_batch_size=16
+    )
 
 
-def samplers(engine: DiffusionEngine, folder: str, num_samples: int) -> dict[str, Callable[[], Any]]:
+def samplers(
+    engine: DiffusionEngine, folder: str, num_samples: int
+) -> dict[str, Callable[[], Any]]:
     """What is compared; the plain pipeline has weights of its own, which nothing has sharded."""
-    items = [{"prompt": f"a photo of the digit {digit % 10}", "uid": str(digit)} for digit in range(num_samples)]
+    items = [
+        {"prompt": f"a photo of the digit {digit % 10}", "uid": str(digit)}
+        for digit in range(num_samples)
+    ]
     jobs = engine.jobs_of(items)
     pipeline = load_family(folder, folder).pipeline.to(engine.backend.device)
     pipeline.transformer.eval()
     levels = noise_levels(engine.family, CONFIG, CONFIG.num_steps)
-    noise = initial_noise([job.start for job in jobs], engine.latent_shape).to(engine.backend.device)
+    noise = initial_noise([job.start for job in jobs], engine.latent_shape).to(
+        engine.backend.device
+    )
     actions = action_steps(engine.sde, CONFIG.num_steps, 0)  # type: ignore[arg-type]
 
     def plain() -> Any:
@@ -107,11 +122,15 @@ def _synchronised() -> float:
 
 def training_rows(engine: DiffusionEngine) -> DataProto:
     """A rollout with made-up advantages."""
-    prompts = prompt_batch([{"prompt": f"the digit {digit}", "uid": str(digit)} for digit in range(4)])
+    prompts = prompt_batch(
+        [{"prompt": f"the digit {digit}", "uid": str(digit)} for digit in range(4)]
+    )
     rollout = engine.rollout(prompts, 0)
     assert rollout is not None and rollout.batch is not None
     shape = rollout.tensor("response_mask").shape
-    rollout.batch["advantages"] = torch.randn(shape[0], 1, generator=torch.Generator().manual_seed(0)).expand(shape)
+    rollout.batch["advantages"] = torch.randn(
+        shape[0], 1, generator=torch.Generator().manual_seed(0)
+    ).expand(shape)
     return rollout
 
 
@@ -168,7 +187,9 @@ def compare(folder: str, arguments: argparse.Namespace) -> None:
     """Sampling, then training with and without activation checkpointing."""
     engine, stack = build(folder, arguments.device, checkpointing=False)
     best = best_of(samplers(engine, folder, arguments.samples), arguments.repeats, arguments.device)
-    print(f"{arguments.samples} samples, {CONFIG.num_steps} steps, guidance {CONFIG.guidance_scale:g}")
+    print(
+        f"{arguments.samples} samples, {CONFIG.num_steps} steps, guidance {CONFIG.guidance_scale:g}"
+    )
     for name, seconds in best.items():
         print(f"  {name:20} {arguments.samples / seconds:8.1f} samples/s")
     share = 1 - best["ours, no actions"] / best["ours, all actions"]
@@ -182,7 +203,10 @@ def compare(folder: str, arguments: argparse.Namespace) -> None:
         kept = kept_bytes(stack, rows) / 2**20
         word = "with" if checkpointing else "without"
         speed = f"{1 / seconds:.2f} steps/s of {len(rows)} rows"
-        print(f"  training {word} activation checkpointing: {speed}, {kept:.1f} MiB kept for the backward pass")
+        print(
+            f"  training {word} activation checkpointing: {speed}, {kept:.1f} MiB kept for the "
+            "backward pass"
+        )
 
 
 if __name__ == "__main__":

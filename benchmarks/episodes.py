@@ -1,7 +1,7 @@
 """Multi-turn conversations with a slow tool: all at once, beside their sum and the longest of them.
 
-Sixty-four conversations of 1 to `--turns` turns each, on a tiny model, with a tool that takes 100 ms per turn (a thread
-that sleeps, or a coroutine). Printed in one run:
+Sixty-four conversations of 1 to `--turns` turns each, on a tiny model, with a tool that takes 100
+ms per turn (a thread that sleeps, or a coroutine). Printed in one run:
 
 * the longest chain: the tool's time in the longest conversation alone;
 * what the loop takes, and how much of it was decoding;
@@ -95,7 +95,10 @@ def items(env_class: str, turns: list[int]) -> list[dict[str, Any]]:
             "uid": str(row),
             "prompt": [{"role": "user", "content": f"conversation {row}"}],
             "env_class": env_class,
-            "env_extras": {"reward_spec": {"ground_truth": "1"}, "extra_info": {"max_turns": count}},
+            "env_extras": {
+                "reward_spec": {"ground_truth": "1"},
+                "extra_info": {"max_turns": count},
+            },
         }
         for row, count in enumerate(turns)
     ]
@@ -105,7 +108,9 @@ def play(policy: Policy, rows: list[dict[str, Any]]) -> tuple[float, float]:
     """Seconds in all, and of them in decoding."""
     policy.decode_s = 0.0
     start = time.perf_counter()
-    episodes = run_episodes(rows, 1, policy.chat, policy, {}, CONTEXT, len(rows), EpisodeConfig(at_once=len(rows)))
+    episodes = run_episodes(
+        rows, 1, policy.chat, policy, {}, CONTEXT, len(rows), EpisodeConfig(at_once=len(rows))
+    )
     elapsed_s = time.perf_counter() - start
     failed = [episode.error for episode in episodes if episode.error]
     assert not failed, failed[0]
@@ -128,7 +133,9 @@ def main() -> None:
     torch.set_num_threads(1)
     policy = Policy()
     play(policy, items("tool", [1]))
-    print(f"{len(turns)} conversations of 1 to {max(turns)} turns, a tool of {options.tool_ms:g} ms")
+    print(
+        f"{len(turns)} conversations of 1 to {max(turns)} turns, a tool of {options.tool_ms:g} ms"
+    )
     print(f"  longest chain, tool alone     {max(turns) * tool_s:7.2f} s")
     for name, env_class in (("threads", "tool"), ("coroutines", "async_tool")):
         elapsed_s, decode_s = play(policy, items(env_class, turns))

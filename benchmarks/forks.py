@@ -1,4 +1,5 @@
-"""Calls in forks of this process: what one breaks, or leaves behind in a library, is gone with it."""
+"""Calls in forks of this process: what one breaks, or leaves behind in a library, is gone with
+it."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def apart(compute: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> 
     return together([(compute, args)], limit_s)[0]
 
 
-def together(calls: list[tuple[Callable[..., Any], tuple[Any, ...]]], limit_s: float = LIMIT_S) -> list[Any]:
+def together(
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]], limit_s: float = LIMIT_S
+) -> list[Any]:
     """The same for several that run at once, and may wait for each other."""
     context = multiprocessing.get_context("fork")
     running: list[tuple[Any, Connection]] = []
@@ -85,7 +88,9 @@ def _answers(running: list[tuple[Any, Connection]], stop: float) -> list[Any]:
             except EOFError:
                 process = running[place][0]
                 process.join()
-                answers[place] = Failed(False, "died", f"the process ended with exit code {process.exitcode}")
+                answers[place] = Failed(
+                    False, "died", f"the process ended with exit code {process.exitcode}"
+                )
             if isinstance(answers[place], Failed):
                 stop = min(stop, time.monotonic() + SIBLINGS_S)
     return answers

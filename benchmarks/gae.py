@@ -1,10 +1,11 @@
-"""Generalised advantage estimation over 1024 rows x 768 actions: vectorised, and as a Python loop over time.
+"""Generalised advantage estimation over 1024 rows x 768 actions: vectorised, and as a Python loop
+over time.
 
     python -m benchmarks.gae [--rows 1024] [--actions 768] [--repeats 15]
 
-The loop is the usual one: every step handles one action of all rows. Both run in one process, in turn, on the same
-numbers; seconds are the best of the repeats of the process's own CPU time on one thread, which other work on the
-machine does not lengthen.
+The loop is the usual one: every step handles one action of all rows. Both run in one process, in
+turn, on the same numbers; seconds are the best of the repeats of the process's own CPU time on one
+thread, which other work on the machine does not lengthen.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,7 +24,8 @@ GAMMA, LAM = 0.99, 0.95
 
 
 def looped(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Advantages and returns, [B, T], one action of all rows after the other, with the mask as a factor."""
+    """Advantages and returns, [B, T], one action of all rows after the other, with the mask as a
+    factor."""
     following_B = next_value_B = torch.zeros(len(rewards_BT))
     mask_BT = mask_BT.float()
     columns = []
@@ -58,11 +61,15 @@ def main() -> None:
     rewards_BT, values_BT = torch.randn(2, args.rows, args.actions)
     lengths_B1 = torch.randint(1, args.actions + 1, (args.rows, 1))
     replies_BT = torch.arange(args.actions) < lengths_B1
-    masks = {"replies": replies_BT, "with gaps": replies_BT & (torch.rand(args.rows, args.actions) < 0.8)}
+    masks = {
+        "replies": replies_BT,
+        "with gaps": replies_BT & (torch.rand(args.rows, args.actions) < 0.8),
+    }
     print(f"{args.rows} rows x {args.actions} actions, float32, one thread")
     for name, mask_BT in masks.items():
-        vectorised = best(lambda: gae(rewards_BT, values_BT, mask_BT, gamma=GAMMA, lam=LAM), args.repeats)  # noqa: B023
-        loop = best(lambda: looped(rewards_BT, values_BT, mask_BT), max(args.repeats // 3, 3))  # noqa: B023
+        ours = partial(gae, rewards_BT, values_BT, mask_BT, gamma=GAMMA, lam=LAM)
+        vectorised = best(ours, args.repeats)
+        loop = best(partial(looped, rewards_BT, values_BT, mask_BT), max(args.repeats // 3, 3))
         pairs = zip(
             gae(rewards_BT, values_BT, mask_BT, gamma=GAMMA, lam=LAM),
             looped(rewards_BT, values_BT, mask_BT),

@@ -1,11 +1,14 @@
-"""Log-probabilities over a vocabulary of 49,152 words, forward and backward: in chunks, and the plain way.
+"""Log-probabilities over a vocabulary of 49,152 words, forward and backward: in chunks, and the
+plain way.
 
-    python -m benchmarks.logprob [--tokens 2048] [--hidden 576] [--repeats 3] [--threads 1] [--device cpu]
+    python -m benchmarks.logprob [--tokens 2048] [--hidden 576] [--repeats 3] [--threads 1]
+    [--device cpu]
         [--weights float32 bfloat16]
 
-Each way runs in a process of its own, so that its peak memory is its own. The plain way is `log_softmax(hidden @
-weight.T)` and `gather`, as a training loop without care would write it. Seconds are the best of the repeats: of the
-process's own CPU time on a CPU, which other work on the machine does not lengthen, and of the wall clock on a GPU.
+Each way runs in a process of its own, so that its peak memory is its own. The plain way is
+`log_softmax(hidden @ weight.T)` and `gather`, as a training loop without care would write it.
+Seconds are the best of the repeats: of the process's own CPU time on a CPU, which other work on the
+machine does not lengthen, and of the wall clock on a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ VOCABULARY = 49_152
 
 
 def measure(way: str, dtype_name: str, head: str, args: argparse.Namespace) -> dict[str, float]:
-    """Best seconds of forward and backward, and bytes above what the inputs take; in this process."""
+    """Best seconds of forward and backward, and bytes above what the inputs take; in this
+    process."""
     import torch
 
     from rl_core.models.chunked_log_probs import linear_log_probs
@@ -32,7 +36,11 @@ def measure(way: str, dtype_name: str, head: str, args: argparse.Namespace) -> d
     torch.set_num_threads(args.threads)
     dtype, device = getattr(torch, dtype_name), torch.device(args.device)
     hidden = torch.randn(args.tokens, args.hidden, device=device).to(dtype).requires_grad_()
-    weight = (0.05 * torch.randn(VOCABULARY, args.hidden, device=device)).to(dtype).requires_grad_(head == "trained")
+    weight = (
+        (0.05 * torch.randn(VOCABULARY, args.hidden, device=device))
+        .to(dtype)
+        .requires_grad_(head == "trained")
+    )
     targets = torch.randint(0, VOCABULARY, (args.tokens,), device=device)
     grad = torch.randn(args.tokens, device=device)
 
@@ -40,7 +48,9 @@ def measure(way: str, dtype_name: str, head: str, args: argparse.Namespace) -> d
         if way == "chunked":
             log_probs, _ = linear_log_probs(hidden, weight, targets)
         else:
-            log_probs = (hidden @ weight.t()).float().log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+            log_probs = (
+                (hidden @ weight.t()).float().log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+            )
         hidden.grad = weight.grad = None
         log_probs.backward(grad)
         return log_probs
@@ -97,19 +107,30 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(*args.one, args)))
         return
-    print(f"{args.tokens} tokens, hidden {args.hidden}, vocabulary {VOCABULARY}, {args.device}, forward and backward")
-    print(f"{'weights':9} {'head':8} {'way':8} {'seconds':>8} {'peak MiB':>9}   chunked / plain: time, memory")
+    print(
+        f"{args.tokens} tokens, hidden {args.hidden}, vocabulary {VOCABULARY}, {args.device}, "
+        "forward and backward"
+    )
+    print(
+        f"{'weights':9} {'head':8} {'way':8} {'seconds':>8} {'peak MiB':>9}   chunked / plain: "
+        "time, memory"
+    )
     for dtype, head in itertools.product(args.weights, ("trained", "frozen")):
         found = {way: _in_process(way, dtype, head) for way in ("plain", "chunked")}
         ratios = [found["chunked"][key] / found["plain"][key] for key in ("seconds", "bytes")]
         for way, numbers in found.items():
             tail = f"   {ratios[0]:.2f}, {ratios[1]:.2f}" if way == "chunked" else ""
-            print(f"{dtype:9} {head:8} {way:8} {numbers['seconds']:8.2f} {numbers['bytes'] / 2**20:9.0f}{tail}")
+            print(
+                f"{dtype:9} {head:8} {way:8} {numbers['seconds']:8.2f} "
+                f"{numbers['bytes'] / 2**20:9.0f}{tail}"
+            )
 
 
 def _in_process(way: str, dtype: str, head: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.logprob", *sys.argv[1:], "--one", way, dtype, head]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    return json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""The distance between the log-probabilities of rollout and trainer, on the same weights of SmolLM2-135M.
+"""The distance between the log-probabilities of rollout and trainer, on the same weights of
+SmolLM2-135M.
 
     python -m benchmarks.mismatch [--new-tokens 64]
 
-Four prompts get eight replies each from the rollout engine, which are then scored by the trainer's forward pass. Both
-hold the same weights, so every difference is rounding: the importance ratio of a first update is e to its power. Next
-to it stands plain transformers: what `generate` says while it samples beside one forward pass over the whole reply.
-`exact` is `model.exact: true`, whose differences are zero and which pays for it in time. Seconds are of one run.
+Four prompts get eight replies each from the rollout engine, which are then scored by the trainer's
+forward pass. Both hold the same weights, so every difference is rounding: the importance ratio of a
+first update is e to its power. Next to it stands plain transformers: what `generate` says while it
+samples beside one forward pass over the whole reply. `exact` is `model.exact: true`, whose
+differences are zero and which pays for it in time. Seconds are of one run.
 """
 
 from __future__ import annotations
@@ -29,7 +31,14 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.runtime.home import Home
 from rl_core.train.fsdp import FSDPBackend
-from schemas.recipe import DType, FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
+from schemas.recipe import (
+    DType,
+    FSDPConfig,
+    LoraConfig,
+    LrSchedulerConfig,
+    ModelConfig,
+    OptimizerConfig,
+)
 from schemas.rollout import RolloutConfig
 
 MODEL = "embedded:smollm2-135m-instruct"
@@ -82,18 +91,23 @@ def prompts_of(tokenizer: Any) -> list[list[int]]:
     ]
 
 
-def sampled(backend: FSDPBackend, prompts: list[list[int]], new_tokens: int) -> list[tuple[list[int], Reply]]:
+def sampled(
+    backend: FSDPBackend, prompts: list[list[int]], new_tokens: int
+) -> list[tuple[list[int], Reply]]:
     """Prompts and replies, siblings adjacent."""
     engine = RolloutEngine(backend, RolloutConfig(), {}, {}, 0)
     requests = [Request(prompt, SAMPLES, new_tokens) for prompt in prompts]
-    with engine.decoding(engine.sampling(new_tokens, 1.0), torch.Generator().manual_seed(0)) as decode:
+    with engine.decoding(
+        engine.sampling(new_tokens, 1.0), torch.Generator().manual_seed(0)
+    ) as decode:
         replies = decode(requests)
     return [(prompts[row // SAMPLES], reply) for row, reply in enumerate(replies)]
 
 
 @torch.no_grad()
 def scored(backend: FSDPBackend, rows: list[tuple[list[int], Reply]]) -> Tensor:
-    """The trainer's log-probabilities of all replies, [B, T], with prompts shared as in training."""
+    """The trainer's log-probabilities of all replies, [B, T], with prompts shared as in
+    training."""
     prompt_length = max(len(prompt) for prompt, _ in rows)
     left = [[0] * (prompt_length - len(prompt)) + prompt for prompt, _ in rows]
     used = [[0] * (prompt_length - len(prompt)) + [1] * len(prompt) for prompt, _ in rows]
@@ -107,7 +121,9 @@ def scored(backend: FSDPBackend, rows: list[tuple[list[int], Reply]]) -> Tensor:
 
 
 @torch.no_grad()
-def plain_transformers(source: str, dtype: torch.dtype, new_tokens: int) -> tuple[Tensor, float, float]:
+def plain_transformers(
+    source: str, dtype: torch.dtype, new_tokens: int
+) -> tuple[Tensor, float, float]:
     """The differences of plain transformers, [N], and the seconds of sampling and scoring."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -134,7 +150,10 @@ def plain_transformers(source: str, dtype: torch.dtype, new_tokens: int) -> tupl
         logits = model(given.sequences).logits[:, len(prompt) - 1 : -1]
         scoring_s += time.perf_counter() - before
         said = torch.stack(given.logits, dim=1)
-        both = [values.float().log_softmax(-1).gather(2, replies[..., None])[..., 0] for values in (said, logits)]
+        both = [
+            values.float().log_softmax(-1).gather(2, replies[..., None])[..., 0]
+            for values in (said, logits)
+        ]
         ends = (replies == model.generation_config.eos_token_id).cumsum(-1)
         written = ends - (replies == model.generation_config.eos_token_id).long() == 0
         distances.append((both[0] - both[1]).abs()[written])
@@ -156,7 +175,9 @@ def main() -> None:
     source = locate(MODEL, Home.default().models)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'meeting'}", rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{Path(folder) / 'meeting'}", rank=0, world_size=1
+        )
         for name, (dtype, adapters, exact) in SETTINGS.items():
             backend = backend_of(source, dtype, adapters, exact)
             prompts = prompts_of(backend.bundle.tokenizer)
@@ -168,20 +189,37 @@ def main() -> None:
             scoring_s = time.perf_counter() - before
             said = torch.cat([torch.tensor(reply.log_probs) for _, reply in replies])
             measured = torch.cat(
-                [scores[: len(reply.token_ids)] for scores, (_, reply) in zip(scores_BT, replies, strict=True)]
+                [
+                    scores[: len(reply.token_ids)]
+                    for scores, (_, reply) in zip(scores_BT, replies, strict=True)
+                ]
             )
             rows.append(row_of(name, (said - measured).abs(), sampling_s, scoring_s))
             print(rows[-1], flush=True)
         dist.destroy_process_group()
     for name, dtype in (("bfloat16", torch.bfloat16), ("float32", torch.float32)):
-        rows.append(row_of(f"plain transformers, {name}", *plain_transformers(source, dtype, options.new_tokens)))
+        rows.append(
+            row_of(
+                f"plain transformers, {name}",
+                *plain_transformers(source, dtype, options.new_tokens),
+            )
+        )
         print(rows[-1], flush=True)
-    heads = ["", "mean of the distances", "largest", "equal to the bit", "sampling, s", "scoring, s"]
+    heads = [
+        "",
+        "mean of the distances",
+        "largest",
+        "equal to the bit",
+        "sampling, s",
+        "scoring, s",
+    ]
     intro = (
-        f"`make bench-mismatch`: {len(QUESTIONS)} prompts x {SAMPLES} replies of up to {options.new_tokens} tokens, "
-        f"temperature 1. {page.machine()}"
+        f"`make bench-mismatch`: {len(QUESTIONS)} prompts x {SAMPLES} replies of up to "
+        f"{options.new_tokens} tokens, temperature 1. {page.machine()}"
     )
-    page.write_section("Rollout and trainer on the same weights", f"{intro}\n\n{page.table(heads, rows)}")
+    page.write_section(
+        "Rollout and trainer on the same weights", f"{intro}\n\n{page.table(heads, rows)}"
+    )
 
 
 if __name__ == "__main__":

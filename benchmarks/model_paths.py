@@ -1,7 +1,9 @@
-"""What each path of the product gives for a tiny model, and what plain transformers gives, each in its own process.
+"""What each path of the product gives for a tiny model, and what plain transformers gives, each in
+its own process.
 
-The truth is `AutoModelForCausalLM.from_pretrained(folder)(ids).logits`, a row at a time, without padding or cache, in a
-process where nothing of the product has touched transformers. Everything else goes by the product's own entry points.
+The truth is `AutoModelForCausalLM.from_pretrained(folder)(ids).logits`, a row at a time, without
+padding or cache, in a process where nothing of the product has touched transformers. Everything
+else goes by the product's own entry points.
 
 Axes: B rows, P prompt positions, T response positions.
 """
@@ -59,7 +61,8 @@ class Found:
     exported: Any = None
     """`Failed` where the export of a trained policy failed."""
     synced: dict[str, Any] = field(default_factory=dict)
-    """What replicas say that were sent the weights, by the mode of sync; `Failed` where that failed."""
+    """What replicas say that were sent the weights, by the mode of sync; `Failed` where that
+    failed."""
     falls_back: str = ""
     """Why another path was taken, if one was."""
     spread: float = 0.0
@@ -67,7 +70,8 @@ class Found:
 
 
 def rows() -> list[Row]:
-    """The same for every family: words that mean nothing special, prompts in order, siblings adjacent."""
+    """The same for every family: words that mean nothing special, prompts in order, siblings
+    adjacent."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(length: int) -> tuple[int, ...]:
@@ -97,7 +101,8 @@ def batch(some: list[Row]) -> DataProto:
             "position_ids": (used_BL.cumsum(-1) - 1).clamp_min(0),
             "response_mask": acts_BT,
             "rollout_log_probs": -3.0 * acts_BT,
-            "advantages": torch.randn(len(some), 1, generator=torch.Generator().manual_seed(1)) * acts_BT,
+            "advantages": torch.randn(len(some), 1, generator=torch.Generator().manual_seed(1))
+            * acts_BT,
         }
     )
 
@@ -113,7 +118,8 @@ def plain(folder: str, model_type: str, *several: tuple[list[Row], float]) -> li
 
 
 def plain_rounded(folder: str, model_type: str, some: list[Row]) -> Found:
-    """What transformers itself says of rows when every weight is off by a rounding error of float32.
+    """What transformers itself says of rows when every weight is off by a rounding error of
+    float32.
 
     The distance from what it says without is what an order of summing up may change.
     """
@@ -151,20 +157,30 @@ def bundle_of(folder: str) -> Any:
 
 
 def all_paths(folder: str, scratch: str) -> dict[str, Any]:
-    """What each path gives, `Failed` where it fails: the model is loaded once, and each path is a fork from there.
+    """What each path gives, `Failed` where it fails: the model is loaded once, and each path is a
+    fork from there.
 
     Args: scratch: a folder for exports and meetings.
     """
     bundle = bundle_of(folder)
     found = {"own forward": apart(own, bundle)}
-    for name, path in (("padded", padded), ("packed", packed), ("shared", shared), ("decode", decoded)):
+    for name, path in (
+        ("padded", padded),
+        ("packed", packed),
+        ("shared", shared),
+        ("decode", decoded),
+    ):
         found[name] = apart(_in_group, path, bundle, f"{scratch}/meeting of {name}")
     for name, sizes in (("TP 2", {"tp_size": 2}), ("SP 2", {"sp_size": 2})):
         meeting = f"{scratch}/meeting of {name}"
         both = together([(on_two_ranks, (bundle, sizes, rank, meeting)) for rank in (0, 1)])
         # Of a rank that waited in vain the other one says more.
         both.sort(key=lambda one: not isinstance(one, Failed) or one.kind == "TimeoutError")
-        found[name] = both[0] if isinstance(both[0], Failed) else max(both, key=lambda one: len(one.log_probs))
+        found[name] = (
+            both[0]
+            if isinstance(both[0], Failed)
+            else max(both, key=lambda one: len(one.log_probs))
+        )
     for kind, with_lora in TRAINED.items():
         found[kind] = apart(trained, bundle, f"{scratch}/{kind}", with_lora)
     return found
@@ -194,7 +210,9 @@ def stack_of(backend: Any, **options: Any) -> Any:
     from rl_core.train.stacks.token_stack import TrainStack
 
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
-    return TrainStack(backend, algorithm_cls(config), **({"micro_batch_size": len(rows())} | options))
+    return TrainStack(
+        backend, algorithm_cls(config), **({"micro_batch_size": len(rows())} | options)
+    )
 
 
 def measured(stack: Any, some: list[Row]) -> Numbers:
@@ -210,7 +228,9 @@ def one_by_one(policy: Any, **options: Any) -> Found:
         for row in rows():
             columns = batch([row])
             names = ("input_ids", "attention_mask", "position_ids", "response_mask")
-            given_1T, entropy_1T = policy(*(columns.tensor(name) for name in names), with_entropy=True, **options)
+            given_1T, entropy_1T = policy(
+                *(columns.tensor(name) for name in names), with_entropy=True, **options
+            )
             found.log_probs.append(given_1T[0].tolist())
             found.entropies.append(entropy_1T[0].tolist())
     return found
@@ -228,7 +248,9 @@ def own(bundle: Any) -> Found:
 def padded(bundle: Any) -> Found:
     """All rows in one padded pass of training."""
     backend = backend_of(bundle, _alone())
-    return Found(measured(stack_of(backend), rows()), falls_back=_why_not(backend.policy, Path.PADDED))
+    return Found(
+        measured(stack_of(backend), rows()), falls_back=_why_not(backend.policy, Path.PADDED)
+    )
 
 
 def packed(bundle: Any) -> Found:
@@ -241,7 +263,9 @@ def shared(bundle: Any) -> Found:
     """The prompt of siblings computed once."""
     backend = backend_of(bundle, _alone())
     stack = stack_of(backend, share_prompts=True)
-    why = "" if stack.share_prompts else backend.policy.why_no_prompt_sharing() or "without a reason"
+    why = (
+        "" if stack.share_prompts else backend.policy.why_no_prompt_sharing() or "without a reason"
+    )
     return Found(measured(stack, rows()), falls_back=why)
 
 
@@ -254,7 +278,7 @@ def decoded(bundle: Any) -> Found:
 
 def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
     """Several replies to each prompt."""
-    from rl_core.kernels.packed_weights import packed_weights
+    from rl_core.kernels import packed_weights
     from rl_core.models.decoding.decode import Request, Sampling, decode
 
     prompts = list(dict.fromkeys(prompt for prompt, _ in rows()))
@@ -267,15 +291,22 @@ def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
     signs = _signs(backend.policy.language_model.config)
     found: list[Reply] = []
     for prompt, reply in zip(asked, replies, strict=True):
-        # What stands for a picture is no word: a model that also sees reads something else there than the text's.
-        stop = next((place + 1 for place, token in enumerate(reply.token_ids) if token in signs), None)
+        # What stands for a picture is no word: a model that also sees reads something else there
+        # than the text's.
+        stop = next(
+            (place + 1 for place, token in enumerate(reply.token_ids) if token in signs), None
+        )
         found.append(((prompt, tuple(reply.token_ids[:stop])), list(reply.log_probs[:stop])))
     return found
 
 
 def _signs(config: Any) -> set[int]:
     """Tokens of a config that stand for pictures and sounds."""
-    names = {name: value for name, value in config.to_dict().items() if name.endswith(("_token_id", "_token_index"))}
+    names = {
+        name: value
+        for name, value in config.to_dict().items()
+        if name.endswith(("_token_id", "_token_index"))
+    }
     return {value for value in names.values() if isinstance(value, int) and value >= FIRST_SPECIAL}
 
 
@@ -290,7 +321,8 @@ def on_two_ranks(bundle: Any, sizes: dict[str, int], rank: int, meeting: str) ->
 
 
 def trained(bundle: Any, out: str, with_lora: bool) -> Found:
-    """What the policy says after a step, its export, and what replicas say that were sent its weights."""
+    """What the policy says after a step, its export, and what replicas say that were sent its
+    weights."""
     from schemas.recipe import LoraConfig
     from schemas.rollout import SyncMode
 
@@ -361,4 +393,7 @@ def _why_not(policy: Any, path: Path) -> str:
 
 
 def _ragged(values_BT: Tensor, some: list[Row]) -> Numbers:
-    return [values[: len(response)] for values, (_, response) in zip(values_BT.tolist(), some, strict=True)]
+    return [
+        values[: len(response)]
+        for values, (_, response) in zip(values_BT.tolist(), some, strict=True)
+    ]

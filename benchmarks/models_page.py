@@ -20,19 +20,22 @@ HEAD = """# Models
 
 ## How it is found out
 
-The policy is the model: transformers' own forward, a row by itself, without padding or cache. Training and sampling
-compute it in quicker ways, and each of these depends on how a family of models is written. So the model is compared
-with itself whenever it is loaded. A few rows of different lengths, with siblings and with windows of attention that are
-shorter than the rows, go through every way that a run could use: padded batches, rows packed end to end, prompts that
-siblings share, token by token over a cache, and the modules of `rl-train` in the place of the model's own. A way that
-differs is not used. The log and the report say which one, why, and what is done instead; where nothing else would be
-right, the run is refused before it starts. Workers that share weights or sequences (`placement.tp_size`,
-`placement.sp_size`) compare the same rows once more.
+The policy is the model: transformers' own forward, a row by itself, without padding or cache.
+Training and sampling compute it in quicker ways, and each of these depends on how a family of
+models is written. So the model is compared with itself whenever it is loaded. A few rows of
+different lengths, with siblings and with windows of attention that are shorter than the rows, go
+through every way that a run could use: padded batches, rows packed end to end, prompts that
+siblings share, token by token over a cache, and the modules of `rl-train` in the place of the
+model's own. A way that differs is not used. The log and the report say which one, why, and what is
+done instead; where nothing else would be right, the run is refused before it starts. Workers that
+share weights or sequences (`placement.tp_size`, `placement.sp_size`) compare the same rows once
+more.
 
-This page is the check of that check, written by `make check-models`. Every family of causal and conditional
-(image-text-to-text) language models of transformers {transformers} is built as a tiny model with random weights in
-float32, saved, and computed by plain transformers: `from_pretrained(folder)(ids).logits`, row by row. Its
-log-probabilities are compared with those of `rl-train` on torch {torch}, on a CPU:
+This page is the check of that check, written by `make check-models`. Every family of causal and
+conditional (image-text-to-text) language models of transformers {transformers} is built as a tiny
+model with random weights in float32, saved, and computed by plain transformers:
+`from_pretrained(folder)(ids).logits`, row by row. Its log-probabilities are compared with those of
+`rl-train` on torch {torch}, on a CPU:
 
 | column | what is compared |
 | --- | --- |
@@ -43,15 +46,19 @@ log-probabilities are compared with those of `rl-train` on torch {torch}, on a C
 | export | the policy after a step, of all weights and of adapters, and the exported folder in plain transformers |
 | sync | the same policy, and a dedicated engine that was sent its weights: all, merged, and as adapters |
 
-A cell gives the largest difference of all. Up to {alike:g} of the standard deviation of the log-probabilities (about 2
-nats) it is **equal**, more where rounding errors of the weights themselves change the model's answers by more. Where a
-path **falls back** another is taken instead, which is equal. What is **refused** ends with a message before anything is
-trained. The numbers in brackets are those of the reasons below the table. Pictures and sounds are left out here: models
+A cell gives the largest difference of all. Up to {alike:g} of the standard deviation of the
+log-probabilities (about 2 nats) it is **equal**, more where rounding errors of the weights
+themselves change the model's answers by more. Where a path **falls back** another is taken instead,
+which is equal. What is **refused** ends with a message before anything is trained. The numbers in
+brackets are those of the reasons below the table. Pictures and sounds are left out here: models
 that also see are computed on text.
 """
 INSTEAD = {
     "own forward": "modules of transformers compute in the place of ours: a little slower",
-    "padded": "rows are computed one by one, and each prompt's replies are decoded by themselves: several times slower",
+    "padded": (
+        "rows are computed one by one, and each prompt's replies are decoded by themselves: "
+        "several times slower"
+    ),
     "packed": "rows are padded, which is the default; a recipe that asks for packing by "
     "`placement.max_tokens_per_micro_batch` is refused",
     "shared": "the prompt is computed again for each reply to it: slower with long prompts",
@@ -82,7 +89,8 @@ class Reasons:
 def write(families: list[Family], columns: tuple[str, ...], alike: float, num_types: int) -> None:
     """Write the page.
 
-    Args: columns: of the table. alike: up to which difference a cell is equal. num_types: that there are.
+    Args: columns: of the table. alike: up to which difference a cell is equal. num_types: that
+    there are.
     """
     PAGE.write_text(text(families, columns, alike, num_types), encoding="utf-8")
 
@@ -92,7 +100,8 @@ def text(families: list[Family], columns: tuple[str, ...], alike: float, num_typ
     reasons = Reasons()
     loaded = [family for family in families if family.cells and not family.refused]
     rows = [
-        [f"`{family.model_type}`", *(_cell(family.cells[column], reasons) for column in columns)] for family in loaded
+        [f"`{family.model_type}`", *(_cell(family.cells[column], reasons) for column in columns)]
+        for family in loaded
     ]
     head = HEAD.format(
         summary=summary(families, columns, num_types),
@@ -100,13 +109,28 @@ def text(families: list[Family], columns: tuple[str, ...], alike: float, num_typ
         torch=version("torch"),
         alike=alike,
     )
-    parts = [head, "## By family", table(["family", *columns], rows), "Reasons:", "\n".join(reasons.lines())]
+    parts = [
+        head,
+        "## By family",
+        table(["family", *columns], rows),
+        "Reasons:",
+        "\n".join(reasons.lines()),
+    ]
     if refused := [family for family in families if family.refused]:
-        parts += ["## Refused when they are loaded", _listed([(one.model_type, one.refused) for one in refused])]
+        parts += [
+            "## Refused when they are loaded",
+            _listed([(one.model_type, one.refused) for one in refused]),
+        ]
     if not_built := [family for family in families if family.not_built]:
-        parts += ["## Not compared", _listed([(one.model_type, one.not_built) for one in not_built])]
+        parts += [
+            "## Not compared",
+            _listed([(one.model_type, one.not_built) for one in not_built]),
+        ]
     if len(revisions := _revisions(families)) > 1:
-        parts += ["## Revisions of the code", "\n".join(f"* {one}: {', '.join(n)}" for one, n in revisions.items())]
+        parts += [
+            "## Revisions of the code",
+            "\n".join(f"* {one}: {', '.join(n)}" for one, n in revisions.items()),
+        ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -119,7 +143,8 @@ def _revisions(families: list[Family]) -> dict[str, list[str]]:
 
 
 def summary(families: list[Family], columns: tuple[str, ...], num_types: int) -> str:
-    """What a reader wants to know first: how many types are equal everywhere, and what the others cost."""
+    """What a reader wants to know first: how many types are equal everywhere, and what the others
+    cost."""
     loaded = [family for family in families if family.cells and not family.refused]
     verdicts = [{str(cell.verdict) for cell in family.cells.values()} for family in loaded]
     num_equal = sum(found == {"equal"} for found in verdicts)
@@ -128,24 +153,29 @@ def summary(families: list[Family], columns: tuple[str, ...], num_types: int) ->
         sum(bool(getattr(one, name)) for one in families) for name in ("refused", "not_built")
     )
     lines = [
-        f"transformers {version('transformers')} has {num_types} types of language models. Compared with plain "
-        "transformers, on every path by which `rl-train` trains, samples, exports and sends weights:",
+        f"transformers {version('transformers')} has {num_types} types of language models. "
+        "Compared with plain transformers, on every path by which `rl-train` trains, samples, "
+        "exports and sends weights:",
         "",
         f"* **{num_equal} types are equal on every path.**",
-        f"* {len(loaded) - num_equal - num_bad} types are trained as rightly, without some of the quick paths: the "
-        "table below says which, and what that costs.",
-        f"* {num_refused} types are refused when they are loaded, with the reason, which is given below the table.",
-        f"* {num_not_built} types could not be compared: no tiny model of them can be made, or plain transformers does "
-        "not compute rows of text. They stand at the end.",
+        f"* {len(loaded) - num_equal - num_bad} types are trained as rightly, without some of "
+        "the quick paths: the table below says which, and what that costs.",
+        f"* {num_refused} types are refused when they are loaded, with the reason, which is "
+        "given below the table.",
+        f"* {num_not_built} types could not be compared: no tiny model of them can be made, or "
+        "plain transformers does not compute rows of text. They stand at the end.",
     ]
     if num_bad:
-        lines.append(f"* **{num_bad} types have a path that is wrong or breaks**: WRONG or fails in the table.")
+        lines.append(
+            f"* **{num_bad} types have a path that is wrong or breaks**: WRONG or fails in the "
+            "table."
+        )
     if missing := num_types - len(families):
         lines.append(f"* {missing} types were not looked at in this sweep.")
     if len(_revisions(families)) > 1:
         lines.append(
-            "* The rows are of several revisions of the code, which are listed at the end: what is wrong in an older "
-            "one may be fixed since, and has not been checked again."
+            "* The rows are of several revisions of the code, which are listed at the end: what "
+            "is wrong in an older one may be fixed since, and has not been checked again."
         )
     return "\n".join([*lines, "", _costs(loaded, columns)])
 
@@ -157,7 +187,11 @@ def _costs(loaded: list[Family], columns: tuple[str, ...]) -> str:
         counts = Counter(family.cells[column].verdict for family in loaded)
         if number := counts["falls back"] + counts["refused"]:
             rows.append([column, f"{number} of {len(loaded)}", INSTEAD[column]])
-    return table(["path", "types without it", "what is done instead"], rows) if rows else "No path is left out."
+    return (
+        table(["path", "types without it", "what is done instead"], rows)
+        if rows
+        else "No path is left out."
+    )
 
 
 def _cell(cell: Cell, reasons: Reasons) -> str:
@@ -178,8 +212,14 @@ def _general(why: str) -> str:
     """A reason without the figures and names of one model."""
     why = re.sub(r"\S*/check-models-\w+/", "", why)
     why = re.sub(r"\bby up to [\d.e+-]+", "", why)
-    why = re.sub(r"\bdiffers? from its own forward by [\d.e+-]+ in the mean and [\d.e+-]+ at most", "differs", why)
-    why = re.sub(r"\b[A-Z]\w*(ForCausalLM|LMHeadModel|ForConditionalGeneration)\b", "the model", why)
+    why = re.sub(
+        r"\bdiffers? from its own forward by [\d.e+-]+ in the mean and [\d.e+-]+ at most",
+        "differs",
+        why,
+    )
+    why = re.sub(
+        r"\b[A-Z]\w*(ForCausalLM|LMHeadModel|ForConditionalGeneration)\b", "the model", why
+    )
     # A line of a library says nothing to a reader.
     why = re.sub(r", in \w+\.py:\d+$", "", why)
     return re.sub(r"\s+", " ", why).strip()

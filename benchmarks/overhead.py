@@ -1,8 +1,8 @@
 """`make bench-overhead`: what a run costs beside its work.
 
-Prefect, MLflow, the checkpoint and what Ray does between the phases, beside the rollouts and training steps of the same
-iterations; the way from the command to the first rollout, with and without prepared data; and the commands that only
-answer.
+Prefect, MLflow, the checkpoint and what Ray does between the phases, beside the rollouts and
+training steps of the same iterations; the way from the command to the first rollout, with and
+without prepared data; and the commands that only answer.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ from flows.cli import main
 main()
 """
 """The command `rl-train`, saying when each phase begins."""
-ANSWERS = {"rl-train --help": ["--help"], "rl-train run text --dry-run": ["run", "text", "--dry-run"]}
+ANSWERS = {
+    "rl-train --help": ["--help"],
+    "rl-train run text --dry-run": ["run", "text", "--dry-run"],
+}
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """Seconds from the end of the iteration before to its own end, and those of its steps' phases."""
+    """Seconds from the end of the iteration before to its own end, and those of its steps'
+    phases."""
 
     wall_s: float
     work_s: float
@@ -57,21 +61,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", default="text")
     parser.add_argument("--iterations", type=int, default=4)
-    parser.add_argument("--home", type=Path, help="with models that are there already; unset: .rl-train")
-    parser.add_argument("--write", action="store_true", help="write the section of docs/benchmarks.md")
+    parser.add_argument(
+        "--home", type=Path, help="with models that are there already; unset: .rl-train"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write the section of docs/benchmarks.md"
+    )
     options = parser.parse_args()
-    begun, iterations = train(options.recipe, options.iterations, (options.home or ROOT / ".rl-train").resolve())
+    begun, iterations = train(
+        options.recipe, options.iterations, (options.home or ROOT / ".rl-train").resolve()
+    )
     body = report(options.recipe, begun, iterations)
     print(body)
     if options.write:
         write_section("Overheads: `make bench-overhead`", body)
 
 
-def train(recipe: str, num_iterations: int, home: Path) -> tuple[list[dict[str, float]], list[Iteration]]:
-    """Two runs where models are made and databases exist: to the first rollout alone, and again with its data prepared.
+def train(
+    recipe: str, num_iterations: int, home: Path
+) -> tuple[list[dict[str, float]], list[Iteration]]:
+    """Two runs where models are made and databases exist: to the first rollout alone, and again
+    with its data prepared.
 
-    Returns: of both, seconds from the command to the beginning of each phase, by name; what the second's iterations
-    took.
+    Returns: of both, seconds from the command to the beginning of each phase, by name; what the
+    second's iterations took.
     """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder)
@@ -89,13 +102,16 @@ def train(recipe: str, num_iterations: int, home: Path) -> tuple[list[dict[str, 
 
 
 def run_watched(arguments: list[str], home: Path, until: str | None = None) -> dict[str, float]:
-    """`rl-train run` to its end, or interrupted in phase `until`. Returns: seconds to the first beginning of each."""
+    """`rl-train run` to its end, or interrupted in phase `until`. Returns: seconds to the first
+    beginning of each."""
     environment = os.environ | {"RL_TRAIN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
     seen: list[str] = []
     begun: dict[str, float] = {}
     before = time.time()
     command = [sys.executable, "-c", WATCHED, "run", *arguments]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             seen.append(line)
@@ -114,8 +130,13 @@ def iterations_of(run: Path) -> Iterator[Iteration]:
     """All but the first, whose beginning left no mark."""
     receipts = sorted((run / "receipts").glob("iteration-*.json"))
     for before, receipt in pairwise(receipts):
-        steps = [json.loads(line) for line in (run / "steps" / f"{receipt.stem}.jsonl").read_text().splitlines()]
-        work_s = sum(value for step in steps for name, value in step.items() if name.startswith(PHASE))
+        steps = [
+            json.loads(line)
+            for line in (run / "steps" / f"{receipt.stem}.jsonl").read_text().splitlines()
+        ]
+        work_s = sum(
+            value for step in steps for name, value in step.items() if name.startswith(PHASE)
+        )
         yield Iteration(receipt.stat().st_mtime - before.stat().st_mtime, work_s)
 
 
@@ -148,7 +169,10 @@ def report(recipe: str, begun: list[dict[str, float]], iterations: list[Iteratio
         ["the same, its data prepared on the way", f"{unprepared[FIRST]:.1f}"],
     ]
     waits += [[name, f"{answer_s(arguments):.2f}"] for name, arguments in ANSWERS.items()]
-    about = f"Recipe {recipe}; the rest is Prefect, MLflow, the checkpoint and what Ray does between the phases."
+    about = (
+        f"Recipe {recipe}; the rest is Prefect, MLflow, the checkpoint and what Ray does between "
+        "the phases."
+    )
     return f"{about} {machine()}\n\n{table(heads, rows)}\n\n{table(['wait', 'wall s'], waits)}\n"
 
 

@@ -1,4 +1,5 @@
-"""docs/benchmarks.md: what benches that take minutes have measured, a section each, rewritten by the bench itself."""
+"""docs/benchmarks.md: what benches that take minutes have measured, a section each, rewritten by
+the bench itself."""
 
 from __future__ import annotations
 
@@ -42,11 +43,16 @@ def machine() -> str:
     text = info.read_text() if info.is_file() else ""
     name = re.search(r"model name\s*:\s*(.+)", text)
     flags = re.search(r"flags\s*:\s*(.+)", text)
-    known = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flags and flag in flags[1].split()]
+    known = [
+        flag
+        for flag in ("avx512f", "avx512_bf16", "amx_bf16")
+        if flags and flag in flags[1].split()
+    ]
     load = os.getloadavg()[0]
     return (
-        f"{name[1] if name else platform.processor()} ({', '.join(known) or platform.machine()}), "
-        f"{len(os.sched_getaffinity(0))} cores, load {load:.1f} at the end, niceness {os.nice(0)}; "
-        f"Python {platform.python_version()}, torch {version('torch')}, transformers {version('transformers')}; "
+        f"{name[1] if name else platform.processor()} "
+        f"({', '.join(known) or platform.machine()}), {len(os.sched_getaffinity(0))} cores, load "
+        f"{load:.1f} at the end, niceness {os.nice(0)}; Python {platform.python_version()}, "
+        f"torch {version('torch')}, transformers {version('transformers')}; "
         f"{datetime.now(UTC):%Y-%m-%d}"
     )

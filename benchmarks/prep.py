@@ -3,10 +3,10 @@
     make bench-prep            # 20,000 images
     make bench-prep IMAGES=2000
 
-Each is timed several times in turn, after a flush of the disk, and the best is compared: on a shared machine one
-figure says little, and CPU seconds say more than the clock. `unpack` is what the stage does with the archive (unpack,
-digest and check every image, all cores); `prepare` is `rl-train prep -c vision` from its start to the published cache;
-`hit` is the same command again.
+Each is timed several times in turn, after a flush of the disk, and the best is compared: on a
+shared machine one figure says little, and CPU seconds say more than the clock. `unpack` is what the
+stage does with the archive (unpack, digest and check every image, all cores); `prepare` is
+`rl-train prep -c vision` from its start to the published cache; `hit` is the same command again.
 """
 
 import argparse
@@ -41,11 +41,15 @@ def make_raw(raw: Path, num_images: int) -> None:
     raw.mkdir(parents=True)
     with zipfile.ZipFile(raw / "images.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for index in range(num_images):
-            image = Image.fromarray(np.roll(ground, index % 12, 0) ^ np.uint8(index % 251)).resize((96, 96))
+            image = Image.fromarray(np.roll(ground, index % 12, 0) ^ np.uint8(index % 251)).resize(
+                (96, 96)
+            )
             kind, file = ("JPEG", io.BytesIO()) if index % 2 else ("PNG", io.BytesIO())
             image.save(file, kind)
             name = f"images/{index // 1000:02d}/{index:05d}.{kind.lower()}"
-            archive.writestr(zipfile.ZipInfo(name, ARCHIVE_TIME), file.getvalue(), zipfile.ZIP_DEFLATED)
+            archive.writestr(
+                zipfile.ZipInfo(name, ARCHIVE_TIME), file.getvalue(), zipfile.ZIP_DEFLATED
+            )
             prompt = [{"content": "<image>\nWhat is this?", "role": "user"}]
             reward = {"ground_truth": str(index), "style": "rule"}
             rows.append({"prompt": prompt, "images": [{"path": name}], "reward_model": reward})
@@ -80,7 +84,15 @@ def unpack(archive: Path, out: Path, check: ImageCheck) -> None:
     out.mkdir()
     members = list_members(archive, ArchiveLimits(), "/".join)
     run, workers = run_in_processes, num_cores()
-    extract(archive, out, members, check=check, num_workers=workers, run=run, advance=lambda _count: None)
+    extract(
+        archive,
+        out,
+        members,
+        check=check,
+        num_workers=workers,
+        run=run,
+        advance=lambda _count: None,
+    )
 
 
 def prep(raw: Path, out: Path, home: Path) -> None:
@@ -91,7 +103,9 @@ def prep(raw: Path, out: Path, home: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
@@ -99,24 +113,39 @@ def main() -> None:
         folder = Path(name)
         raw, archive = folder / "raw", folder / "raw" / "images.zip"
         make_raw(raw, given.images)
-        print(f"{given.images} images, {archive.stat().st_size / 2**20:.0f} MiB packed, {num_cores()} cores")
-        peer = "unzip" if shutil.which("unzip") else "Python zipfile, one thread (unzip is not installed)"
+        print(
+            f"{given.images} images, {archive.stat().st_size / 2**20:.0f} MiB packed, "
+            f"{num_cores()} cores"
+        )
+        peer = (
+            "unzip"
+            if shutil.which("unzip")
+            else "Python zipfile, one thread (unzip is not installed)"
+        )
         timings: dict[str, list[Timing]] = {}
         for round_number in range(given.rounds):
             actions: dict[str, Callable[[Path], object]] = {
                 peer: lambda out: unzip(archive, out),
                 "unpack, no image check": lambda out: unpack(archive, out, ImageCheck.NONE),
-                "unpack, structure check (default)": lambda out: unpack(archive, out, ImageCheck.STRUCTURE),
+                "unpack, structure check (default)": lambda out: unpack(
+                    archive, out, ImageCheck.STRUCTURE
+                ),
                 "unpack, every pixel decoded": lambda out: unpack(archive, out, ImageCheck.DECODE),
                 "prepare (whole command)": lambda out: prep(raw, out, folder / "home"),
             }
             for label, action in actions.items():
                 out = folder / f"out-{round_number}"
-                timings.setdefault(label, []).append(timed(lambda action=action, out=out: action(out)))
+                timings.setdefault(label, []).append(
+                    timed(lambda action=action, out=out: action(out))
+                )
                 if label.startswith("prepare"):
                     hit = timed(lambda out=out: prep(raw, out, folder / "home"))
                     timings.setdefault("hit (whole command)", []).append(hit)
-                print(f"round {round_number + 1}: {label} {timings[label][-1].wall:.2f} s", file=sys.stderr, flush=True)
+                print(
+                    f"round {round_number + 1}: {label} {timings[label][-1].wall:.2f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 shutil.rmtree(out)
                 shutil.rmtree(folder / ".receipts", ignore_errors=True)
         base = [min(part) for part in zip(*timings[peer], strict=True)]

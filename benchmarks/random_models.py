@@ -1,5 +1,5 @@
-"""Models of SmolLM2's class and tokenizer in sizes of their own, with random weights: what a step takes depends on no
-weight."""
+"""Models of SmolLM2's class and tokenizer in sizes of their own, with random weights: what a step
+takes depends on no weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from rl_core.models.locate import locate
 from rl_core.runtime.home import Home
 
 MODEL = "embedded:smollm2-135m-instruct"
-SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
 SHAPES = {
     "tiny": (192, 512, 6, 3, 1),
     "360M": (960, 2560, 32, 15, 5),

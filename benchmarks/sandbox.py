@@ -1,7 +1,7 @@
 """`lcb` against one process per test: 200 programs with 10 tests each, on two threads.
 
-Three ways to run the same programs on the same inputs, in one run, interleaved in rounds so that a busy machine is busy
-for all of them:
+Three ways to run the same programs on the same inputs, in one run, interleaved in rounds so that a
+busy machine is busy for all of them:
 
 * the environment `lcb`, whole: reply in, reward out, every program in a sandbox of its own;
 * one interpreter per test, without any sandbox;
@@ -47,7 +47,9 @@ def tests_of(index: int, num_tests: int) -> list[dict[str, str]]:
     cases = []
     for test in range(num_tests):
         numbers = [(index * 31 + test * 17 + i * 7) % 1000 for i in range(50)]
-        cases.append({"input": f"50\n{' '.join(map(str, numbers))}\n", "output": f"{sum(numbers)}\n"})
+        cases.append(
+            {"input": f"50\n{' '.join(map(str, numbers))}\n", "output": f"{sum(numbers)}\n"}
+        )
     return cases
 
 
@@ -65,7 +67,10 @@ def by_processes(index: int, tests: list[dict[str, str]]) -> bool:
     return all(
         same_output(
             subprocess.run(
-                [sys.executable, "-I", "-c", source_of(index)], input=test["input"], capture_output=True, text=True
+                [sys.executable, "-I", "-c", source_of(index)],
+                input=test["input"],
+                capture_output=True,
+                text=True,
             ).stdout,
             test["output"],
         )
@@ -115,7 +120,10 @@ class Clock:
 
 
 def _cpu_s() -> float:
-    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    usages = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
@@ -132,9 +140,13 @@ def main() -> None:
     indices = list(range(arguments.programs))
     with ThreadPoolExecutor(arguments.threads) as executor:
 
-        def play(how: Callable[[int, list[dict[str, str]]], bool], part: list[int], clock: Clock) -> None:
+        def play(
+            how: Callable[[int, list[dict[str, str]]], bool], part: list[int], clock: Clock
+        ) -> None:
             with clock.running(len(part)):
-                verdicts = list(executor.map(lambda index: how(index, tests_of(index, arguments.tests)), part))
+                verdicts = list(
+                    executor.map(lambda index: how(index, tests_of(index, arguments.tests)), part)
+                )
             assert all(verdicts), "every program here is right"
 
         for number in range(ROUNDS):
@@ -144,7 +156,10 @@ def main() -> None:
             play(by_sandboxes(pool), part[::SAMPLE], sandboxes)
     keeper.close()
     pool.close()
-    print(f"{arguments.programs} programs x {arguments.tests} tests, {arguments.threads} threads, {ROUNDS} rounds")
+    print(
+        f"{arguments.programs} programs x {arguments.tests} tests, {arguments.threads} threads, "
+        f"{ROUNDS} rounds"
+    )
     print(f"{'':<32}{'programs':>9}{'ms/program':>14}{'ms/test':>13}{'cpu ms':>13}{'against':>10}")
     print(environment.line("lcb (one sandbox per program)", arguments.tests, environment))
     print(processes.line("one process per test, no sandbox", arguments.tests, environment))

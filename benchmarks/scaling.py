@@ -1,14 +1,16 @@
 """`make bench-scaling`: time and memory of a step of GRPO as one size grows after the other.
 
-    python -m benchmarks.scaling [--axes samples tokens prompts examples ranks model pass_rows] [--threads 2] [--write]
+    python -m benchmarks.scaling [--axes samples tokens prompts examples ranks model pass_rows]
+    [--threads 2] [--write]
         [key=value ...]
 
-The sides are those of `make bench-trl`, ours alone: bfloat16 with float32 weights kept, replies of a fixed length, a
-process of its own for every point, two steps to warm up and one that counts. Beside the peak of the memory stands what
-the logits of all replies alone would take in float32, which is what grows with B x T x V. `examples` makes prompts
-longer: 43 tokens without any, some 26 more with each. `pass_rows` is what memory costs in time: the same step in passes
-of fewer rows. `--write` puts table and picture into docs/benchmarks.md; those of
-some axes alone get a section of their own.
+The sides are those of `make bench-trl`, ours alone: bfloat16 with float32 weights kept, replies of
+a fixed length, a process of its own for every point, two steps to warm up and one that counts.
+Beside the peak of the memory stands what the logits of all replies alone would take in float32,
+which is what grows with B x T x V. `examples` makes prompts longer: 43 tokens without any, some 26
+more with each. `pass_rows` is what memory costs in time: the same step in passes of fewer rows.
+`--write` puts table and picture into docs/benchmarks.md; those of some axes alone get a section of
+their own.
 """
 
 from __future__ import annotations
@@ -106,7 +108,9 @@ def measure(point: Point, models: RandomModels, folder: Path, args: argparse.Nam
         "seed": 0,
         "overrides": [*passes, *args.overrides],
     }
-    side = Side("rl-train", [sys.executable, "-m", "benchmarks.trl_ours"], settings, folder / "side.log")
+    side = Side(
+        "rl-train", [sys.executable, "-m", "benchmarks.trl_ours"], settings, folder / "side.log"
+    )
     try:
         side.wait()
         for _ in range(WARM_UP + 1):
@@ -128,7 +132,13 @@ def row(axis: str, one: Measured) -> list[str]:
     seconds = [f"{one.figures[phase][0]:.1f}" for phase in ("generate", "train", "step")]
     per_token = [f"{one.per_token_ms(phase):.1f}" for phase in ("generate", "train", "step")]
     memory = [f"{one.peak_gb:.2f}", f"{one.logits_gb:.2f}"]
-    return [f"{axis}: {asdict(one.point)[axis]}", str(one.num_tokens), *seconds, *per_token, *memory]
+    return [
+        f"{axis}: {asdict(one.point)[axis]}",
+        str(one.num_tokens),
+        *seconds,
+        *per_token,
+        *memory,
+    ]
 
 
 def draw(found: dict[str, list[Measured]], path: Path) -> None:
@@ -142,8 +152,12 @@ def draw(found: dict[str, list[Measured]], path: Path) -> None:
         for phase in ("generate", "train", "step"):
             upper.plot(names, [one.per_token_ms(phase) for one in points], marker="o", label=phase)
         lower.plot(names, [one.peak_gb for one in points], marker="o", label="peak of the process")
-        lower.plot(names, [one.logits_gb for one in points], marker="o", label="B x T x V in float32")
-        upper.set(title=axis, ylabel="ms per generated token" if column == 0 else None, ylim=(0, None))
+        lower.plot(
+            names, [one.logits_gb for one in points], marker="o", label="B x T x V in float32"
+        )
+        upper.set(
+            title=axis, ylabel="ms per generated token" if column == 0 else None, ylim=(0, None)
+        )
         lower.set(ylabel="GB" if column == 0 else None, ylim=(0, None))
         for axes in (upper, lower):
             axes.grid(alpha=0.3)
@@ -155,10 +169,14 @@ def draw(found: dict[str, list[Measured]], path: Path) -> None:
 
 def main() -> None:
     """Measure every axis and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put table and picture into docs/benchmarks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put table and picture into docs/benchmarks.md"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_args()
     known: dict[Point, Measured] = {}
@@ -176,17 +194,32 @@ def main() -> None:
 
 def report(found: dict[str, list[Measured]], args: argparse.Namespace) -> None:
     """Print the table; put it and the picture onto the page if asked."""
-    heads = ["what grows", "tokens", "generate s", "train s", "step s", "generate ms/token", "train ms/token"]
+    heads = [
+        "what grows",
+        "tokens",
+        "generate s",
+        "train s",
+        "step s",
+        "generate ms/token",
+        "train ms/token",
+    ]
     heads += ["step ms/token", "peak GB", "B x T x V in float32, GB"]
     lines = [row(axis, one) for axis, points in found.items() for one in points]
-    base = ", ".join(f"{name} {value}" for name, value in asdict(replace(Point(), model="SmolLM2-135M")).items())
-    said = f"A step with {base} (0 leaves it to the recipe); all weights trained in bfloat16, {args.threads} threads; "
+    base = ", ".join(
+        f"{name} {value}" for name, value in asdict(replace(Point(), model="SmolLM2-135M")).items()
+    )
+    said = (
+        f"A step with {base} (0 leaves it to the recipe); all weights trained in bfloat16, "
+        f"{args.threads} threads; "
+    )
     said += f"`tokens` with 1 prompt, `pass_rows` with 8. Grown here: {', '.join(found)}."
     body = f"{said} {page.machine()}\n\n{page.table(heads, lines)}\n"
     print(f"\n{body}")
     if args.write and list(found) == list(AXES):
         draw(found, PICTURE)
-        page.write_section("Growth: `make bench-scaling`", f"{body}\n![growth](images/{PICTURE.name})\n")
+        page.write_section(
+            "Growth: `make bench-scaling`", f"{body}\n![growth](images/{PICTURE.name})\n"
+        )
     elif args.write:
         page.write_section(f"Growth: `python -m benchmarks.scaling --axes {' '.join(found)}`", body)
 

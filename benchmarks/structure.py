@@ -1,8 +1,8 @@
 """`make structure`: the shape of the code in figures, for the whole and for each package.
 
-Everything is read from the source, nothing is imported. An import cycle is a set of modules that reach each other by
-their imports: once by those at module level alone, once with those inside functions. Imports for type checkers only
-are left out of both.
+Everything is read from the source, nothing is imported. An import cycle is a set of modules that
+reach each other by their imports: once by those at module level alone, once with those inside
+functions. Imports for type checkers only are left out of both.
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ def imported(node: ast.AST, package: list[str], late: bool = False) -> Iterator[
         for alias in node.names:
             yield f"{base}.{alias.name}", late
     late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    children = node.orelse if isinstance(node, ast.If) and for_type_checkers(node) else ast.iter_child_nodes(node)
+    children = (
+        node.orelse
+        if isinstance(node, ast.If) and for_type_checkers(node)
+        else ast.iter_child_nodes(node)
+    )
     for child in children:
         yield from imported(child, package, late)
 
@@ -104,7 +108,8 @@ def read(root: Path, packages: tuple[str, ...]) -> list[Module]:
 
 
 def graph(modules: list[Module], *, late: bool) -> Graph:
-    """Each module with the modules of the project that it imports; `from a import b` is `a.b` where that is one."""
+    """Each module with the modules of the project that it imports; `from a import b` is `a.b` where
+    that is one."""
     names = {module.name for module in modules}
     edges: Graph = {}
     for module in modules:
@@ -142,14 +147,28 @@ def per_1000(number: int, figures: Figures) -> str:
     return f"{1000 * number / max(1, figures.lines):.1f}"
 
 
-HEADS = ("package", "files", "lines", "longest", "Any /1000", f">{MAX_COLUMNS} cols", "comments /1000")
+HEADS = (
+    "package",
+    "files",
+    "lines",
+    "longest",
+    "Any /1000",
+    f">{MAX_COLUMNS} cols",
+    "comments /1000",
+)
 HEADS += ("comprehensions /1000", "ternaries /1000")
 
 
 def row(title: str, one: Figures) -> tuple[str, ...]:
     counts = (one.files, one.lines, one.longest)
     rates = (one.comments, one.comprehensions, one.ternaries)
-    return (title, *map(str, counts), per_1000(one.anys, one), str(one.wide), *(per_1000(n, one) for n in rates))
+    return (
+        title,
+        *map(str, counts),
+        per_1000(one.anys, one),
+        str(one.wide),
+        *(per_1000(n, one) for n in rates),
+    )
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
@@ -171,15 +190,26 @@ def report(root: Path, packages: tuple[str, ...] = PACKAGES) -> str:
         parts.setdefault(package_of(module.path), Figures()).add(module.figures)
         if module.path.name != "__init__.py":
             rooms[module.path.parent] += 1
-    lines = [table([HEADS, row("all", whole), *(row(name, parts[name]) for name in sorted(parts))]), ""]
+    lines = [
+        table([HEADS, row("all", whole), *(row(name, parts[name]) for name in sorted(parts))]),
+        "",
+    ]
     largest, number = rooms.most_common(1)[0] if rooms else (Path(), 0)
-    lines.append(f"folders {len(rooms)}; files per folder {sum(rooms.values()) / max(1, len(rooms)):.1f}")
-    lines.append(f"largest folder {largest} with {number} files; modules loose in rl_core {rooms[Path('rl_core')]}")
+    lines.append(
+        f"folders {len(rooms)}; files per folder {sum(rooms.values()) / max(1, len(rooms)):.1f}"
+    )
+    lines.append(
+        f"largest folder {largest} with {number} files; modules loose in rl_core "
+        f"{rooms[Path('rl_core')]}"
+    )
     for title, late in (("at module level", False), ("with those inside functions", True)):
         rings = cycles(graph(modules, late=late))
         lines.append(f"import cycles {title}: {len(rings)}")
         lines.extend(f"  {len(ring)}: {', '.join(ring)}" for ring in rings)
-    lines += ["", table([("folder", "files"), *((str(path), str(n)) for path, n in sorted(rooms.items()))])]
+    lines += [
+        "",
+        table([("folder", "files"), *((str(path), str(n)) for path, n in sorted(rooms.items()))]),
+    ]
     return "\n".join(lines)
 
 

@@ -1,18 +1,21 @@
-"""`make bench-trl`: a step of GRPO beside TRL's, the same prompts, sampling and number of tokens, taking turns.
+"""`make bench-trl`: a step of GRPO beside TRL's, the same prompts, sampling and number of tokens,
+taking turns.
 
-    python -m benchmarks.trl [--steps 3] [--warm-up 2] [--settings bf16 fp32] [--lora] [--threads 2] [--write]
+    python -m benchmarks.trl [--steps 3] [--warm-up 2] [--settings bf16 fp32] [--lora] [--threads 2]
+    [--write]
         [--seeds 1] [--free] [--examples 0] [--checkpointing] [key=value ...]
 
-SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side, kept for all its
-steps, of which one at a time works; the median of the steps after the warm-up counts, in which both sides get their
-memory. `fp32` computes in float32, `bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default),
-`bf16-weights` keeps nothing wider. TRL takes a prompt's samples in one pass and adds gradients up; with
-`bf16-one-pass` all rows of the step at once. Both sides train all samples, those without advantage too. Peak memory is
-that of the process. Processor seconds are printed beside those of the wall: other work on the machine lengthens them
-less. `--free` lets replies end by themselves, learns at a rate that shows in a few steps, and compares rewards instead,
-over `--seeds` seeds; our side then leaves out samples without advantage, as a user's run does. `--examples` makes the
-prompts longer, by so many solved ones in front of each. What `key=value` says changes our recipe. `--write` puts the
-tables into docs/benchmarks.md.
+SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side,
+kept for all its steps, of which one at a time works; the median of the steps after the warm-up
+counts, in which both sides get their memory. `fp32` computes in float32, `bf16` in bfloat16 with
+float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. TRL takes
+a prompt's samples in one pass and adds gradients up; with `bf16-one-pass` all rows of the step at
+once. Both sides train all samples, those without advantage too. Peak memory is that of the process.
+Processor seconds are printed beside those of the wall: other work on the machine lengthens them
+less. `--free` lets replies end by themselves, learns at a rate that shows in a few steps, and
+compares rewards instead, over `--seeds` seeds; our side then leaves out samples without advantage,
+as a user's run does. `--examples` makes the prompts longer, by so many solved ones in front of
+each. What `key=value` says changes our recipe. `--write` puts the tables into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -36,8 +39,7 @@ from benchmarks import page
 from benchmarks.products import least_ms
 from benchmarks.random_models import MODEL
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise
-from rl_core.kernels.float32_matmul import has_bfloat16_products
-from rl_core.kernels.packed_weights import packed_weights
+from rl_core.kernels import has_bfloat16_products, packed_weights
 from rl_core.models.locate import locate
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.home import Home
@@ -66,7 +68,10 @@ class Side:
     def __init__(self, name: str, command: list[str], settings: dict[str, Any], log: Path) -> None:
         self.name, self.log = name, log
         self.steps: Steps = []
-        environment = os.environ | {"OMP_NUM_THREADS": str(settings["threads"]), "HF_HUB_OFFLINE": "1"}
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(settings["threads"]),
+            "HF_HUB_OFFLINE": "1",
+        }
         self._errors = log.open("w")
         self._process = subprocess.Popen(
             [*command, json.dumps(settings)],
@@ -104,11 +109,15 @@ class Side:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.name} ended without an answer:\n{self.log.read_text()[-3000:]}")
+            raise SystemExit(
+                f"{self.name} ended without an answer:\n{self.log.read_text()[-3000:]}"
+            )
         return json.loads(line)
 
 
-def take_turns(settings: dict[str, Any], args: argparse.Namespace, folder: Path, peer: str | None) -> list[Side]:
+def take_turns(
+    settings: dict[str, Any], args: argparse.Namespace, folder: Path, peer: str | None
+) -> list[Side]:
     """Both sides, after all their steps. Args: peer: TRL's Python; None leaves it out."""
     commands = {"rl-train": [sys.executable, "-m", "benchmarks.trl_ours"]}
     if peer is not None:
@@ -123,7 +132,8 @@ def take_turns(settings: dict[str, Any], args: argparse.Namespace, folder: Path,
             for side in sides:
                 figures = side.step()
                 spans = "  ".join(
-                    f"{phase} {figures[phase][0]:6.1f} s ({figures[phase][1]:6.1f} CPU)" for phase in PHASES
+                    f"{phase} {figures[phase][0]:6.1f} s ({figures[phase][1]:6.1f} CPU)"
+                    for phase in PHASES
                 )
                 note = "  (warm-up)" if number < args.warm_up else ""
                 print(f"  {side.name:8} {spans}  reward {figures['reward']:.2f}{note}", flush=True)
@@ -136,7 +146,10 @@ def take_turns(settings: dict[str, Any], args: argparse.Namespace, folder: Path,
 def summary(runs: list[Steps], warm_up: int) -> dict[str, Any]:
     """Medians over the steps that count, of (wall, CPU) seconds, and the peak."""
     counted = [step for steps in runs for step in steps[warm_up:]]
-    medians = {phase: [statistics.median(step[phase][k] for step in counted) for k in (0, 1)] for phase in PHASES}
+    medians = {
+        phase: [statistics.median(step[phase][k] for step in counted) for k in (0, 1)]
+        for phase in PHASES
+    }
     tokens = statistics.median(step["tokens"] for step in counted)
     return {**medians, "tokens": tokens, "memory": max(step["peak_bytes"] for step in counted)}
 
@@ -158,14 +171,17 @@ def better(found: dict[tuple[str, str], dict[str, Any]]) -> tuple[str, dict[str,
 
 
 def ratios(found: dict[tuple[str, str], dict[str, Any]], least: Least) -> list[list[str]]:
-    """How many times less ours takes than TRL in its better setting, beside the targets and what nothing exceeds."""
+    """How many times less ours takes than TRL in its better setting, beside the targets and what
+    nothing exceeds."""
     setting, peer = better(found)
     lines = []
     for (ours, side), one in found.items():
         if side != "TRL":
             wall, cpu = ([peer[phase][k] / one[phase][k] for phase in PHASES] for k in (0, 1))
             cells = [f"{a:.1f} ({b:.1f})" for a, b in zip(wall, cpu, strict=True)]
-            lines.append([f"{ours} beside TRL's {setting}", *cells, f"{peer['memory'] / one['memory']:.1f}"])
+            lines.append(
+                [f"{ours} beside TRL's {setting}", *cells, f"{peer['memory'] / one['memory']:.1f}"]
+            )
     limits = [peer[phase][0] / getattr(least, f"{phase}_s") for phase in PHASES]
     return [
         *lines,
@@ -175,13 +191,16 @@ def ratios(found: dict[tuple[str, str], dict[str, Any]], least: Least) -> list[l
 
 
 def rewards_of(found: dict[tuple[str, str], list[Steps]]) -> list[list[str]]:
-    """A line per setting and side: mean reward of each third of the steps, over all seeds, and of the last by seed;
-    and the seconds of each seed's steps."""
+    """A line per setting and side: mean reward of each third of the steps, over all seeds, and of
+    the last by seed; and the seconds of each seed's steps."""
     lines = []
     for (setting, side), runs in found.items():
         third = max(len(runs[0]) // 3, 1)
         parts = [slice(None, third), slice(third, -third), slice(-third, None)]
-        thirds = [[statistics.mean(step["reward"] for step in steps[part]) for steps in runs] for part in parts]
+        thirds = [
+            [statistics.mean(step["reward"] for step in steps[part]) for steps in runs]
+            for part in parts
+        ]
         by_seed = " ".join(f"{reward:.3f}" for reward in thirds[-1])
         seconds = " ".join(f"{sum(step['step'][0] for step in steps):.0f}" for steps in runs)
         means = [f"{statistics.mean(rewards):.3f}" for rewards in thirds]
@@ -191,7 +210,8 @@ def rewards_of(found: dict[tuple[str, str], list[Steps]]) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Least:
-    """What a step takes at least on this machine, however it is written, as long as it computes all of it."""
+    """What a step takes at least on this machine, however it is written, as long as it computes all
+    of it."""
 
     generate_s: float
     train_s: float
@@ -203,24 +223,32 @@ class Least:
 
 
 def least(args: argparse.Namespace) -> Least:
-    """Seconds of the matrix products alone, in `product_format`; bytes of what an optimiser step reads and writes.
+    """Seconds of the matrix products alone, in `product_format`; bytes of what an optimiser step
+    reads and writes.
 
-    Products take 2 operations per weight and token forward, 2 for the gradients of their inputs and, where weights are
-    trained, 2 for those, at the rate that a product of the model's size reaches here. The prompts and attention are
-    left out. All weights are trained in float32, with a gradient and Adam's two moments; beside adapters, which are
-    left out, they lie there in `product_format`.
+    Products take 2 operations per weight and token forward, 2 for the gradients of their inputs
+    and, where weights are trained, 2 for those, at the rate that a product of the model's size
+    reaches here. The prompts and attention are left out. All weights are trained in float32, with a
+    gradient and Adam's two moments; beside adapters, which are left out, they lie there in
+    `product_format`.
     """
     torch.set_num_threads(args.threads)
     dtype = getattr(torch, product_format())
-    sampling, training = (operations_per_s(num_rows, dtype) for num_rows in (args.prompts * args.samples, 1024))
+    sampling, training = (
+        operations_per_s(num_rows, dtype) for num_rows in (args.prompts * args.samples, 1024)
+    )
     forward = 2 * NUM_WEIGHTS * args.prompts * args.samples * args.new_tokens
     num_bytes = NUM_WEIGHTS * (dtype.itemsize if args.lora else 4 * torch.float32.itemsize)
     return Least(forward / sampling, (2 if args.lora else 3) * forward / training, num_bytes)
 
 
 def operations_per_s(num_rows: int, dtype: torch.dtype) -> float:
-    """What a product of so many rows with a layer of the model reaches here, with a packed weight or as it is."""
-    layer, states = torch.nn.Linear(576, 1536, bias=False, dtype=dtype), torch.randn(num_rows, 576, dtype=dtype)
+    """What a product of so many rows with a layer of the model reaches here, with a packed weight
+    or as it is."""
+    layer, states = (
+        torch.nn.Linear(576, 1536, bias=False, dtype=dtype),
+        torch.randn(num_rows, 576, dtype=dtype),
+    )
     with torch.no_grad():
         took_ms = [least_ms(lambda: layer(states), PRODUCTS)]
         with packed_weights(layer):
@@ -243,7 +271,9 @@ def write_prompts(folder: Path, num_rows: int, num_examples: int = 0) -> Path:
     path = folder / "prompts.jsonl"
     with path.open("w") as file:
         for number in range(num_rows):
-            *others, row = (rows[(number + ahead) % len(rows)] for ahead in range(num_examples, -1, -1))
+            *others, row = (
+                rows[(number + ahead) % len(rows)] for ahead in range(num_examples, -1, -1)
+            )
             prompt = [message for other in others for message in _solved(other)] + row["prompt"]
             line = {"prompt": prompt, "answer": _answer(row), "row": row | {"prompt": prompt}}
             file.write(json.dumps(line) + "\n")
@@ -261,26 +291,40 @@ def _answer(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run every setting and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["bf16", "fp32"])
-    parser.add_argument("--lora", action="store_true", help="adapters of rank 16 instead of all weights")
+    parser.add_argument(
+        "--lora", action="store_true", help="adapters of rank 16 instead of all weights"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--free", action="store_true", help="replies end by themselves")
-    parser.add_argument("--examples", type=int, default=0, help="solved ones in front of each prompt")
-    parser.add_argument("--checkpointing", action="store_true", help="let TRL recompute activations, its default")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    parser.add_argument(
+        "--examples", type=int, default=0, help="solved ones in front of each prompt"
+    )
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="let TRL recompute activations, its default"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into docs/benchmarks.md"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_args()
     if args.free and args.warm_up + args.steps < 3:
-        parser.error("--free compares thirds of a run: --warm-up and --steps together must be 3 or more")
+        parser.error(
+            "--free compares thirds of a run: --warm-up and --steps together must be 3 or more"
+        )
     if not PEER.is_file():
-        raise SystemExit(f"{PEER.relative_to(ROOT)} is missing: run make bench-trl, which builds it")
+        raise SystemExit(
+            f"{PEER.relative_to(ROOT)} is missing: run make bench-trl, which builds it"
+        )
     found: dict[tuple[str, str], list[Steps]] = defaultdict(list)
     versions: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -288,7 +332,9 @@ def main() -> None:
         for seed in range(args.seeds):
             for setting in args.settings:
                 print(f"{setting}, seed {seed}{', LoRA' if args.lora else ''}", flush=True)
-                sides = take_turns(settings_of(args, setting, seed, folder), args, folder, str(PEER))
+                sides = take_turns(
+                    settings_of(args, setting, seed, folder), args, folder, str(PEER)
+                )
                 for side in sides:
                     found[setting, side.name].append(side.steps)
                 versions |= sides[1].versions
@@ -300,7 +346,9 @@ def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path)
     return {
         **SETTINGS[setting],
         "model": locate(MODEL, Home.default().models),
-        "prompts": str(write_prompts(folder, args.prompts * (args.warm_up + args.steps), args.examples)),
+        "prompts": str(
+            write_prompts(folder, args.prompts * (args.warm_up + args.steps), args.examples)
+        ),
         "num_prompts": args.prompts,
         "samples": args.samples,
         "new_tokens": args.new_tokens,
@@ -315,19 +363,25 @@ def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path)
     }
 
 
-def report(args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]) -> None:
+def report(
+    args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]
+) -> None:
     """Print the tables of times, and put them into the page if asked."""
     sums = {key: summary(runs, args.warm_up) for key, runs in found.items()}
     heads = ["setting", "side", "generate s (CPU s)", "train s (CPU s)", "step s (CPU s)"]
     first = page.table([*heads, "generated tokens/s", "tokens/s overall", "peak GB"], rows_of(sums))
     needed = least(args)
-    second = page.table(["times less", "generate (CPU)", "train (CPU)", "step (CPU)", "memory"], ratios(sums, needed))
+    second = page.table(
+        ["times less", "generate (CPU)", "train (CPU)", "step (CPU)", "memory"],
+        ratios(sums, needed),
+    )
     body = (
-        f"`{command()}`: {about(args)}; medians of {args.steps} steps after {args.warm_up}. {page.machine()}, "
-        f"TRL {versions['trl']}.\n\n{first}\n\n{second}\n\n"
-        f"The limit is what no way of computing all of it exceeds here: the matrix products alone take "
-        f"{needed.generate_s:.1f} s to generate and {needed.train_s:.1f} s to train, in {product_format()} at the rate "
-        f"of one product by itself, measured after the steps; {kept(args)} alone are {needed.num_bytes / 1e9:.1f} GB."
+        f"`{command()}`: {about(args)}; medians of {args.steps} steps after {args.warm_up}. "
+        f"{page.machine()}, TRL {versions['trl']}.\n\n{first}\n\n{second}\n\nThe limit is what "
+        "no way of computing all of it exceeds here: the matrix products alone take "
+        f"{needed.generate_s:.1f} s to generate and {needed.train_s:.1f} s to train, in "
+        f"{product_format()} at the rate of one product by itself, measured after the steps; "
+        f"{kept(args)} alone are {needed.num_bytes / 1e9:.1f} GB."
     )
     publish(args, "A step", body)
 
@@ -336,11 +390,20 @@ def report_rewards(
     args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]
 ) -> None:
     """Print what was earned, and put it into the page if asked."""
-    heads = ["setting", "side", "first third", "second", "last", "last, seed by seed", "all steps s, seed by seed"]
+    heads = [
+        "setting",
+        "side",
+        "first third",
+        "second",
+        "last",
+        "last, seed by seed",
+        "all steps s, seed by seed",
+    ]
     body = (
-        f"`{command()}`: {about(args)} at most, learning rate {learning_rate(args):g}; mean rewards (the share of "
-        f"right answers while sampling) of {args.warm_up + args.steps} steps on the same prompts in the same order. "
-        f"{page.machine()}, TRL {versions['trl']}.\n\n{page.table(heads, rewards_of(found))}"
+        f"`{command()}`: {about(args)} at most, learning rate {learning_rate(args):g}; mean "
+        f"rewards (the share of right answers while sampling) of {args.warm_up + args.steps} "
+        f"steps on the same prompts in the same order. {page.machine()}, TRL "
+        f"{versions['trl']}.\n\n{page.table(heads, rewards_of(found))}"
     )
     publish(args, "Rewards", body)
 
@@ -355,11 +418,14 @@ def about(args: argparse.Namespace) -> str:
 
 def command() -> str:
     """What was called, less where its tables went."""
-    return shlex.join(["python", "-m", "benchmarks.trl", *(word for word in sys.argv[1:] if word != "--write")])
+    return shlex.join(
+        ["python", "-m", "benchmarks.trl", *(word for word in sys.argv[1:] if word != "--write")]
+    )
 
 
 def learning_rate(args: argparse.Namespace) -> float:
-    """One that shows in a few steps where rewards are compared, and one that changes little where time is."""
+    """One that shows in a few steps where rewards are compared, and one that changes little where
+    time is."""
     if not args.free:
         return 1e-6
     return 5e-4 if args.lora else 5e-5

@@ -1,7 +1,8 @@
-"""Our side of `make bench-trl` and `make bench-scaling`: backend, rollout engine and stack of the recipe `text`.
+"""Our side of `make bench-trl` and `make bench-scaling`: backend, rollout engine and stack of the
+recipe `text`.
 
-Takes and gives what `trl_peer` does: a line on standard input is a step, its figures a line of JSON. With `ranks`, as
-many processes share the prompts and the threads, and the first one answers.
+Takes and gives what `trl_peer` does: a line on standard input is a step, its figures a line of
+JSON. With `ranks`, as many processes share the prompts and the threads, and the first one answers.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ import torch.distributed as dist
 
 from rl_core.algorithms import algorithms
 from rl_core.data.prepare.prompt_items import ItemMaker
-from rl_core.kernels.allocator import keep_freed_memory
-from rl_core.kernels.float32_matmul import widen_products
+from rl_core.kernels import keep_freed_memory, widen_products
 from rl_core.models.bundle import ModelBundle
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
@@ -58,9 +58,13 @@ class Clock:
 def recipe_of(settings: dict[str, Any]) -> Recipe:
     """The recipe `text` with the bench's sizes; what it does not set is what a user gets.
 
-    Where the number of tokens is given, all of them are trained, as TRL does, whatever their advantages.
+    Where the number of tokens is given, all of them are trained, as TRL does, whatever their
+    advantages.
     """
-    adapters = settings["lora"] and {"rank": settings["lora"]["r"], "alpha": settings["lora"]["lora_alpha"]}
+    adapters = settings["lora"] and {
+        "rank": settings["lora"]["r"],
+        "alpha": settings["lora"]["lora_alpha"],
+    }
     is_narrow = settings["autocast"] or settings["weights"] == "bfloat16"
     overrides = [
         f"rollout.max_new_tokens={settings['new_tokens']}",
@@ -98,7 +102,11 @@ class Side:
         )
         engine_cls = Forced if forced else RolloutEngine
         self.engine = engine_cls(
-            self.backend, recipe.rollout, recipe.environments, recipe.model.chat_template_kwargs, recipe.seed
+            self.backend,
+            recipe.rollout,
+            recipe.environments,
+            recipe.model.chat_template_kwargs,
+            recipe.seed,
         )
         self.stack = TrainStack(
             self.backend,
@@ -179,7 +187,8 @@ def main() -> None:
         meeting = str(Path(folder) / "meeting")
         others = torch.multiprocessing.get_context("spawn")
         siblings = [
-            others.Process(target=serve, args=(rank, settings, meeting, None)) for rank in range(1, settings["ranks"])
+            others.Process(target=serve, args=(rank, settings, meeting, None))
+            for rank in range(1, settings["ranks"])
         ]
         for sibling in siblings:
             sibling.start()

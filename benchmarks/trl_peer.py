@@ -1,6 +1,8 @@
-"""TRL's side of `make bench-trl`; run by TRL's own interpreter, it imports nothing of this repository.
+"""TRL's side of `make bench-trl`; run by TRL's own interpreter, it imports nothing of this
+repository.
 
-Each line on standard input lets `GRPOTrainer` take one step; its figures go to standard output as a line of JSON.
+Each line on standard input lets `GRPOTrainer` take one step; its figures go to standard output as a
+line of JSON.
 
     .venv-trl/bin/python -P benchmarks/trl_peer.py '{"model": ..., "prompts": ..., ...}'
 """
@@ -97,7 +99,9 @@ def main():
     rewards = []
 
     def reward(completions, answer, **_):
-        given = [last_number_is_right(one, right) for one, right in zip(completions, answer, strict=True)]
+        given = [
+            last_number_is_right(one, right) for one, right in zip(completions, answer, strict=True)
+        ]
         rewards.extend(given)
         return given
 
@@ -107,8 +111,12 @@ def main():
     trainer = Timed(
         model=settings["model"],
         reward_funcs=reward,
-        train_dataset=Dataset.from_list([{"prompt": row["prompt"], "answer": row["answer"]} for row in rows]),
-        peft_config=LoraConfig(**settings["lora"], target_modules="all-linear") if settings["lora"] else None,
+        train_dataset=Dataset.from_list(
+            [{"prompt": row["prompt"], "answer": row["answer"]} for row in rows]
+        ),
+        peft_config=LoraConfig(**settings["lora"], target_modules="all-linear")
+        if settings["lora"]
+        else None,
         callbacks=[turns],
         args=GRPOConfig(
             output_dir=tempfile.mkdtemp(),

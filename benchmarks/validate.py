@@ -1,8 +1,9 @@
-"""Validation of a SkyRL Parquet file beside the plain loop over rows that SkyRL's own page offers (its section 7).
+"""Validation of a SkyRL Parquet file beside the plain loop over rows that SkyRL's own page offers
+(its section 7).
 
-Both run in a process of their own, one after the other, on the same file; peak memory is counted above what the
-process had after its imports, CPU seconds over all threads. The loop is timed alone, without `load_dataset`, which it
-needs first.
+Both run in a process of their own, one after the other, on the same file; peak memory is counted
+above what the process had after its imports, CPU seconds over all threads. The loop is timed alone,
+without `load_dataset`, which it needs first.
 
     python -m benchmarks.validate [--rows 1000000]
 """
@@ -37,7 +38,9 @@ def generate(path: Path, num_rows: int) -> None:
 
 
 def _row(i: int) -> dict:
-    question = f"Janet has {i} apples. She buys {i % 97} more apples. How many apples does Janet have now?"
+    question = (
+        f"Janet has {i} apples. She buys {i % 97} more apples. How many apples does Janet have now?"
+    )
     suffix = ' Let\'s think step by step and output the final answer after "####".'
     answer = i + i % 97
     return {
@@ -130,7 +133,9 @@ def main() -> None:
     """Generate, measure in turn, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--only", nargs=3, metavar=("WHICH", "PATH", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--only", nargs=3, metavar=("WHICH", "PATH", "FOLDER"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.only:
         which, path, folder = options.only
@@ -151,7 +156,9 @@ def main() -> None:
     print(f"{'':24}{'seconds':>10}{'CPU s':>10}{'rows/s':>12}{'peak MiB':>10}")
     for name, one in (("plain loop", loop), ("rl-train validate", best)):
         speed = one["rows"] / one["seconds"]
-        print(f"{name:24}{one['seconds']:10.1f}{one['cpu_seconds']:10.1f}{speed:12,.0f}{one['mib']:10.0f}")
+        print(
+            f"{name:24}{one['seconds']:10.1f}{one['cpu_seconds']:10.1f}{speed:12,.0f}{one['mib']:10.0f}"
+        )
     cpu = loop["cpu_seconds"] / best["cpu_seconds"]
     print(f"{loop['seconds'] / best['seconds']:.1f} times faster, {cpu:.1f} times less CPU")
     print(f"runs before and after the loop: {seconds} s")

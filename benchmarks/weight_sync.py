@@ -1,6 +1,8 @@
-"""`make bench-weight-sync`: a sync of every kind beside the gather alone and memcpy of as many bytes.
+"""`make bench-weight-sync`: a sync of every kind beside the gather alone and memcpy of as many
+bytes.
 
-One process trains, one samples, each on a thread of its own. Every sync sends: the weights count as changed in between.
+One process trains, one samples, each on a thread of its own. Every sync sends: the weights count as
+changed in between.
 """
 
 from __future__ import annotations
@@ -51,7 +53,15 @@ def measure(source: str, lora: LoraConfig | None, mode: SyncMode, repeats: int) 
         with placement(whole.pool, fraction=0.5):
             bundle = remote(ModelBundle, source, model)
             options: Any = {"total_steps": 1, "seed": 0, "with_reference": False}
-            backend = remote(FSDPBackend, bundle, FSDPConfig(), OptimizerConfig(), LrSchedulerConfig(), lora, **options)
+            backend = remote(
+                FSDPBackend,
+                bundle,
+                FSDPConfig(),
+                OptimizerConfig(),
+                LrSchedulerConfig(),
+                lora,
+                **options,
+            )
             toucher = remote(Toucher, backend)
             syncs = {way: sync_of(backend, engine, way, mode) for way in SyncTransport}
     try:
@@ -65,19 +75,25 @@ def measure(source: str, lora: LoraConfig | None, mode: SyncMode, repeats: int) 
             seconds = min(report.seconds for report in reports[1:])
             num_bytes = reports[0].num_bytes
             print(
-                f"{mode:8} {way:13} {num_bytes / 1e6:8.1f} MB  sync {seconds:6.2f} s  first {reports[0].seconds:6.2f} s"
-                f"  gather alone {gather_s:6.2f} s  memcpy {memcpy(num_bytes, repeats):6.3f} s"
+                f"{mode:8} {way:13} {num_bytes / 1e6:8.1f} MB  sync {seconds:6.2f} s  first "
+                f"{reports[0].seconds:6.2f} s  gather alone {gather_s:6.2f} s  memcpy "
+                f"{memcpy(num_bytes, repeats):6.3f} s"
             )
     finally:
         whole.close()
 
 
 def sync_of(backend: Remote, engine: Remote, way: SyncTransport, mode: SyncMode) -> Remote:
-    return remote(WeightSync, backend=backend, rollout=engine, config=SyncConfig(transport=way, mode=mode))
+    return remote(
+        WeightSync, backend=backend, rollout=engine, config=SyncConfig(transport=way, mode=mode)
+    )
 
 
 def memcpy(num_bytes: int, repeats: int) -> float:
-    source, target = torch.ones(num_bytes, dtype=torch.uint8), torch.empty(num_bytes, dtype=torch.uint8)
+    source, target = (
+        torch.ones(num_bytes, dtype=torch.uint8),
+        torch.empty(num_bytes, dtype=torch.uint8),
+    )
     return best(lambda: target.copy_(source), repeats)
 
 

@@ -30,8 +30,7 @@ from rl_core.data.order.source_of_recipe import training_source
 from rl_core.data.read.recipe_files import resolve_sources
 from rl_core.data_proto import DataProto
 from rl_core.errors import RewardError
-from rl_core.kernels.allocator import keep_freed_memory
-from rl_core.kernels.float32_matmul import widen_products
+from rl_core.kernels import keep_freed_memory, widen_products
 from rl_core.models.bundle import TextBundle
 from rl_core.models.chat.tokenizer import load_tokenizer
 from rl_core.models.locate import locate
@@ -105,9 +104,9 @@ class OneLoop:
     def sample(self, prompts: DataProto) -> DataProto:
         """Replies to each prompt, with the rewards that its environment gave.
 
-        Returns: rows with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask`
-        [B, T] (1 where the policy chose the token), `rewards` [B], and `failed` [B] where an environment
-        could not judge.
+        Returns: rows with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask` [B,
+        T] (1 where the policy chose the token), `rewards` [B], and `failed` [B] where an
+        environment could not judge.
         """
         rollout = self.engine.rollout(prompts, self.num_steps)
         assert rollout is not None, "this rank speaks for itself"

@@ -1,4 +1,5 @@
-"""The question to a person before the champion changes: a form in the Prefect UI, above it the comparison."""
+"""Approval of a new champion: a form in the Prefect UI that shows the comparison and asks a
+person."""
 
 from prefect import get_run_logger, pause_flow_run
 from prefect.exceptions import FlowPauseTimeout
@@ -6,7 +7,14 @@ from prefect.input import RunInput
 from prefect.runtime import deployment
 
 from rl_core.runs.session import close_sessions, session_for
-from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, ScoreChange, VersionReceipt
+from schemas.receipts import (
+    Approval,
+    GateReceipt,
+    ModelReceipt,
+    RunPlan,
+    ScoreChange,
+    VersionReceipt,
+)
 from schemas.registration import RegistrationConfig
 
 PATIENCE_S = 7 * 24 * 3600
@@ -14,7 +22,7 @@ POLL_S = 10
 
 
 class Decision(RunInput):
-    """What a person fills in."""
+    """Form that the person fills in."""
 
     promote: bool = False
     reason: str = ""
@@ -22,22 +30,31 @@ class Decision(RunInput):
 
 
 def is_decided(plan: RunPlan) -> bool:
-    """Whether the run has settled what becomes of its version, so that continuing it decides nothing more."""
+    """Return True if the fate of the run's version is settled, so that continuing the run decides
+    nothing more."""
     return session_for(plan).folder.receipt("promote-model", ModelReceipt) is not None
 
 
 def ask_for_approval(
-    registration: RegistrationConfig, version: VersionReceipt, gate: GateReceipt, *, decided: bool = False
+    registration: RegistrationConfig,
+    version: VersionReceipt,
+    gate: GateReceipt,
+    *,
+    decided: bool = False,
 ) -> Approval:
-    """Wait for a person where the recipe wants one and the gate has let the version pass; otherwise nobody is asked.
+    """Ask a person if the recipe requires it and the version passed the gate; otherwise nobody is
+    asked.
 
-    A run without a deployment has no UI to ask in: the version then waits for `rl-train promote`. One that is continued
-    after it `decided` does not ask again.
+    A run without a deployment has no UI to ask in: the version then waits for `rl-train promote`. A
+    continued run that has `decided` does not ask again.
     """
     if decided or not (registration.approval and gate.passed):
         return Approval(given=True)
     if deployment.id is None:
-        return Approval(given=False, reason=f"awaits approval: rl-train promote {version.name} {version.version}")
+        return Approval(
+            given=False,
+            reason=f"awaits approval: rl-train promote {version.name} {version.version}",
+        )
     close_sessions()  # a person may take days; the devices are for others meanwhile
     get_run_logger().info("waiting for approval of %s v%s", version.name, version.version)
     try:
@@ -47,16 +64,19 @@ def ask_for_approval(
         return Approval(given=False, reason=f"nobody approved it within {PATIENCE_S // 86400} days")
     by = answer.your_name or "somebody in the Prefect UI"
     said = f"{'approved' if answer.promote else 'refused'} by {by}"
-    return Approval(given=answer.promote, by=by, reason=f"{said}: {answer.reason}" if answer.reason else said)
+    return Approval(
+        given=answer.promote, by=by, reason=f"{said}: {answer.reason}" if answer.reason else said
+    )
 
 
 def question(version: VersionReceipt, gate: GateReceipt) -> str:
-    """The comparison as Markdown."""
+    """Return the comparison as Markdown."""
     scores = [gate.decided_by, *gate.guards] if gate.decided_by else gate.guards
     rows = "\n".join(map(_row, scores))
     return (
-        f"Make **{version.name} v{version.version}** the champion in place of {gate.compared_with}? {gate.reason}.\n\n"
-        f"| score | {gate.compared_with} | this version | change | 95 % interval |\n|---|---|---|---|---|\n{rows}"
+        f"Make **{version.name} v{version.version}** the champion in place of "
+        f"{gate.compared_with}? {gate.reason}.\n\n| score | {gate.compared_with} | this version "
+        f"| change | 95 % interval |\n|---|---|---|---|---|\n{rows}"
     )
 
 

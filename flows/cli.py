@@ -46,7 +46,9 @@ app.add_typer(data, name="data")
 
 USER_ERROR = 2
 INTERRUPTED = 130
-Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted assignments, e.g. algorithm.clip_high=0.28")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Dotted assignments, e.g. algorithm.clip_high=0.28")
+]
 
 
 @app.callback()
@@ -56,18 +58,26 @@ def _group() -> None:
 
 @app.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a .yaml path")] = "text",
+    recipe: Annotated[
+        str, typer.Argument(help="Name of a shipped recipe, or a .yaml path")
+    ] = "text",
     overrides: Overrides = None,
-    profile: Annotated[str | None, typer.Option(help="Placement: cpu, one_gpu, one_node, many_nodes")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Placement: cpu, one_gpu, one_node, many_nodes")
+    ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew, forgetting what this recipe and data reached")
+        bool,
+        typer.Option("--fresh", help="Start anew, forgetting what this recipe and data reached"),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the resolved recipe and the plan; run nothing")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")
+    ] = False,
 ) -> None:
-    """Run the flow rl-train here, continuing what an earlier run of the same recipe and data had reached."""
+    """Run the flow rl-train in this process, continuing an earlier run of the same recipe and
+    data."""
     if dry_run:
         from flows.dry_run import print_plan
 
@@ -78,7 +88,9 @@ def run(
     try:
         run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug)
     except KeyboardInterrupt:
-        typer.echo("interrupted; the same command continues from the last complete checkpoint", err=True)
+        typer.echo(
+            "interrupted; the same command continues from the last complete checkpoint", err=True
+        )
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -92,7 +104,7 @@ def recipes() -> None:
 
 
 def main() -> None:
-    """Entry point: what a person can put right ends with its message alone and exit code 2."""
+    """Entry point: an error that the user can fix ends with its message alone and exit code 2."""
     # A recipe may name a class in a module of the current folder, where Ray's workers look too.
     sys.path.append(os.getcwd())
     try:

@@ -1,4 +1,5 @@
-"""`rl-train validate` and the group `rl-train data`: what a person does with row files before any run."""
+"""The command `rl-train validate` and the group `rl-train data`: work on row files outside any
+run."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -17,39 +18,55 @@ if TYPE_CHECKING:
 
 data = typer.Typer(help="Make and convert row files.", no_args_is_help=True)
 
-Sources = Annotated[list[str], typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names")]
+Sources = Annotated[
+    list[str],
+    typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names"),
+]
 
 
 Mapped = Annotated[
     list[str] | None,
     typer.Option(
         "--map",
-        help="A column and what it is made of, again for each: prompt=question, 'ground_truth=answer|after:####'",
+        help="Make a column from another one: prompt=question, 'ground_truth=answer|after:####'",
     ),
 ]
 
 
 class ReportFormat(StrEnum):
-    """How a report is printed."""
+    """Output format of a report."""
 
     TABLE = "table"
-    """For people."""
+    """A table for people."""
     JSON = "json"
     """The whole report as one object."""
 
 
 def validate(
     paths: Sources,
-    schema: Annotated[SchemaName | None, typer.Option(help="Contract of the rows; unset: recognised")] = None,
-    format: Annotated[ReportFormat, typer.Option(help="How to print the report")] = ReportFormat.TABLE,
-    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+    schema: Annotated[
+        SchemaName | None, typer.Option(help="Contract of the rows; unset: recognised")
+    ] = None,
+    format: Annotated[
+        ReportFormat, typer.Option(help="How to print the report")
+    ] = ReportFormat.TABLE,
+    env_class: Annotated[
+        str | None, typer.Option(help="Environment of rows that name none")
+    ] = None,
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
-    held_out: Annotated[list[str] | None, typer.Option(help="Evaluation files, which must share no question")] = None,
-    media_root: Annotated[Path | None, typer.Option(help="Where relative media paths begin")] = None,
-    check_remote: Annotated[bool, typer.Option("--check-remote", help="Fetch remote media too")] = False,
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="Evaluation files, which must share no question")
+    ] = None,
+    media_root: Annotated[
+        Path | None, typer.Option(help="Where relative media paths begin")
+    ] = None,
+    check_remote: Annotated[
+        bool, typer.Option("--check-remote", help="Fetch remote media too")
+    ] = False,
     mapped: Mapped = None,
 ) -> None:
-    """Check rows against their contract; every bad row is named, and the exit code is 2 when there is one."""
+    """Validate rows against their contract; every bad row is listed, and the exit code is 2 if
+    there is one."""
     from rl_core.data.check.files import apply_policy, check_files
     from rl_core.data.check.parts import CheckSettings
     from rl_core.data.read.mapped import mapped_files
@@ -66,7 +83,9 @@ def validate(
         found = [file for source in sources for file in data_files(source)]
         return mapped_files(found, mapping, home.data)
 
-    settings = CheckSettings(accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits)
+    settings = CheckSettings(
+        accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits
+    )
     report = check_files(
         files(paths),
         settings,
@@ -88,16 +107,21 @@ def convert(
     target: Annotated[Path, typer.Argument(help="File to write: .jsonl .json .parquet")],
     to: Annotated[SchemaName, typer.Option(help="Kind of row to write")] = SchemaName.PROMPT,
     written_as: Annotated[
-        RowFormat | None, typer.Option("--from", help="Whose rows they are; unset: this project's kinds")
+        RowFormat | None,
+        typer.Option("--from", help="Whose rows they are; unset: this project's kinds"),
     ] = None,
     mapped: Mapped = None,
-    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+    env_class: Annotated[
+        str | None, typer.Option(help="Environment of rows that name none")
+    ] = None,
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
-    force: Annotated[bool, typer.Option("--force", help="Write over the file where there is one")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over the file where there is one")
+    ] = False,
 ) -> None:
-    """Convert between kinds of rows, from other systems' and from any dataset's; what is written passes its contract.
+    """Convert between kinds of rows, from other systems' rows and from any dataset's columns.
 
-    Nothing is written where a row is refused; the first one is named.
+    Every row that is written has passed its contract; if one is refused, nothing is written.
     """
     from rl_core.data.read.convert import Conversion, convert_file
 
@@ -108,9 +132,15 @@ def convert(
 
 @data.command()
 def announce(
-    uri: Annotated[str, typer.Argument(help="File, folder or address (s3://..., https://...) where the new rows lie")],
+    uri: Annotated[
+        str,
+        typer.Argument(
+            help="File, folder or address (s3://..., https://...) where the new rows lie"
+        ),
+    ],
 ) -> None:
-    """Tell the Prefect server of new data; deployments that wait for it start, and train if there is anything new."""
+    """Tell the Prefect server about new data; deployments that wait for it start, and train if
+    there is anything new."""
     import os
 
     from rl_core.services.announcing import announce as emit
@@ -120,7 +150,7 @@ def announce(
 
 
 def print_report(report: "ValidationReport") -> None:
-    """Counts, and a table of reasons with the first example of each."""
+    """Print counts, and a table of reasons with the first example of each."""
     from rich.console import Console
     from rich.table import Table
 
@@ -129,7 +159,9 @@ def print_report(report: "ValidationReport") -> None:
         return
     table = Table(title="Refused rows", title_justify="left")
     for column in ("reason", "problems", "first at", "field", "value", "expected"):
-        table.add_column(column, overflow="fold", justify="right" if column == "problems" else "left")
+        table.add_column(
+            column, overflow="fold", justify="right" if column == "problems" else "left"
+        )
     for reason, count in report.rejected_by_reason.items():
         first = next(example for example in report.examples if example.reason == reason)
         place = f"{Path(first.file).name}:{first.row}"

@@ -1,4 +1,5 @@
-"""What a person sees of a run: a live line per phase, a line per step, and a summary at the end."""
+"""Display of a run in the terminal: a live line per phase, a line per step, and a summary at the
+end."""
 
 from __future__ import annotations
 
@@ -14,15 +15,21 @@ from rl_core.runs.learning import what_taught_nothing
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, listeners
-from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
+from schemas.receipts import (
+    CacheReceipt,
+    EvalReceipt,
+    IterationReceipt,
+    ModelReceipt,
+    ValidationReport,
+)
 from schemas.recipe import Recipe
 
 BETWEEN_STEPS = ("start workers", "evaluate", "save", "export")
-"""Phases that belong to no step."""
+"""Phases outside the training steps."""
 
 
 class Display:
-    """Listens to the run while the `with` block lasts."""
+    """Live display that receives the run's events while its `with` block lasts."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -30,7 +37,7 @@ class Display:
         self.console = Console(highlight=False)
         self._status = self.console.status("")
         self._steps: list[Mapping[str, float]] = []
-        """Metrics of the present iteration's steps."""
+        """Metrics of the steps of the current iteration."""
         self._start = time.perf_counter()
 
     def __enter__(self) -> Display:
@@ -39,13 +46,16 @@ class Display:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         listeners.remove(self._follow)
         self._status.stop()
 
     def note(self, text: str) -> None:
-        """Show what is happening now."""
+        """Show what the run is doing now."""
         if self.console.is_terminal:
             self._status.update(f"{text} …")
         else:
@@ -53,7 +63,9 @@ class Display:
 
     def _follow(self, event: ProgressEvent) -> None:
         if event.receipt is not None:
-            self.console.print(f"{self._clock()}  {describe(event.receipt, scored=self._scored)}", soft_wrap=True)
+            self.console.print(
+                f"{self._clock()}  {describe(event.receipt, scored=self._scored)}", soft_wrap=True
+            )
             if isinstance(event.receipt, IterationReceipt):
                 self._warn_of(event.receipt)
         elif event.phase == "step":
@@ -67,9 +79,11 @@ class Display:
             self.note(f"{event.phase} (step {event.step}/{event.total_steps})")
 
     def _warn_of(self, iteration: IterationReceipt) -> None:
-        """Say so when none of an iteration's steps taught anything."""
+        """Warn if no step of an iteration changed the policy."""
         for said in what_taught_nothing(self.recipe, self._steps):
-            self.console.print(f"{self._clock()}  train-iteration {iteration.iteration}: {said}", soft_wrap=True)
+            self.console.print(
+                f"{self._clock()}  train-iteration {iteration.iteration}: {said}", soft_wrap=True
+            )
         self._steps.clear()
 
     def _clock(self) -> str:
@@ -77,12 +91,20 @@ class Display:
         return f"{minutes:3d}:{seconds:02d}"
 
     def summary(self, receipt: ModelReceipt) -> None:
-        """The table at the end: before, after, the change with its interval, and where everything is."""
+        """Print the table at the end: before, after, the change with its interval, and the paths of
+        all results."""
         folder = RunFolder(Path(receipt.model_path).parent)
-        before, after = folder.receipt("evaluate-baseline", EvalReceipt), folder.receipt("evaluate-final", EvalReceipt)
+        before, after = (
+            folder.receipt("evaluate-baseline", EvalReceipt),
+            folder.receipt("evaluate-final", EvalReceipt),
+        )
         assert before is not None and after is not None
         title = f"{self.recipe.name}: {after.num_rows} held-out rows"
-        table = score_table(title, before, after) if self._scored else accuracy_table(title, before, after)
+        table = (
+            score_table(title, before, after)
+            if self._scored
+            else accuracy_table(title, before, after)
+        )
         self.console.print(table)
         for said in what_taught_nothing(self.recipe, folder.history()):
             self._tell(warning=said)
@@ -95,13 +117,23 @@ class Display:
         )
 
     def evaluation(self, name: str, receipt: EvalReceipt, recorded: float | None) -> None:
-        """What one evaluation came to. Args: recorded: the accuracy of its registration, if on the same rows."""
-        measured = ", ".join(f"{score.replace('_', ' ')} {value:.3f}" for score, value in receipt.values().items())
+        """Print the result of one evaluation.
+
+        Args: recorded: accuracy at registration, if on the same rows.
+        """
+        measured = ", ".join(
+            f"{score.replace('_', ' ')} {value:.3f}" for score, value in receipt.values().items()
+        )
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
         self._tell(
             model=name,
-            measured=f"{measured} on {receipt.num_rows} held-out rows; 95 % interval of the accuracy {interval}",
-            recorded="nothing of these rows" if recorded is None else f"accuracy {recorded:.3f} on the same rows",
+            measured=(
+                f"{measured} on {receipt.num_rows} held-out rows; 95 % interval of the accuracy "
+                f"{interval}"
+            ),
+            recorded="nothing of these rows"
+            if recorded is None
+            else f"accuracy {recorded:.3f} on the same rows",
             samples=receipt.samples_path,
         )
 
@@ -111,11 +143,15 @@ class Display:
 
 
 def describe(receipt: object, *, scored: bool = False) -> str:
-    """A finished task in one line. Args: scored: held-out rows are better or worse, not right or wrong."""
+    """Describe a finished task in one line.
+
+    Args: scored: held-out rows have graded scores instead of being right or wrong.
+    """
     if isinstance(receipt, ValidationReport):
         state = "cached" if receipt.cached else "done"
         return (
-            f"validate-data {state}: {receipt.num_accepted} of {receipt.num_rows} rows accepted; {receipt.explanation}"
+            f"validate-data {state}: {receipt.num_accepted} of {receipt.num_rows} rows accepted; "
+            f"{receipt.explanation}"
         )
     if isinstance(receipt, CacheReceipt):
         state = "cached" if receipt.hit else "built"
@@ -124,22 +160,29 @@ def describe(receipt: object, *, scored: bool = False) -> str:
     if isinstance(receipt, EvalReceipt):
         again = " (from an earlier run)" if receipt.skipped else ""
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
-        judged = f"reward {receipt.mean_reward:.3f}" if scored else f"accuracy {receipt.accuracy:.3f} ({interval})"
+        judged = (
+            f"reward {receipt.mean_reward:.3f}"
+            if scored
+            else f"accuracy {receipt.accuracy:.3f} ({interval})"
+        )
         scores = "".join(f", {name} {value:.3f}" for name, value in receipt.scores.items())
         return f"evaluate {receipt.label}: {judged}{scores}{again}"
     if isinstance(receipt, IterationReceipt):
-        state = "was complete already, skipped" if receipt.skipped else "complete, checkpoint written"
+        state = (
+            "was complete already, skipped" if receipt.skipped else "complete, checkpoint written"
+        )
         return f"train-iteration {receipt.iteration}: {state}"
     return str(receipt)
 
 
 def describe_step(event: ProgressEvent) -> str:
-    """A step in one line."""
+    """Describe a step in one line."""
     m = event.metrics
     if "reward_margin" in m:
         return (
-            f"step {event.step:>3}/{event.total_steps}  loss {m['loss']:.3f}  told apart {m['reward_accuracy']:.2f}  "
-            f"margin {m['reward_margin']:+.3f}  grad {m['grad_norm']:.2f}  train {m['seconds/train']:.1f} s"
+            f"step {event.step:>3}/{event.total_steps}  loss {m['loss']:.3f}  told apart "
+            f"{m['reward_accuracy']:.2f}  margin {m['reward_margin']:+.3f}  grad "
+            f"{m['grad_norm']:.2f}  train {m['seconds/train']:.1f} s"
         )
     tracks = [key.removesuffix("reward_mean") for key in m if f"/{key}".endswith("/reward_mean")]
     said = "".join(_describe_track(m, prefix) for prefix in tracks)
@@ -150,8 +193,14 @@ def describe_step(event: ProgressEvent) -> str:
 
 
 def _describe_track(metrics: Mapping[str, float], prefix: str) -> str:
-    """What one track earned and learned; a track that is only sampled has no gradient. Args: prefix: of its metrics."""
-    own = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+    """Describe the reward and the learning metrics of one track; a track that is only sampled has
+    no gradient.
+
+    Args: prefix: prefix of the track's metrics.
+    """
+    own = {
+        key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)
+    }
     said = f"{prefix}reward {own['reward_mean']:.3f} ± {own['reward_std']:.2f}  "
     for name, form in (
         ("response_length_mean", "length {:.1f}  "),

@@ -1,4 +1,4 @@
-"""`rl-train doctor`: what this machine lacks, each finding with its mend."""
+"""The command `rl-train doctor`: problems of this machine, each with its fix."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ _COLOURS = {"good": "green", "warning": "yellow", "problem": "red"}
 
 
 class DoctorFormat(StrEnum):
-    """How findings are printed."""
+    """Output format of the findings."""
 
     TEXT = "text"
-    """For people."""
+    """Lines for people."""
     JSON = "json"
     """One list of objects."""
 
 
 def doctor(
-    format: Annotated[DoctorFormat, typer.Option(help="How to print the findings")] = DoctorFormat.TEXT,
+    format: Annotated[
+        DoctorFormat, typer.Option(help="How to print the findings")
+    ] = DoctorFormat.TEXT,
 ) -> None:
-    """Look at packages, devices, memory, disk, services and sandbox; exit code 1 when something does not work."""
+    """Check packages, devices, memory, disk, services and sandbox; exit code 1 if something does
+    not work."""
     from rl_core.doctor.examination import examine
     from rl_core.doctor.finding import Level
 

@@ -1,4 +1,5 @@
-"""`rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory, without running anything."""
+"""The option `rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory,
+without running anything."""
 
 from collections.abc import Sequence
 
@@ -20,8 +21,12 @@ from schemas.recipe import Recipe
 
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
-    """Print what a run would do. Raises: ModelError when its model cannot be trained so."""
-    settings, home, console = load_recipe(recipe, overrides, profile), Home.default(), Console(highlight=False)
+    """Print the plan of a run. Raises: ModelError when its model cannot be trained that way."""
+    settings, home, console = (
+        load_recipe(recipe, overrides, profile),
+        Home.default(),
+        Console(highlight=False),
+    )
     check_local_model(settings, home.models)
     console.print(dump_recipe(settings), soft_wrap=True, markup=False)
     check_turns(settings, home)
@@ -34,7 +39,8 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
 
 
 def check_turns(recipe: Recipe, home: Home) -> None:
-    """Whether the model's chat template can carry the recipe's environments, where the model is on this machine.
+    """Check that the chat template of the model, if that is on this machine, supports the recipe's
+    environments.
 
     Raises: ModelError.
     """
@@ -49,23 +55,28 @@ def check_turns(recipe: Recipe, home: Home) -> None:
 
 
 def cache_plan(recipe: Recipe, home: Home) -> str:
-    """Whether preparation would be a hit, and why."""
+    """Say whether preparation would be a cache hit, and why."""
     if any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
         from rl_core.tracking.artifacts import with_artifacts
 
-        recipe = Recipe.model_validate(with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri))
+        recipe = Recipe.model_validate(
+            with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri)
+        )
     if recipe.has_pairs:
         plan = plan_pairs(recipe, home.data, home.cache)
         return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
     if recipe.draws:
         return _media_plan(recipe, home)
     (train, first), (held_out, second) = (
-        planned_sources(entries, home.data, recipe.data.column_map) for entries in (recipe.data.train, recipe.data.eval)
+        planned_sources(entries, home.data, recipe.data.column_map)
+        for entries in (recipe.data.train, recipe.data.eval)
     )
     if first or second:
         return f"miss: {first or second}"
     plan = plan_cache(
-        train, held_out, preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models))
+        train,
+        held_out,
+        preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
     )
     return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
 
@@ -80,7 +91,7 @@ def _media_plan(recipe: Recipe, home: Home) -> str:
 
 
 def device_plan(recipe: Recipe) -> str:
-    """Workers, ranks and batches."""
+    """Describe workers, ranks and batches."""
     placement, rows = recipe.placement, recipe.training.prompts_per_step * recipe.rows_per_prompt
     where = placement.ray_address or "a private Ray cluster"
     sizes = {"weights": placement.tp_size, "sequences": placement.sp_size}
@@ -88,14 +99,14 @@ def device_plan(recipe: Recipe) -> str:
     parts = {"sample": placement.rollout_devices, "draw": recipe.drawing_devices}
     alone = "".join(f", {devices} only {does}" for does, devices in parts.items() if devices)
     return (
-        f"{placement.num_devices} {placement.device} worker(s){alone}{shared} on {where}; {rows} rows a step, "
-        f"{rows // recipe.writing.placement.num_replicas} a replica, in micro-batches of "
-        f"{placement.micro_batch_size or 'a size that suits the processor'}"
+        f"{placement.num_devices} {placement.device} worker(s){alone}{shared} on {where}; {rows} "
+        f"rows a step, {rows // recipe.writing.placement.num_replicas} a replica, in "
+        f"micro-batches of {placement.micro_batch_size or 'a size that suits the processor'}"
     )
 
 
 def memory_plan(recipe: Recipe, home: Home) -> str:
-    """Estimated bytes per worker."""
+    """Estimate the bytes per worker."""
     if recipe.draws:
         return "not estimated for diffusion models"
     shape = model_shape(recipe.model.path, home.models)

@@ -1,7 +1,9 @@
-"""The Prefect API of a run in this process, where no server is known: a server process that ends with this one.
+"""The Prefect API of a run in this process if no server is configured: a server process that ends
+with this one.
 
-Prefect would start the same process by itself, but not before the flow is called, and only after importing the whole
-server here. Started this way it comes up while the run's own packages are imported.
+Prefect would start the same process by itself, but not before the flow is called, and only after
+importing the whole server here. Started this way it comes up while the run's own packages are
+imported.
 """
 
 from __future__ import annotations
@@ -25,15 +27,20 @@ DECIDING = (
     "PREFECT_SERVER_EPHEMERAL_ENABLED",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE",
 )
-"""Variables by which a user chooses a server."""
-AS_PREFECT_WOULD = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-"""What Prefect tells the servers that it starts by itself."""
+"""Environment variables by which a user selects a server."""
+AS_PREFECT_WOULD = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+}
+"""Environment that Prefect sets for the servers that it starts by itself."""
 POLL_S = 0.05
 GRACE_S = 5.0
 
 
 class LocalApi:
-    """A server under way. Made before Prefect is imported, since Prefect reads the address then."""
+    """A starting server. Create it before Prefect is imported, since Prefect reads the address
+    then."""
 
     def __init__(self) -> None:
         self.port = free_port(LOCALHOST)
@@ -48,11 +55,11 @@ class LocalApi:
 
     @property
     def url(self) -> str:
-        """What `PREFECT_API_URL` is to be."""
+        """Value for `PREFECT_API_URL`."""
         return f"http://{LOCALHOST}:{self.port}/api"
 
     def wait(self) -> None:
-        """Return once it answers. Raises: ServiceError when it does not."""
+        """Return once the server answers. Raises: ServiceError when it does not."""
         from rl_core.services.catalogue import answers
 
         timeout_s = float(os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"])
@@ -62,11 +69,17 @@ class LocalApi:
                 return
             time.sleep(POLL_S)
         ended = self.process.poll()
-        how = f"ended with code {ended}" if ended is not None else f"does not answer within {timeout_s:g} s"
-        raise ServiceError(f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log")
+        how = (
+            f"ended with code {ended}"
+            if ended is not None
+            else f"does not answer within {timeout_s:g} s"
+        )
+        raise ServiceError(
+            f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log"
+        )
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self.process.terminate()
         try:
             self.process.wait(GRACE_S)
@@ -76,7 +89,10 @@ class LocalApi:
 
 
 def start_local_api() -> LocalApi | None:
-    """Start an API and set `PREFECT_API_URL` to it. Returns: None where Prefect has settings of the user's to read."""
+    """Start an API server and set `PREFECT_API_URL` to it.
+
+    Returns: None if the user has Prefect settings, which are left to Prefect.
+    """
     if _is_configured(Path(os.environ["PREFECT_HOME"])):
         return None
     api = LocalApi()
@@ -85,11 +101,15 @@ def start_local_api() -> LocalApi | None:
 
 
 def _is_configured(prefect_home: Path) -> bool:
-    """Whether something may name a server, or forbid one; told without importing Prefect, which takes seconds."""
+    """Return True if something may select a server, or forbid one; checked without importing
+    Prefect, which takes seconds."""
     project = Path("pyproject.toml")
     return (
         any(name in os.environ for name in DECIDING)
-        or any(path.is_file() for path in (prefect_home / "profiles.toml", Path("prefect.toml"), Path(".env")))
+        or any(
+            path.is_file()
+            for path in (prefect_home / "profiles.toml", Path("prefect.toml"), Path(".env"))
+        )
         or (project.is_file() and "[tool.prefect" in project.read_text(encoding="utf-8"))
     )
 
@@ -97,7 +117,23 @@ def _is_configured(prefect_home: Path) -> bool:
 def _command(port: int) -> list[str]:
     spec = find_spec("prefect")
     assert spec is not None and spec.origin is not None
-    app = ["--app-dir", str(Path(spec.origin).parents[1]), "--factory", "prefect.server.api.server:create_app"]
+    app = [
+        "--app-dir",
+        str(Path(spec.origin).parents[1]),
+        "--factory",
+        "prefect.server.api.server:create_app",
+    ]
     where = ["--host", LOCALHOST, "--port", str(port)]
     # -P keeps the modules of the current folder out of the server.
-    return [sys.executable, "-P", "-m", "uvicorn", *app, *where, "--log-level", "error", "--lifespan", "on"]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "uvicorn",
+        *app,
+        *where,
+        "--log-level",
+        "error",
+        "--lifespan",
+        "on",
+    ]

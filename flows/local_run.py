@@ -1,4 +1,4 @@
-"""`rl-train run` and `eval`: a flow in this process, with a display of what happens."""
+"""The commands `rl-train run` and `eval`: a flow in this process, with a live display."""
 
 import os
 import signal
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from schemas.recipe import Recipe
 
 
-def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool) -> None:
-    """Check the recipe, then run the flow with a live display and print a summary."""
+def run_locally(
+    recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool
+) -> None:
+    """Validate the recipe, then run the flow with a live display and print a summary."""
     settings = load_recipe(recipe, overrides, profile)
     _check_models(settings)
     with _displayed(settings, debug) as (display, api):
@@ -39,7 +41,8 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
 
 
 def _check_models(recipe: "Recipe") -> None:
-    """Name a mistyped path, or a model that cannot be trained so, before servers and a cluster start."""
+    """Report a mistyped model path, or a model that cannot be trained that way, before servers and
+    a cluster start."""
     models = Home.default().models
     check_path(recipe.model.path, models)
     check_local_model(recipe, models)
@@ -50,7 +53,8 @@ def _check_models(recipe: "Recipe") -> None:
 def evaluate_locally(
     model: str, recipe: str | None, overrides: Sequence[str], profile: str | None, *, debug: bool
 ) -> None:
-    """Find model and recipe, then run the flow with a live display and say what it measured."""
+    """Find model and recipe, then run the evaluation flow with a live display and print the
+    scores."""
     with fast_imports():
         from rl_core.runs.evaluation import evaluation_recipe, find_candidate
         from rl_core.runs.run_plan import starting_from
@@ -71,9 +75,10 @@ def evaluate_locally(
 
 @contextmanager
 def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalApi | None]]":
-    """A display for what happens in the block, which is `interruptible`.
+    """Show a live display during the block, which is `interruptible`.
 
-    The Prefect API and the cluster start meanwhile; what they need of the machine is free while this process imports.
+    The Prefect API and the cluster start in the meantime, in CPU time that the imports of this
+    process leave free.
     """
     if not debug:
         # The API keeps the whole log; the console shows the display instead.
@@ -100,10 +105,11 @@ def _cluster_of(recipe: "Recipe") -> AbstractContextManager[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """End in an orderly way on Ctrl-C and SIGTERM: workers, cluster and API server end with the run.
+    """Shut down in an orderly way on Ctrl-C and SIGTERM: workers, cluster and API server end with
+    the run.
 
-    Raises: KeyboardInterrupt, also where something else came of it: Prefect, interrupted while it sets up a task run,
-    raises an error of its own.
+    Raises: KeyboardInterrupt, also in place of another error: Prefect, interrupted while it sets up
+    a task run, raises an error of its own.
     """
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, _interrupt)

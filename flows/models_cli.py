@@ -1,4 +1,5 @@
-"""`rl-train lineage`, `promote`, `reproduce`, `eval` and `export`: what a person does with registered versions."""
+"""The commands `rl-train lineage`, `promote`, `reproduce`, `eval` and `export`, which work on
+registered versions."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +10,11 @@ from rl_core.reporting.lineage_page import LineageFormat
 from rl_core.runtime.home import Home
 
 DIFFERENT = 1
-"""Exit code when something is not what was recorded."""
-Model = Annotated[str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or a name with a version")]
+"""Exit code if something differs from what was recorded."""
+Model = Annotated[
+    str,
+    typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or a name with a version"),
+]
 Version = Annotated[int | None, typer.Argument(help="Version number, after a name")]
 
 
@@ -18,9 +22,11 @@ def lineage(
     model: Model,
     version: Version = None,
     format: Annotated[LineageFormat, typer.Option(help="How to print it")] = LineageFormat.TEXT,
-    verify: Annotated[bool, typer.Option("--verify", help="Compute the digests anew; exit code 1 on a change")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compute the digests anew; exit code 1 on a change")
+    ] = False,
 ) -> None:
-    """Walk a model version back to its runs, recipe, code, cache and source files."""
+    """Trace a model version back to its runs, recipe, code, cache and source files."""
     from rl_core.data.store.changes import Condition
     from rl_core.reporting.lineage_page import show_lineage
     from rl_core.tracking.lineage import trace
@@ -35,10 +41,12 @@ def lineage(
 
 def promote(
     name: Annotated[str, typer.Argument(help="Registered model name")],
-    version: Annotated[int, typer.Argument(help="Version that becomes champion; an older one is a rollback")],
+    version: Annotated[
+        int, typer.Argument(help="Version that becomes champion; an older one is a rollback")
+    ],
     reason: Annotated[str, typer.Option(help="Why, for those who ask later")] = "by hand",
 ) -> None:
-    """Make a version the champion, and record who did so, when, and why."""
+    """Make a version the champion, and record the person, the time and the reason."""
     from rl_core.tracking import model_versions
 
     done = model_versions.promote(Home.default().mlflow_uri, name, version, reason)
@@ -49,10 +57,14 @@ def promote(
 def reproduce(
     model: Model,
     version: Version = None,
-    to: Annotated[Path, typer.Option(help="New folder for recipe, script and result")] = Path("reproduction"),
-    run: Annotated[bool, typer.Option("--run", help="Run it, and compare the weights; exit code 1 if other")] = False,
+    to: Annotated[Path, typer.Option(help="New folder for recipe, script and result")] = Path(
+        "reproduction"
+    ),
+    run: Annotated[
+        bool, typer.Option("--run", help="Run it, and compare the weights; exit code 1 if other")
+    ] = False,
 ) -> None:
-    """Write the recipe and the exact command that give a version's weights again."""
+    """Write the recipe and the exact command that reproduce a version's weights."""
     from rl_core.runs.reproduce import write_reproduction
     from rl_core.tracking.lineage import trace
 
@@ -69,13 +81,23 @@ def reproduce(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Dotted assignments, e.g. seed=1")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Whose held-out rows; unset: that of its training")] = None,
-    profile: Annotated[str | None, typer.Option(help="Placement, with --recipe: cpu, one_gpu, ...")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")] = False,
+    model: Annotated[
+        str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Dotted assignments, e.g. seed=1")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Whose held-out rows; unset: that of its training")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Placement, with --recipe: cpu, one_gpu, ...")
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")
+    ] = False,
 ) -> None:
-    """Measure a model on a recipe's held-out rows, without any training."""
+    """Evaluate a model on a recipe's held-out rows, without any training."""
     from flows.local_run import evaluate_locally
 
     evaluate_locally(model, recipe, overrides or [], profile, debug=debug)
@@ -84,9 +106,11 @@ def evaluate(
 def export(
     model: Model,
     version: Version = None,
-    to: Annotated[Path, typer.Option(help="New folder for weights and lineage.json")] = Path("exported"),
+    to: Annotated[Path, typer.Option(help="New folder for weights and lineage.json")] = Path(
+        "exported"
+    ),
 ) -> None:
-    """Copy a version's weights into a folder to take along, after comparing them with what was registered."""
+    """Copy a version's weights to a new folder, after comparing them with what was registered."""
     from rl_core.models.locate import is_model
     from rl_core.tracking.lineage import trace
     from rl_core.tracking.model_folder import export_version
@@ -97,6 +121,6 @@ def export(
         typer.echo(f"written to {written}; model.path={written} trains on from there")
     else:
         typer.echo(
-            f"written to {written}: adapters alone, which transformers and diffusers load over their base; "
-            "a run starts only from whole models (lora.export: merged)"
+            f"written to {written}: adapters alone, which transformers and diffusers load over "
+            "their base; a run starts only from whole models (lora.export: merged)"
         )

@@ -1,4 +1,4 @@
-"""`rl-train prep` and `rl-train data make-fixture`."""
+"""The commands `rl-train prep` and `rl-train data make-fixture`."""
 
 import sys
 from pathlib import Path
@@ -16,26 +16,41 @@ _MIB = 2**20
 
 
 def prep(
-    overrides: Annotated[list[str] | None, typer.Argument(help="Dotted assignments, e.g. on_invalid=drop")] = None,
-    config: Annotated[str, typer.Option("-c", "--config", help="mpo, text, vision, diffusion, or a .yaml path")] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Dotted assignments, e.g. on_invalid=drop")
+    ] = None,
+    config: Annotated[
+        str, typer.Option("-c", "--config", help="mpo, text, vision, diffusion, or a .yaml path")
+    ] = "",
     input_dir: Annotated[Path | None, typer.Option(help="Folder of the raw files")] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Folder that becomes the cache")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say hit or miss and why; build nothing")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Build again even when nothing changed")] = False,
-    register: Annotated[bool, typer.Option(help="Record the result in MLflow as an artifact")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say hit or miss and why; build nothing")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Build again even when nothing changed")
+    ] = False,
+    register: Annotated[
+        bool, typer.Option(help="Record the result in MLflow as an artifact")
+    ] = True,
 ) -> None:
-    """Prepare the data of a stage into a cache that is published whole or not at all."""
+    """Prepare the data of a stage into a cache, which is published completely or not at all."""
     from rl_core.data.stages.run import load_stage, prepare_stage, stage_names
     from rl_core.errors import RecipeError
 
     if not config:
         raise RecipeError(f"name a stage: rl-train prep -c {'|'.join(stage_names())}")
-    stage, home = load_stage(config, overrides or [], input_dir=input_dir, output_dir=output_dir), Home.default()
+    stage, home = (
+        load_stage(config, overrides or [], input_dir=input_dir, output_dir=output_dir),
+        Home.default(),
+    )
     if dry_run:
         _print_plan(stage, home)
         return
     with _Display() as display:
-        receipt = prepare_stage(stage, context=_context(stage, display), force=force, note=display.note, home=home)
+        receipt = prepare_stage(
+            stage, context=_context(stage, display), force=force, note=display.note, home=home
+        )
     _print_receipt(receipt)
     if register:
         _register(receipt, home)
@@ -46,15 +61,18 @@ def make_fixture(
     rows: Annotated[int, typer.Option(help="Rows of each dataset")] = 24,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes")] = 0,
 ) -> None:
-    """Draw small inputs in the shape of each upstream dataset, to try every stage with no download."""
+    """Generate small inputs in the format of each upstream dataset, to try every stage without a
+    download."""
     from rl_core.builtin.data import make_fixture as maker
 
     for name, raw in maker.make_fixture(folder, num_rows=rows, seed=seed).items():
-        typer.echo(f"rl-train prep -c {name} --input-dir {raw} --output-dir {raw.parent / 'prepared'}")
+        typer.echo(
+            f"rl-train prep -c {name} --input-dir {raw} --output-dir {raw.parent / 'prepared'}"
+        )
 
 
 class _Display:
-    """A bar on a terminal; elsewhere a line per phase."""
+    """A progress bar on a terminal; elsewhere a line per phase."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -65,9 +83,20 @@ class _Display:
 
     def __enter__(self) -> "_Display":
         if self._console.is_terminal:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
 
-            columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description:18}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             self._bar = Progress(*columns, console=self._console)
             self._bar.start()
         return self
@@ -81,7 +110,9 @@ class _Display:
 
     def progress(self, phase: str, done: int, total: int) -> None:
         if phase not in self._tasks:
-            self._tasks[phase] = self._bar.add_task(phase, total=total) if self._bar is not None else None
+            self._tasks[phase] = (
+                self._bar.add_task(phase, total=total) if self._bar is not None else None
+            )
             if self._bar is None and total:
                 self.note(f"{phase}: {total}")
         if self._bar is not None:
@@ -93,7 +124,11 @@ def _context(stage: "Stage[Any]", display: _Display) -> "Context":
 
     from rl_core.data.stages.base import Context
 
-    named = stage.config.ray_address or os.environ.get("RL_TRAIN_RAY_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    named = (
+        stage.config.ray_address
+        or os.environ.get("RL_TRAIN_RAY_ADDRESS")
+        or os.environ.get("RAY_ADDRESS")
+    )
     if not named:
         return Context(progress=display.progress)
     from rl_core.distributed.cluster import configured_address
@@ -114,7 +149,10 @@ def _print_plan(stage: "Stage[Any]", home: Home) -> None:
     typer.echo(f"output    {plan.output}")
     typer.echo(f"artifact  art://{plan.artifact} -> {plan.artifact_path}")
     for source in plan.sources[:20]:
-        typer.echo(f"input     {source.path}  {source.num_bytes / _MIB:.2f} MiB  sha256 {source.sha256[:12]}")
+        typer.echo(
+            f"input     {source.path}  {source.num_bytes / _MIB:.2f} MiB  sha256 "
+            f"{source.sha256[:12]}"
+        )
     if len(plan.sources) > 20:
         total = sum(source.num_bytes for source in plan.sources)
         typer.echo(f"input     {len(plan.sources)} files in all, {total / _MIB:.2f} MiB")
@@ -125,12 +163,17 @@ def _print_plan(stage: "Stage[Any]", home: Home) -> None:
 def _print_receipt(receipt: "PrepReceipt") -> None:
     state = "hit" if receipt.hit else "built"
     typer.echo(f"{receipt.name} {state}: {receipt.explanation}")
-    typer.echo("rows      " + ", ".join(f"{reason} {count}" for reason, count in receipt.row_stats.items()))
-    typer.echo(f"output    {receipt.output}  {receipt.num_files} files, run hash {receipt.run_hash[:12]}")
+    typer.echo(
+        "rows      " + ", ".join(f"{reason} {count}" for reason, count in receipt.row_stats.items())
+    )
+    typer.echo(
+        f"output    {receipt.output}  {receipt.num_files} files, run hash {receipt.run_hash[:12]}"
+    )
 
 
 def _register(receipt: "PrepReceipt", home: Home) -> None:
-    """Record the result; a hit that this database knows already needs no MLflow, which takes seconds to import."""
+    """Record the result; a hit that this database already has needs no MLflow, which takes seconds
+    to import."""
     from rl_core.data.stages.registered import is_registered, remember
 
     if receipt.hit and is_registered(receipt, home.mlflow_uri):

@@ -1,4 +1,4 @@
-"""`rl-train report` and `compare`: what runs came to, for people."""
+"""The commands `rl-train report` and `compare`, which show the results of runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +15,11 @@ RUN = "Name of the run's folder, its MLflow run id, or models:/NAME@champion"
 
 def report(
     run: Annotated[str, typer.Argument(help=RUN)],
-    to: Annotated[Path | None, typer.Option(help="File to write; unset: report.html in the run's folder")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="File to write; unset: report.html in the run's folder")
+    ] = None,
 ) -> None:
-    """Write the report of a run, as far as it has come: one HTML file that needs nothing else."""
+    """Write the report of a run, finished or not, as one self-contained HTML file."""
     from rl_core.reporting.report import write_report
     from rl_core.reporting.run_record import find_run
 
@@ -29,7 +31,8 @@ def compare(
     runs: Annotated[list[str], typer.Argument(help=f"Two or more. {RUN}")],
     to: Annotated[Path | None, typer.Option(help="HTML file to write besides")] = None,
 ) -> None:
-    """Set runs side by side: what each reached, how sure the difference is, and where the recipes differ."""
+    """Compare runs: the scores of each, the confidence in the difference, and the differences of
+    their recipes."""
     from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
     from rl_core.reporting.run_record import find_run
 

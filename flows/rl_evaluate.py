@@ -22,13 +22,16 @@ def rl_evaluate(
     overrides: Sequence[str] = (),
     profile: str | None = None,
 ) -> EvalReceipt:
-    """Measure a model on a recipe's held-out rows.
+    """Evaluate a model on a recipe's held-out rows.
 
     Args:
-        model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or `embedded:...`.
-        recipe: A shipped recipe's name or the path of a YAML file; unset takes the one the version was trained with.
+        model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or
+            `embedded:...`.
+        recipe: A shipped recipe's name or the path of a YAML file; unset takes the one the version
+            was trained with.
         overrides: Dotted assignments on top of the recipe, such as `evaluation.max_new_tokens=128`.
-        profile: Where it runs, beside a recipe: `cpu`, `one_gpu`, `one_node`, `many_nodes`.
+        profile: Profile of the machine: `cpu`, `one_gpu`, `one_node`, `many_nodes`; unset takes the
+            recipe's own.
     """
     from rl_core.runs.evaluation import LABEL, evaluation_recipe, find_candidate
     from rl_core.runs.session import close_run, closing_sessions

@@ -27,7 +27,7 @@ def rl_prepare(
         overrides: Dotted assignments on top of the stage's settings, such as `on_invalid=drop`.
         input_dir: Folder of the raw files, instead of the one in the settings.
         output_dir: Folder that becomes the cache, instead of the one in the settings.
-        force: Build again even when nothing changed.
+        force: Build again even if nothing changed.
     """
     Home.default().activate()
     with no_orphans(), recorded(), delivered():

@@ -1,9 +1,10 @@
-"""The flow `rl-train`: validate → prepare → baseline → train N times → export → evaluate → register → judge →
-promote.
+"""The flow `rl-train`: validate → prepare → baseline → train N times → export → evaluate → register
+→ judge → promote.
 
-The final evaluation is of the exported folder, loaded like any other model: what is judged is what is registered.
+The final evaluation reads back the exported folder, so that the judged weights are the registered
+ones.
 
-It runs the same way from `rl-train run`, against a Prefect server, and as a deployment.
+The flow runs the same way from `rl-train run`, against a Prefect server, and as a deployment.
 """
 
 from collections.abc import Sequence
@@ -43,15 +44,18 @@ def rl_train(
     fresh: bool = False,
     retrain: Retrain | None = None,
 ) -> ModelReceipt | State[Any]:
-    """Train what a recipe says.
+    """Train the policy of a recipe.
 
     Args:
-        recipe: A shipped recipe's name (`rl-train recipes` lists them), or the path of a YAML file on the worker.
+        recipe: A shipped recipe's name (`rl-train recipes` lists them), or the path of a YAML file
+            on the worker.
         overrides: Dotted assignments on top of the recipe, such as `training.num_iterations=8`.
-        profile: Where it runs: `cpu`, `one_gpu`, `one_node`, `many_nodes`; unset takes the recipe's own.
-        fresh: Forget what an earlier run of the same recipe and data had reached.
-        retrain: `continue` goes on where an earlier run was; `when-new` ends at once unless data, code or recipe are
-            new; `always` trains again. Unset is `when-new` in a run that a schedule started, else `continue`.
+        profile: Profile of the machine: `cpu`, `one_gpu`, `one_node`, `many_nodes`; unset takes the
+            recipe's own.
+        fresh: Start over instead of continuing an earlier run of the same recipe and data.
+        retrain: `continue` goes on where an earlier run was; `when-new` ends at once unless data,
+            code or recipe are new; `always` trains again. Unset is `when-new` in a run that a
+            schedule started, else `continue`.
     """
     from rl_core.runs.session import close_run, closing_sessions
 
@@ -78,16 +82,23 @@ def rl_train(
             final = evaluate(plan, "final", training.num_iterations, baseline, exported=True)
             version = register_model(plan, baseline, final)
             gate = judge_model(plan, baseline, final)
-            approval = ask_for_approval(settings.registration, version, gate, decided=is_decided(plan))
+            approval = ask_for_approval(
+                settings.registration, version, gate, decided=is_decided(plan)
+            )
             model = promote_model(plan, version, gate, approval)
-            write_report(plan, return_state=True)  # a report that fails shows as such, and costs no model
+            write_report(
+                plan, return_state=True
+            )  # a report that fails shows as such, and costs no model
             return model
 
 
 def usual_retrain() -> Retrain:
-    """What a run does that was not told. A schedule cannot tell: Prefect empties its parameters when it is resumed."""
+    """Return the default of `retrain`. A schedule cannot set it: Prefect empties its parameters
+    when it is resumed."""
     context = FlowRunContext.get()
-    scheduled = context is not None and context.flow_run is not None and context.flow_run.auto_scheduled
+    scheduled = (
+        context is not None and context.flow_run is not None and context.flow_run.auto_scheduled
+    )
     return Retrain.WHEN_NEW if scheduled else Retrain.CONTINUE
 
 

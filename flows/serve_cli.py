@@ -1,4 +1,5 @@
-"""`rl-train serve-search`, `serve-rewards` and `serve-demo`: what runs ask, and a page to try models on."""
+"""The commands `rl-train serve-search`, `serve-rewards` and `serve-demo`: servers for runs, and a
+page to try models on."""
 
 from __future__ import annotations
 
@@ -15,22 +16,38 @@ if TYPE_CHECKING:
 
 
 def serve_search(
-    corpus: Annotated[Path, typer.Argument(help="JSONL: contents, or title and text, per line; id is kept")],
+    corpus: Annotated[
+        Path, typer.Argument(help="JSONL: contents, or title and text, per line; id is kept")
+    ],
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)] = 8000,
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)
+    ] = 8000,
 ) -> None:
     """Serve a corpus to the search environments, with BM25; ends on Ctrl-C."""
     from rl_core.envs.tools.search_server import Corpus, build_app
 
     app = build_app(Corpus.read(corpus))
-    _serve(app, host, port, lambda at: f"serving {corpus}; set environments.search.search_url to {at}/retrieve")
+    _serve(
+        app,
+        host,
+        port,
+        lambda at: f"serving {corpus}; set environments.search.search_url to {at}/retrieve",
+    )
 
 
 def serve_rewards(
-    recipe: Annotated[Path, typer.Argument(help="YAML with `rewards: [{name: ..., weight: ...}]`, such as a recipe")],
+    recipe: Annotated[
+        Path,
+        typer.Argument(help="YAML with `rewards: [{name: ..., weight: ...}]`, such as a recipe"),
+    ],
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)] = 8001,
-    device: Annotated[str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")] = "cpu",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)
+    ] = 8001,
+    device: Annotated[
+        str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")
+    ] = "cpu",
 ) -> None:
     """Score samples for other machines, at POST /score; ends on Ctrl-C."""
     from rl_core.rewards.server import build_app
@@ -40,22 +57,38 @@ def serve_rewards(
     service = RewardService(blocks, config, device=device)
     try:
         keys = ", ".join(service.asked)
-        _serve(build_app(service), host, port, lambda at: f"serving {keys}; use them as {{name: remote, url: {at}}}")
+        _serve(
+            build_app(service),
+            host,
+            port,
+            lambda at: f"serving {keys}; use them as {{name: remote, url: {at}}}",
+        )
     finally:
         service.close()
 
 
 def serve_demo(
-    model: Annotated[str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")],
+    model: Annotated[
+        str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")
+    ],
     against: Annotated[
-        str | None, typer.Option(help="The other model; unset: the newest version, or what the training began with")
+        str | None,
+        typer.Option(
+            help="The other model; unset: the newest version, or what the training began with"
+        ),
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="Of a model that is no registered version")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Of a model that is no registered version")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)] = 8002,
-    device: Annotated[str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")] = "cpu",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)
+    ] = 8002,
+    device: Annotated[
+        str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")
+    ] = "cpu",
 ) -> None:
-    """A page to chat with, or draw with, two models side by side; ends on Ctrl-C."""
+    """Serve a page to chat or draw with two models side by side; ends on Ctrl-C."""
     from rl_core.demo.app import build_app
     from rl_core.demo.contestants import load_demo
     from rl_core.runtime.home import Home
@@ -67,7 +100,7 @@ def serve_demo(
 
 
 def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfig]:
-    """The entries and settings in a file. Raises: RecipeError."""
+    """Read the `rewards` entries and their settings from a file. Raises: RecipeError."""
     from pydantic import ValidationError
 
     from rl_core.errors import RecipeError
@@ -79,18 +112,28 @@ def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfi
         raise RecipeError(f"{path} does not exist; give a YAML file with a list `rewards`")
     values = resolved(merge_overrides(read_yaml(path), (), path), path)
     blocks = values.get("rewards")
-    if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
+    if (
+        not isinstance(blocks, list)
+        or not blocks
+        or not all(isinstance(block, dict) for block in blocks)
+    ):
         raise RecipeError(
-            f"{path}: rewards: expected a list of entries {{name: ..., weight: ...}}, got {blocks!r:.100}"
+            f"{path}: rewards: expected a list of entries {{name: ..., weight: ...}}, got "
+            f"{blocks!r:.100}"
         )
     try:
         return blocks, RewardServiceConfig.model_validate(values.get("reward_service") or {})
     except ValidationError as error:
-        raise RecipeError(describe_validation_error(error, f"{path}: reward_service", RewardServiceConfig)) from error
+        raise RecipeError(
+            describe_validation_error(error, f"{path}: reward_service", RewardServiceConfig)
+        ) from error
 
 
 def _serve(app: Starlette, host: str, port: int, told: Callable[[str], str]) -> None:
-    """Listen until Ctrl-C. Args: told: what to say about an address. Raises: EnvError when it cannot listen."""
+    """Listen until Ctrl-C.
+
+    Args: told: returns the message to print for an address. Raises: EnvError when it cannot listen.
+    """
     import socket
 
     import uvicorn

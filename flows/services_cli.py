@@ -1,4 +1,5 @@
-"""`rl-train up`, `status` and `down`: the services of this machine in one command; `deploy` for a server elsewhere."""
+"""The commands `rl-train up`, `status` and `down` for the services of this machine, and `deploy`
+for a server elsewhere."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +18,12 @@ def up(
     host: Annotated[
         str, typer.Option(help="Where to listen; any but this machine's own needs passwords")
     ] = "127.0.0.1",
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything on Ctrl-C")] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and stop everything on Ctrl-C")
+    ] = False,
 ) -> None:
-    """Start Prefect server, MLflow server, work pools, deployments and workers; what runs already is left alone."""
+    """Start Prefect server, MLflow server, work pools, deployments and workers; running services
+    are left alone."""
     import signal
 
     # Ended half-way, it stops what it has started.
@@ -27,25 +31,34 @@ def up(
     stack = _stack()
     stack.up(host)
     prefect = next(one.record for one in stack.status() if one.name == "prefect" and one.record)
-    typer.echo(f"runs are started with: PREFECT_API_URL={prefect.url}/api prefect deployment run rl-train/text --watch")
+    typer.echo(
+        f"runs are started with: PREFECT_API_URL={prefect.url}/api prefect deployment run "
+        "rl-train/text --watch"
+    )
     if foreground:
         _stay(stack)
 
 
 def status(
-    env: Annotated[bool, typer.Option("--env", help="Print the exports that let commands find the services")] = False,
+    env: Annotated[
+        bool, typer.Option("--env", help="Print the exports that let commands find the services")
+    ] = False,
 ) -> None:
-    """Show what runs, and where; exit code 1 when something does not."""
+    """Show the services and their addresses; exit code 1 if one does not work."""
     from rl_core.services.service import State
 
     if env:
         home = Home.default().environment()
         for name in ("PREFECT_API_URL", "RL_TRAIN_HOME"):
-            typer.echo(f"export {name}={shlex.quote(home[name])}" if name in home else f"unset {name}")
+            typer.echo(
+                f"export {name}={shlex.quote(home[name])}" if name in home else f"unset {name}"
+            )
         return
     found = _stack().status()
     for one in found:
-        where = f"{one.record.url}  pid {one.record.pid}  log {one.record.log}" if one.record else ""
+        where = (
+            f"{one.record.url}  pid {one.record.pid}  log {one.record.log}" if one.record else ""
+        )
         typer.echo(f"{one.name:18} {one.state:8} {where}")
     if not found:
         typer.echo("nothing runs; rl-train up starts it")
@@ -60,7 +73,8 @@ def down() -> None:
 
 
 def deploy() -> None:
-    """Create work pools and deployments on the Prefect server at PREFECT_API_URL, which somebody else runs."""
+    """Create work pools and deployments on a Prefect server that already runs at
+    PREFECT_API_URL."""
     import os
 
     from rl_core.errors import ServiceError
@@ -68,7 +82,8 @@ def deploy() -> None:
     api = os.environ.get("PREFECT_API_URL", "")
     if not api:
         raise ServiceError(
-            "PREFECT_API_URL is not set: name the server, such as http://prefect:4200/api, or rl-train up"
+            "PREFECT_API_URL is not set: name the server, such as http://prefect:4200/api, or "
+            "rl-train up"
         )
     _stack().deploy(api.rstrip("/").removesuffix("/api"))
 
@@ -80,7 +95,7 @@ def _stack() -> "Stack":
 
 
 def _stay(stack: "Stack") -> None:
-    """Wait for Ctrl-C or SIGTERM, or until a service ends by itself; then stop everything."""
+    """Wait for Ctrl-C, SIGTERM, or the end of a service; then stop all services."""
     import signal
     import threading
 

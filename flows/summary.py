@@ -1,4 +1,5 @@
-"""The table at the end of a run: held-out rows before and after, and the change with its interval."""
+"""The table at the end of a run: held-out rows before and after, and the change with its
+interval."""
 
 from __future__ import annotations
 
@@ -9,33 +10,46 @@ from rl_core.evaluation.runner import read_samples
 from schemas.receipts import EvalReceipt
 
 REWARD = "reward"
-"""The whole reward, as samples call it."""
+"""Name of the full reward in samples."""
 
 
 def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
-    """For rows that are right or wrong: the share of full reward, and what the domain measures besides."""
+    """Return the table for rows that are right or wrong: the share with full reward, and the
+    domain's further metrics."""
     table = _table(title, ("accuracy", "95 % interval", "mean length", "truncated", *after.scores))
     for one in (before, after):
         interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
         length = f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
         table.add_row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
-    right = [[float(row[REWARD] >= 1) for row in read_samples(one.samples_path)] for one in (before, after)]
+    right = [
+        [float(row[REWARD] >= 1) for row in read_samples(one.samples_path)]
+        for one in (before, after)
+    ]
     change, low, high = paired_change(right[0], right[1])
     gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
-    table.add_row("change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True)
+    table.add_row(
+        "change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True
+    )
     return table
 
 
 def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
-    """For rows that are better or worse: means of the reward and of every score, each change with its interval."""
+    """Return the table for rows with graded scores: means of the reward and of every score, each
+    change with its interval."""
     old, new = (read_samples(one.samples_path) for one in (before, after))
     names = REWARD, *after.scores
     table = _table(title, names)
     for one in (before, after):
         table.add_row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
-    changes = [paired_change([row[name] for row in old], [row[name] for row in new]) for name in names]
+    changes = [
+        paired_change([row[name] for row in old], [row[name] for row in new]) for name in names
+    ]
     table.add_row("change", *(f"{change:+.3f}" for change, _, _ in changes))
-    table.add_row("95 % interval", *(f"{low:+.3f} to {high:+.3f}" for _, low, high in changes), end_section=True)
+    table.add_row(
+        "95 % interval",
+        *(f"{low:+.3f} to {high:+.3f}" for _, low, high in changes),
+        end_section=True,
+    )
     return table
 
 

@@ -1,4 +1,4 @@
-"""RL post-training: everything but the order of its steps, which is `flows` and `tasks`."""
+"""RL post-training: the library below `flows` and `tasks`, which order its steps."""
 
 from rl_core.runtime.own_packages import find_own_packages_first
 

@@ -1,7 +1,8 @@
-"""One exception tree. Every class pickles, so an error raised in a Ray worker reaches the driver as itself.
+"""The tree of exceptions. Every class pickles, so an error raised in a Ray worker reaches the
+driver unchanged.
 
-`UserError` and its children are things a person can put right: the CLI prints their message alone and
-exits with code 2. Everything else is a defect or a failed machine, and may be retried.
+`UserError` and its children are errors that the user can fix: the CLI prints their message alone
+and exits with code 2. Everything else is a defect or a failed machine, and may be retried.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ class RLTrainError(Exception):
 
 
 class UserError(RLTrainError):
-    """Something the user wrote or set is wrong; the message says what, where, and what would be right."""
+    """An input or setting of the user is wrong; the message says what, where, and what would be
+    right."""
 
 
 class RecipeError(UserError):
@@ -32,7 +34,7 @@ class ModelError(UserError):
 
 
 class ExportMismatch(ModelError):
-    """What was written, or sent, does not say what the trained policy says."""
+    """An exported or sent model computes other results than the trained policy."""
 
 
 class EnvError(UserError):
@@ -40,7 +42,8 @@ class EnvError(UserError):
 
 
 class StorageError(UserError):
-    """Something could not be written or read back: a full disk, a missing permission, a damaged file."""
+    """Something could not be written or read back: a full disk, a missing permission, a damaged
+    file."""
 
 
 class ServiceError(UserError):
@@ -60,15 +63,16 @@ class WorkerError(RLTrainError):
 
 
 class WorkerDied(RLTrainError):
-    """A worker process ended while it was needed; a retry rebuilds the workers from the last checkpoint."""
+    """A worker process ended while it was needed; a retry rebuilds the workers from the last
+    checkpoint."""
 
 
 class WorkerHung(RLTrainError):
-    """Workers waited in vain for some of their siblings; the message names those that are missing."""
+    """Workers timed out waiting for others; the message names those that are missing."""
 
 
 class WorkerOutOfMemory(UserError):
-    """A worker asked for more memory than there is; the message says what to change."""
+    """A worker needs more memory than is available; the message says what to change."""
 
 
 class StaleEngine(RLTrainError):
@@ -80,7 +84,7 @@ class WeightMismatch(RLTrainError):
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and everything it came of, each once: causes and contexts, whatever circle they form."""
+    """Yield an error and all its causes and contexts, each once, even if they form a circle."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()

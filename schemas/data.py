@@ -1,4 +1,5 @@
-"""The recipe's `data` block: where rows come from, and in which order they are trained on."""
+"""The recipe's `data` block: the files that rows come from, and the order in which rows are trained
+on."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,39 +10,44 @@ from schemas.section import Section
 
 
 class CurriculumConfig(Section):
-    """Prompts drawn by their pass rate p, with a weight of 4 p (1 - p): the half solved most often."""
+    """Curriculum that draws prompts by their pass rate p, with weight 4 p (1 - p): prompts solved
+    half of the time are drawn most often."""
 
     floor: float = Field(default=0.05, gt=0, le=1)
-    """The least weight: what is solved or hopeless today is still looked at."""
+    """Least sampling weight, so that prompts that are always or never solved are still drawn
+    sometimes."""
     pass_mark: float = 1.0
-    """A reward of at least this is right."""
+    """Reward from which a reply counts as correct."""
 
 
 class DataConfig(Section):
-    """Where rows come from."""
+    """Sources of the training and held-out rows, and how rows are filtered and ordered."""
 
     train: list[str | dict[str, Any]] = Field(min_length=1)
-    """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path: ..., split: ...}`), or
-    generator blocks: `{task: ..., size: ...}` for procedural problems, `{pictures: ..., seed: ...}` for drawn ones,
-    `{digits: ...}`, `{lettering: ...}` and `{oddities: ...}` for prompts of diffusion models."""
+    """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path:
+    ..., split: ...}`), or generator blocks: `{task: ..., size: ...}` for procedural problems,
+    `{pictures: ..., seed: ...}` for drawn ones, `{digits: ...}`, `{lettering: ...}` and `{oddities:
+    ...}` for prompts of diffusion models."""
     eval: list[str | dict[str, Any]] = Field(min_length=1)
-    """Held-out rows, written like `train`; a training row that asks what one of them asks is refused."""
+    """Held-out rows, written like `train`; a training row with the same question as a held-out row
+    is refused."""
     map: dict[str, str] | None = None
-    """What a row's columns are made of: `{prompt: question, ground_truth: "answer|after:####"}`, with
-    the steps `after:`, `before:`, `match:`, `prefix:`, `suffix:`, `number`, `text`, `json` behind
-    `|`; `=` and a text is that text. Unset takes rows as they are."""
+    """Columns of a row from those of a dataset: `{prompt: question, ground_truth:
+    "answer|after:####"}`. Steps behind `|`: `after:`, `before:`, `match:`, `prefix:`, `suffix:`,
+    `number`, `text`, `json`; `=` and a text is that text. Unset takes rows as they are."""
     blend: dict[str, Annotated[float, Field(gt=0)]] | None = None
-    """Share of each `data_source` in what is trained on, as weights; unset takes all rows alike."""
+    """Sampling weight of each `data_source`; unset takes all rows alike."""
     curriculum: CurriculumConfig | None = None
-    """Draw prompts by how often their replies were right; unset takes each once per epoch. Excludes `blend`."""
+    """Draw prompts by how often their replies were correct; unset takes each once per epoch.
+    Excludes `blend`."""
     max_prompt_length: int = Field(default=512, ge=1)
-    """Prompts with more tokens than this are dropped and counted."""
+    """Longest prompt in tokens; longer prompts are dropped and counted."""
     default_env_class: str | None = None
-    """Environment of rows that name none."""
+    """Environment of rows that do not name one."""
     on_invalid: Literal["fail", "drop"] = "fail"
-    """What to do with rows that break the schema."""
+    """Action on rows that break the schema: fail the run, or drop the row."""
     max_bad_fraction: float = Field(default=0.01, ge=0, le=1)
-    """With `drop`: more bad rows than this share fail the run."""
+    """With `on_invalid: drop`: the run fails if more than this share of the rows is bad."""
 
     @field_validator("map")
     @classmethod

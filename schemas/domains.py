@@ -13,22 +13,21 @@ from schemas.contract import SchemaName
 
 
 class Domain(StrEnum):
-    """What a policy produces; selects the trainer."""
+    """Kind of output that a policy produces; selects the trainer."""
 
     TEXT = "text"
-    """Tokens of a language model, single- or multi-turn."""
+    """Text from a language model, single- or multi-turn."""
     VISION = "vision"
-    """Tokens of a vision-language model, whose prompts show pictures."""
+    """Text from a vision-language model, whose prompts contain images."""
     PREFERENCE = "preference"
-    """Nothing is sampled: rows hold a better and a worse answer each."""
+    """Preference learning without sampling: each row holds a better and a worse answer."""
     DIFFUSION = "diffusion"
-    """Pictures or videos of a flow-matching model, denoised from prompts."""
+    """Images or videos from a flow-matching model, denoised from prompts."""
     PE = "pe"
-    """A prompt enhancer: a language model's rewrites of prompts, and a flow-matching model's
-    pictures of them.
-    """
+    """Prompt enhancement: a language model rewrites prompts, and a flow-matching model draws the
+    rewrites."""
     UNIFIED = "unified"
-    """A unified model: one module that writes a plan in tokens, and draws it by flow matching."""
+    """A unified model: one module that writes a plan in tokens and draws it by flow matching."""
 
     @property
     def traits(self) -> "Traits":
@@ -37,7 +36,7 @@ class Domain(StrEnum):
 
 
 class ModelKind(StrEnum):
-    """What `model.path` names, which decides what loads it."""
+    """Kind of model that `model.path` names, which decides what loads it."""
 
     TEXT = "text"
     """A language model; of one that also sees, the part that reads and writes."""
@@ -50,7 +49,7 @@ class ModelKind(StrEnum):
 
 
 class Page(StrEnum):
-    """What the demo page is for."""
+    """Use of the demo page."""
 
     CHAT = "chat"
     """Messages in, a reply out."""
@@ -60,21 +59,23 @@ class Page(StrEnum):
 
 @dataclass(frozen=True)
 class Curve:
-    """What of each step is drawn as a line."""
+    """Metrics of a step that are drawn as the learning curve."""
 
     mean: str
     """Metric of the line."""
     label: str
     spread: str | None = None
-    """Metric of the band around it."""
+    """Metric of the band around the line."""
     title: str = "Reward and held-out accuracy"
     scored: bool = False
-    """Held-out rows are drawn by their mean scores, not by the share of full reward."""
+    """Draw held-out rows by their mean scores instead of the share of full reward."""
 
 
 REWARD = Curve("reward_mean", "sampled reward, mean", "reward_std")
 SCORED = replace(REWARD, title="Reward and held-out scores", scored=True)
-ENHANCED = replace(SCORED, mean="text/reward_mean", label="rewrites' reward, mean", spread="text/reward_std")
+ENHANCED = replace(
+    SCORED, mean="text/reward_mean", label="rewrites' reward, mean", spread="text/reward_std"
+)
 PLANNED = replace(ENHANCED, label="plans' reward, mean")
 PAIRS = Curve(
     "reward_accuracy",
@@ -85,7 +86,7 @@ PAIRS = Curve(
 
 @dataclass(frozen=True)
 class Traits:
-    """What is particular to a domain."""
+    """Properties of a domain."""
 
     trainer: str
     """`module:Class` of its `rl_core.trainers.base.Trainer`."""
@@ -93,15 +94,15 @@ class Traits:
     """Contract of its rows, by which they are also read and prepared."""
     model: ModelKind
     samples_tokens: bool
-    """Whether the recipe's algorithm trains tokens that the policy sampled."""
+    """True if the recipe's algorithm trains tokens that the policy sampled."""
     curve: Curve
-    """How a run of it is drawn."""
+    """The learning curve of a run."""
     block: str | None = None
     """Block of the recipe that it needs, and no other domain has."""
     with_vllm: bool = False
-    """Whether vLLM can sample its policy."""
+    """True if vLLM can sample its policy."""
     has_scores: bool = True
-    """Whether evaluations give scores besides `accuracy` and `mean_reward`."""
+    """True if evaluations give scores besides `accuracy` and `mean_reward`."""
     page: Page | None = None
     """Its demo page, if there is one."""
 

@@ -1,4 +1,7 @@
-"""Which recipe key stands for a key of UniRL, SkyRL, verl, NeMo RL or TRL; the table is `foreign_keys.yaml`."""
+"""Which recipe key stands for a key of UniRL, SkyRL, verl, NeMo RL or TRL.
+
+The table is `foreign_keys.yaml`.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

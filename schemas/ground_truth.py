@@ -1,4 +1,5 @@
-"""The kinds of `reward_spec.ground_truth`: a string, a number, a list of acceptable answers, a list of test cases."""
+"""The accepted kinds of `reward_spec.ground_truth`: a string, a number, a list of answers, a list
+of test cases."""
 
 import json
 import math
@@ -17,18 +18,20 @@ GROUND_TRUTH_KINDS = {
 ANY_GROUND_TRUTH = "a string, number or list"
 
 AllowedEnvClasses = Mapping[str, frozenset[str]]
-"""Environment name -> the ground-truth kinds it accepts, out of `GROUND_TRUTH_KINDS`."""
+"""Ground-truth kinds, out of `GROUND_TRUTH_KINDS`, that each environment accepts."""
 
 
 def ground_truth_kind(ground_truth: Any) -> str | None:
-    """The kind of a ground truth, a key of `GROUND_TRUTH_KINDS`, or None when it is of no accepted kind.
+    """Return the kind of a ground truth, a key of `GROUND_TRUTH_KINDS`, or None if no kind matches.
 
-    `{"target": ...}` (search) is of the kind of its target.
+    A `{"target": ...}` object (search) has the kind of its target.
     """
     if isinstance(ground_truth, str):
         return "string"
     if isinstance(ground_truth, Mapping):
-        return ground_truth_kind(ground_truth["target"]) if set(ground_truth) == {"target"} else None
+        return (
+            ground_truth_kind(ground_truth["target"]) if set(ground_truth) == {"target"} else None
+        )
     items = as_list(ground_truth)
     if items is None:
         return "number" if _is_number(ground_truth) else None
@@ -38,33 +41,65 @@ def ground_truth_kind(ground_truth: Any) -> str | None:
 
 
 def reward_spec_problems(value: Any) -> list[Problem]:
-    """Everything wrong with a row's reward specification, whatever its environment."""
+    """Return every problem of a row's reward specification, regardless of its environment."""
     if value is None:
-        return [Problem("reward_spec", "missing", value, f"an object with ground_truth ({ANY_GROUND_TRUTH})")]
+        return [
+            Problem(
+                "reward_spec", "missing", value, f"an object with ground_truth ({ANY_GROUND_TRUTH})"
+            )
+        ]
     if not isinstance(value, Mapping):
-        return [Problem("reward_spec", "not an object", value, f"an object with ground_truth ({ANY_GROUND_TRUTH})")]
+        return [
+            Problem(
+                "reward_spec",
+                "not an object",
+                value,
+                f"an object with ground_truth ({ANY_GROUND_TRUTH})",
+            )
+        ]
     ground_truth = value.get("ground_truth")
     if ground_truth is None:
         return [Problem("reward_spec", "missing ground_truth", value, ANY_GROUND_TRUTH)]
     if ground_truth_kind(ground_truth) is None:
-        return [Problem("reward_spec.ground_truth", "not a ground truth", ground_truth, one_of(GROUND_TRUTH_KINDS))]
+        return [
+            Problem(
+                "reward_spec.ground_truth",
+                "not a ground truth",
+                ground_truth,
+                one_of(GROUND_TRUTH_KINDS),
+            )
+        ]
     return []
 
 
-def accepted_kind_problems(env_class: Any, reward_spec: Any, allowed: AllowedEnvClasses) -> list[Problem]:
-    """Whether the environment takes this kind of ground truth; silent where either is wrong by itself."""
-    if not isinstance(env_class, str) or env_class not in allowed or reward_spec_problems(reward_spec):
+def accepted_kind_problems(
+    env_class: Any, reward_spec: Any, allowed: AllowedEnvClasses
+) -> list[Problem]:
+    """Report a ground truth of a kind that the environment does not accept; nothing if the
+    environment or the reward specification is invalid by itself."""
+    if (
+        not isinstance(env_class, str)
+        or env_class not in allowed
+        or reward_spec_problems(reward_spec)
+    ):
         return []
     ground_truth, kinds = reward_spec["ground_truth"], allowed[env_class]
     kind = ground_truth_kind(ground_truth)
     if kind in kinds or ("test_cases" in kinds and _holds_test_cases(ground_truth)):
         return []
     expected = f"{one_of(kinds)}, which is what {env_class} accepts"
-    return [Problem("reward_spec.ground_truth", f"a {kind} is not accepted by {env_class}", ground_truth, expected)]
+    return [
+        Problem(
+            "reward_spec.ground_truth",
+            f"a {kind} is not accepted by {env_class}",
+            ground_truth,
+            expected,
+        )
+    ]
 
 
 def one_of(kinds: Iterable[str]) -> str:
-    """The kinds in words."""
+    """Return the kinds as a phrase for an error message."""
     order = list(GROUND_TRUTH_KINDS)
     return ", or ".join(GROUND_TRUTH_KINDS[kind] for kind in sorted(kinds, key=order.index))
 
@@ -72,7 +107,12 @@ def one_of(kinds: Iterable[str]) -> str:
 def _is_number(value: Any) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return True  # of any size: `math.isfinite` would overflow past 1e308
-    return isinstance(value, Real) and not isinstance(value, bool) and not is_missing(value) and math.isfinite(value)
+    return (
+        isinstance(value, Real)
+        and not isinstance(value, bool)
+        and not is_missing(value)
+        and math.isfinite(value)
+    )
 
 
 def _holds_test_cases(ground_truth: Any) -> bool:

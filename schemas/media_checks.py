@@ -1,7 +1,9 @@
-"""Media in rows: which references are allowed, where they lead, and whether the file behind one is what it says.
+"""Media in rows: the references that are allowed, how they are resolved, and checks of the files
+behind them.
 
-Relative URIs belong to the folder of the file that names them and must stay inside it; absolute paths and
-http, https, s3 and gs URIs pass through unchanged and are opened with fsspec when somebody needs the bytes.
+Relative URIs belong to the folder of the file that names them and must stay inside it; absolute
+paths and http, https, s3 and gs URIs pass through unchanged and are opened with fsspec when the
+bytes are needed.
 """
 
 import io
@@ -23,36 +25,39 @@ _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]+):(//)?")
 
 
 class Modality(StrEnum):
-    """What a reference leads to."""
+    """Kind of media that a reference points to."""
 
     IMAGE = "image"
     """A still picture that PIL can decode."""
 
 
 class MediaRole(StrEnum):
-    """What a reference is for."""
+    """Purpose of a media reference."""
 
     CONDITION = "condition"
-    """Shown to the model beside the prompt: an edit's source, a video's first frame."""
+    """Media shown to the model next to the prompt: the source of an edit, the first frame of a
+    video."""
 
 
 SUPPORTED = (Modality.IMAGE, MediaRole.CONDITION)
-"""The one pair that loaders implement."""
+"""The only pair of modality and role that the loaders implement."""
 
 
 @dataclass(frozen=True)
 class MediaLimits:
-    """What a media file may be at most; a header that promises more is refused before anything is decoded."""
+    """Size limits of a media file; a header that declares more is refused before anything is
+    decoded."""
 
     max_bytes: int = 64 * 2**20
     max_pixels: int = 64_000_000
     check_remote: bool = False
-    """Fetch http, https, s3 and gs references too; otherwise they are taken on trust."""
+    """Fetch and check http, https, s3 and gs references too; otherwise they are accepted
+    unchecked."""
 
 
 @dataclass(frozen=True)
 class MediaRef:
-    """One reference of a row, its URI resolved."""
+    """A media reference of a row, with its URI resolved."""
 
     modality: str
     role: str
@@ -60,13 +65,13 @@ class MediaRef:
 
 
 def is_remote(uri: str) -> bool:
-    """Whether a URI leaves this machine."""
+    """Return True if a URI points outside this machine."""
     match = _SCHEME.match(uri)
     return match is not None and match[1].lower() in REMOTE_SCHEMES
 
 
 def uri_problems(field: str, uri: Any) -> list[Problem]:
-    """Everything wrong with a URI as written."""
+    """Return every problem of a URI as written in the row."""
     expected = f"a path, or a URI with {', '.join(scheme + '://' for scheme in REMOTE_SCHEMES)}"
     if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
         return [Problem(field, "not a URI", uri, expected)]
@@ -74,24 +79,31 @@ def uri_problems(field: str, uri: Any) -> list[Problem]:
     if scheme and scheme[1].lower() not in (*REMOTE_SCHEMES, "file"):
         return [Problem(field, "unknown URI scheme", uri, expected)]
     if not scheme and not uri.startswith(("/", "~")) and _climbs(uri):
-        return [Problem(field, "path climbs out of its folder", uri, "a path inside the folder of the file")]
+        return [
+            Problem(
+                field, "path climbs out of its folder", uri, "a path inside the folder of the file"
+            )
+        ]
     return []
 
 
 def resolve_uri(uri: str, folder: Path) -> str:
-    """Where a URI leads: relative ones under `folder`, all others unchanged."""
+    """Resolve a relative URI against `folder`; return any other URI unchanged."""
     if _SCHEME.match(uri) or uri.startswith("/"):
         return uri
     return str(Path(uri).expanduser()) if uri.startswith("~") else str(folder / uri)
 
 
 def local_path(uri: str) -> Path:
-    """The file behind a resolved URI that is not remote."""
+    """Return the path of the file behind a resolved local URI."""
     return Path(uri[len("file://") :] if uri.lower().startswith("file://") else uri)
 
 
 def open_media(uri: str, max_bytes: int = MediaLimits.max_bytes) -> bytes:
-    """The bytes behind a resolved URI. Raises: DataError when it cannot be opened or is larger than `max_bytes`."""
+    """Read the bytes behind a resolved URI.
+
+    Raises: DataError when it cannot be opened or is larger than `max_bytes`.
+    """
     import fsspec
 
     try:
@@ -108,7 +120,7 @@ def open_media(uri: str, max_bytes: int = MediaLimits.max_bytes) -> bytes:
 
 
 def load_image(source: str | bytes, limits: MediaLimits | None = None) -> "Image":
-    """The decoded RGB image behind a resolved URI, or in the bytes themselves.
+    """Decode the RGB image behind a resolved URI, or in the given bytes.
 
     Raises: DataError when it cannot be opened or decoded, or exceeds the limits.
     """
@@ -122,7 +134,10 @@ def load_image(source: str | bytes, limits: MediaLimits | None = None) -> "Image
     try:
         with Image.open(io.BytesIO(content)) as image:
             if image.width * image.height > limits.max_pixels:
-                raise DataError(f"{name}: {image.width} x {image.height} is more than {limits.max_pixels} pixels")
+                raise DataError(
+                    f"{name}: {image.width} x {image.height} is more than {limits.max_pixels} "
+                    "pixels"
+                )
             return image.convert("RGB")
     except Image.DecompressionBombError as error:
         raise DataError(f"{name}: {error}") from error
@@ -131,7 +146,8 @@ def load_image(source: str | bytes, limits: MediaLimits | None = None) -> "Image
 
 
 def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
-    """Whether the file behind a resolved URI exists, decodes and keeps to the limits."""
+    """Report a file behind a resolved URI that is missing, cannot be decoded or exceeds the
+    limits."""
     if is_remote(uri) and not limits.check_remote:
         return []
     if not is_remote(uri) and not local_path(uri).is_file():
@@ -141,18 +157,23 @@ def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     except DataError as error:
         said = str(error).removeprefix(f"{uri}: ")
         reason = "media too large" if "more than" in said else "not a readable image"
-        return [Problem(field, reason, f"{uri}: {said}", "an image that decodes, within the limits")]
+        return [
+            Problem(field, reason, f"{uri}: {said}", "an image that decodes, within the limits")
+        ]
     return []
 
 
 def embedded_image_problems(value: Any) -> list[Problem]:
-    """Everything wrong with an `images` column of `{bytes, path}` (MMPR-Tiny) or paths; None is no images."""
+    """Return every problem of an `images` column of `{bytes, path}` (MMPR-Tiny) or paths; None
+    means no images."""
     if value is None:
         return []
     images = as_list(value)
     if images is None:
         return [Problem("images", "not a list of images", value, "a list of {bytes, path}")]
-    return [problem for i, image in enumerate(images) for problem in _one_image(f"images[{i}]", image)]
+    return [
+        problem for i, image in enumerate(images) for problem in _one_image(f"images[{i}]", image)
+    ]
 
 
 def _one_image(field: str, image: Any) -> list[Problem]:
@@ -161,11 +182,19 @@ def _one_image(field: str, image: Any) -> list[Problem]:
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if content is None:
         path = image.get("path") if isinstance(image, Mapping) else None
-        return uri_problems(f"{field}.path", path) if path else [Problem(field, "no image", image, "bytes or a path")]
+        return (
+            uri_problems(f"{field}.path", path)
+            if path
+            else [Problem(field, "no image", image, "bytes or a path")]
+        )
     try:
         load_image(bytes(content))
     except (DataError, TypeError) as error:
-        return [Problem(f"{field}.bytes", "not a readable image", str(error), "the bytes of an image file")]
+        return [
+            Problem(
+                f"{field}.bytes", "not a readable image", str(error), "the bytes of an image file"
+            )
+        ]
     return []
 
 

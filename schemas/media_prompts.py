@@ -1,8 +1,9 @@
 """UniRL prompt files: a text, and the media it refers to.
 
-A row is `prompt` or `caption` (non-empty text), and optionally `prompt_id`, `metadata` (an object) and `media` or
-`media_refs`, a list of `{modality, role, uri}`. Keys besides these become `metadata`, unless the row has one: then it
-is used as it is. Embeddings are computed at run time, so rows that bring their own are refused.
+A row has `prompt` or `caption` (non-empty text), and optionally `prompt_id`, `metadata` (an object)
+and `media` or `media_refs`, a list of `{modality, role, uri}`. Any other keys become `metadata`,
+unless the row has a `metadata` of its own, which is then used unchanged. Embeddings are computed at
+run time, so rows with precomputed embeddings are refused.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,14 @@ from typing import Any
 
 from rl_core.errors import DataError, UnsupportedMediaError
 from schemas.contract import RowContract, SchemaName
-from schemas.media_checks import SUPPORTED, MediaLimits, MediaRef, file_problems, resolve_uri, uri_problems
+from schemas.media_checks import (
+    SUPPORTED,
+    MediaLimits,
+    MediaRef,
+    file_problems,
+    resolve_uri,
+    uri_problems,
+)
 from schemas.problems import Problem, as_list, get
 
 LEGACY_FIELDS = (
@@ -24,7 +32,7 @@ LEGACY_FIELDS = (
     "prompt_embeds",
     "pooled_prompt_embeds",
 )
-"""Precomputed embeddings of former versions: a hard error."""
+"""Fields of precomputed embeddings from earlier formats; a row that has one is refused."""
 
 KNOWN_FIELDS = ("prompt", "caption", "media", "media_refs", "metadata", "prompt_id")
 UNSUPPORTED = "media of this kind is not implemented"
@@ -33,7 +41,7 @@ _REFS = 'a list of {"modality": "image", "role": "condition", "uri": <path or UR
 
 @dataclass(frozen=True)
 class MediaPrompt:
-    """A prompt example as training sees it."""
+    """A media prompt in the form that training reads."""
 
     prompt: str
     prompt_id: str
@@ -41,10 +49,13 @@ class MediaPrompt:
     media_refs: tuple[MediaRef, ...] = ()
 
 
-def media_contract(folder: Path | None = None, limits: MediaLimits | None = None, prompt_key: str = "prompt"):
-    """The contract of media prompt rows.
+def media_contract(
+    folder: Path | None = None, limits: MediaLimits | None = None, prompt_key: str = "prompt"
+):
+    """Return the contract of media prompt rows.
 
-    Args: folder: the dataset file's, against which relative URIs resolve; None checks no file behind a URI.
+    Args: folder: folder of the dataset file, against which relative URIs resolve; None skips the
+    check of the files behind URIs.
     """
 
     def extract(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,9 +83,11 @@ def media_contract(folder: Path | None = None, limits: MediaLimits | None = None
 def media_prompt(
     row: Mapping[str, Any], *, default_id: str, folder: Path, place: str, prompt_key: str = "prompt"
 ) -> MediaPrompt:
-    """The example of a row, URIs resolved against `folder`; the files behind them are not opened.
+    """Return the media prompt of a row, with URIs resolved against `folder`; the files behind them
+    are not opened.
 
-    Raises: UnsupportedMediaError, a NotImplementedError, for media no loader takes; DataError for any other problem.
+    Raises: UnsupportedMediaError, a NotImplementedError, for media that no loader implements;
+    DataError for any other problem.
     """
     problems = media_contract(prompt_key=prompt_key).problems(row)
     if problems:
@@ -83,7 +96,9 @@ def media_prompt(
         raise error(first.at(place))
     metadata = get(row, "metadata")
     if metadata is None:
-        metadata = {key: value for key, value in row.items() if key not in (*KNOWN_FIELDS, prompt_key)}
+        metadata = {
+            key: value for key, value in row.items() if key not in (*KNOWN_FIELDS, prompt_key)
+        }
     prompt_id = get(row, "prompt_id")
     return MediaPrompt(
         prompt=get(row, prompt_key, "prompt", "caption"),
@@ -97,7 +112,7 @@ def media_prompt(
 
 
 def refs_problems(value: Any, folder: Path | None, limits: MediaLimits) -> list[Problem]:
-    """Everything wrong with a row's media references."""
+    """Return every problem of a row's media references."""
     if value is None:
         return []
     refs = as_list(value)
@@ -105,10 +120,16 @@ def refs_problems(value: Any, folder: Path | None, limits: MediaLimits) -> list[
         return [Problem("media_refs", "not a list of media references", value, _REFS)]
     if len(refs) > 1:
         return [Problem("media_refs", UNSUPPORTED, value, "exactly one condition image per prompt")]
-    return [problem for i, ref in enumerate(refs) for problem in _ref_problems(f"media_refs[{i}]", ref, folder, limits)]
+    return [
+        problem
+        for i, ref in enumerate(refs)
+        for problem in _ref_problems(f"media_refs[{i}]", ref, folder, limits)
+    ]
 
 
-def _ref_problems(where: str, ref: Mapping[str, Any], folder: Path | None, limits: MediaLimits) -> list[Problem]:
+def _ref_problems(
+    where: str, ref: Mapping[str, Any], folder: Path | None, limits: MediaLimits
+) -> list[Problem]:
     pair = (ref.get("modality"), ref.get("role"))
     missing = [name for name in ("modality", "role", "uri") if ref.get(name) is None]
     if missing:
@@ -130,7 +151,9 @@ def _text_problems(value: Any) -> list[Problem]:
 
 
 def _id_problems(value: Any) -> list[Problem]:
-    good = value is None or (isinstance(value, str | int) and not isinstance(value, bool) and value != "")
+    good = value is None or (
+        isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+    )
     return [] if good else [Problem("prompt_id", "not an id", value, "a string or whole number")]
 
 

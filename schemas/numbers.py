@@ -1,7 +1,7 @@
-"""What may stand where a setting is a number, whichever section or plug-in declares it.
+"""Checks of numeric settings, shared by every recipe section and plug-in config.
 
-Pydantic takes a boolean for 0 or 1, so that YAML's `learning_rate: yes` would train at rate 1, and a whole number of
-any length.
+Pydantic accepts a boolean as 0 or 1, so that YAML's `learning_rate: yes` would train at rate 1, and
+integers of any length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,23 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import Field
 
 LARGEST = 2**53
-"""Beyond it floats leave out whole numbers, and no setting means anything."""
+"""Largest accepted integer; floats cannot represent every integer beyond it."""
 
 Seconds = Annotated[float, Field(le=10_000_000)]
-"""A duration of some months at most: much longer ones overflow the clocks that wait for them."""
+"""Duration in seconds, of some months at most: much longer ones overflow the timers that wait for
+them."""
 
 
 def holds_numbers(annotation: Any) -> bool:
-    """Whether a field of this type holds numbers, at any depth."""
+    """Return True if a field of this type holds numbers, at any depth."""
     if get_origin(annotation) is Annotated:
         return holds_numbers(get_args(annotation)[0])
     return annotation in (int, float) or any(map(holds_numbers, get_args(annotation)))
 
 
 def has_boolean_for_number(annotation: Any, value: Any) -> bool:
-    """Whether a boolean stands where the annotation has a number and no boolean, at any depth."""
+    """Return True if the value is a boolean where the annotation allows numbers but no booleans, at
+    any depth."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return has_boolean_for_number(inside[0], value)
@@ -36,16 +38,30 @@ def has_boolean_for_number(annotation: Any, value: Any) -> bool:
     if isinstance(value, bool):
         return annotation in (int, float)
     if isinstance(value, Mapping):
-        return len(inside) == 2 and any(has_boolean_for_number(inside[1], one) for one in value.values())
+        return len(inside) == 2 and any(
+            has_boolean_for_number(inside[1], one) for one in value.values()
+        )
     if isinstance(value, Sequence) and not isinstance(value, str) and inside:
-        types = inside if len(inside) == len(value) and Ellipsis not in inside else [inside[0]] * len(value)
-        return any(has_boolean_for_number(one, part) for one, part in zip(types, value, strict=True))
+        types = (
+            inside
+            if len(inside) == len(value) and Ellipsis not in inside
+            else [inside[0]] * len(value)
+        )
+        return any(
+            has_boolean_for_number(one, part) for one, part in zip(types, value, strict=True)
+        )
     return False
 
 
 def beyond_all_settings(value: Any) -> int | float | None:
-    """The first number in a value that is larger than any setting means, at any depth."""
+    """Return the first number in a value, at any depth, that is larger than any setting allows."""
     if isinstance(value, int | float):
         return value if abs(value) > LARGEST else None
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    parts = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return next((found for part in parts if (found := beyond_all_settings(part)) is not None), None)

@@ -1,4 +1,4 @@
-"""The recipe's `preference` block, and where pairs of answers come from."""
+"""The recipe's `preference` block, and the sources of preference pairs."""
 
 from enum import StrEnum
 from typing import Literal
@@ -9,66 +9,72 @@ from schemas.section import Section
 
 
 class ThinkMode(StrEnum):
-    """What becomes of an answer's reasoning, `<think>...</think>`."""
+    """Treatment of an answer's reasoning, `<think>...</think>`."""
 
     KEEP = "keep"
-    """Answers are learnt as they are written."""
+    """Train on answers as they are written."""
     STRIP = "strip"
-    """The reasoning is taken out; two answers that are then equal teach nothing and are counted."""
+    """Remove the reasoning; pairs whose answers are then equal carry no signal and are counted."""
     EMPTY = "empty"
-    """An answer without reasoning gets an empty `<think></think>` before it: what a reasoning model says when it
-    answers at once."""
+    """Put an empty `<think></think>` before an answer without reasoning, as a reasoning model
+    writes when it answers at once."""
 
 
 class ReferenceMode(StrEnum):
-    """Where the log-probabilities of the model before training come from."""
+    """Source of the reference model's log-probabilities."""
 
     FORWARD = "forward"
-    """A forward pass each step: adapters disabled, or a frozen copy of the whole model."""
+    """A forward pass in each step, with adapters disabled or by a frozen copy of the whole
+    model."""
     PRECOMPUTED = "precomputed"
-    """One pass over all pairs before training, kept in the cache: no copy in memory, no second pass in a step."""
+    """One pass over all pairs before training, stored in the cache: no copy in memory, and no
+    second forward pass per step."""
 
 
 class PreferenceConfig(Section):
-    """How pairs are turned into tokens and compared with the model before training."""
+    """Tokenisation of pairs, and their comparison with the reference model."""
 
     max_length: int | None = Field(default=None, ge=2)
-    """Tokens of prompt and answer. A pair with a longer one keeps its place, is learnt nothing from, and is counted.
-    Unset: 2048, or as many as the model has positions for if those are fewer. More than that is refused."""
+    """Longest prompt plus answer in tokens. A pair that is longer stays in its batch, does not
+    train, and is counted. Unset: 2048, or the number of positions of the model if that is smaller.
+    A larger value is refused."""
     think: ThinkMode = ThinkMode.KEEP
-    """What becomes of an answer's reasoning."""
+    """Treatment of an answer's reasoning."""
     reference: ReferenceMode = ReferenceMode.FORWARD
-    """Where the reference's log-probabilities come from."""
+    """Source of the reference's log-probabilities."""
 
 
 class PairFixture(StrEnum):
-    """Pairs that are made on this machine, seeded, to train with no download."""
+    """Seeded pairs that are generated on this machine, for training without a download."""
 
     TEXT = "text"
-    """Described scenes with a question, the right answer, and one that is true of another thing in the scene."""
+    """Described scenes with a question, the correct answer, and an answer that is true of another
+    object in the scene."""
     MPO = "mpo"
-    """Drawn pictures in MMPR's shape, prepared by the stage `mpo`."""
+    """Drawn pictures in MMPR's format, prepared by the stage `mpo`."""
 
 
 class PairSource(Section):
-    """An entry of `data.train` or `data.eval` in a recipe of the domain `preference`; a plain string is its `path`."""
+    """An entry of `data.train` or `data.eval` in a recipe of the domain `preference`; a plain
+    string is its `path`."""
 
     path: str | None = None
-    """A cache that the stage `mpo` published, or its `meta_public.json`, or `art://omni3/rl/mpo/data@latest`; or a
-    `.jsonl`, `.json` or `.parquet` file of rows with `question`, `chosen`, `rejected` and perhaps `image`."""
+    """A cache published by the stage `mpo`, its `meta_public.json`, or
+    `art://omni3/rl/mpo/data@latest`; or a `.jsonl`, `.json` or `.parquet` file of rows with
+    `question`, `chosen`, `rejected` and optionally `image`."""
     fixture: PairFixture | None = None
-    """Instead of a path: pairs that are made."""
+    """Generated pairs, instead of a path."""
     num_rows: int = Field(default=400, ge=4)
-    """With `fixture`: how many to make."""
+    """With `fixture`: number of pairs to generate."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """With `fixture`: the same seed makes the same pairs."""
+    """With `fixture`: seed of the generated pairs."""
     split: Literal["train", "eval"] | None = None
-    """Keep one side of a split by question and images, so that pairs about the same never lie on both; unset keeps
-    all pairs."""
+    """Side of a split by question and images to keep, so that pairs about the same question and
+    images never end up on both sides; unset keeps all pairs."""
     eval_fraction: float = Field(default=0.1, gt=0, lt=1)
     """Share of all questions that belongs to `eval`."""
     size: int | None = Field(default=None, ge=1)
-    """At most so many pairs, the first ones."""
+    """Maximum number of pairs to use, from the start; unset uses all."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> "PairSource":

@@ -16,10 +16,10 @@ from schemas.problems import Problem, as_list, get
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """A preference row as training sees it."""
+    """A preference row in the form that training reads."""
 
     images: tuple[str, ...]
-    """Resolved URIs."""
+    """Resolved URIs of the images."""
     question: str
     chosen: str
     rejected: str
@@ -28,10 +28,10 @@ class PreferencePair:
 def preference_contract(
     folder: Path | None = None, limits: MediaLimits | None = None, *, needs_image: bool = True
 ) -> RowContract:
-    """The contract of preference rows.
+    """Return the contract of preference rows.
 
-    Args: folder: the images' root, against which relative paths resolve; None checks no file.
-    needs_image: refuse rows about text alone, which have no `image`.
+    Args: folder: root folder of the images, against which relative paths resolve; None checks no
+    file. needs_image: refuse text-only rows, which have no `image`.
     """
 
     def text(field: str):
@@ -39,7 +39,9 @@ def preference_contract(
 
     fields = {
         "image": lambda value: (
-            [] if value is None and not needs_image else _image_problems(value, folder, limits or MediaLimits())
+            []
+            if value is None and not needs_image
+            else _image_problems(value, folder, limits or MediaLimits())
         ),
         "question": text("question"),
         "chosen": text("chosen"),
@@ -49,7 +51,7 @@ def preference_contract(
 
 
 def preference_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a row, aliases resolved."""
+    """Return the fields of a row, with aliases resolved."""
     return {
         "image": get(row, "image"),
         "question": get(row, "question"),
@@ -58,13 +60,20 @@ def preference_values(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def preference_pair(row: Mapping[str, Any], *, folder: Path, place: str, needs_image: bool = True) -> PreferencePair:
-    """The pair of a row, image paths resolved against `folder`. Raises: DataError naming `place`."""
+def preference_pair(
+    row: Mapping[str, Any], *, folder: Path, place: str, needs_image: bool = True
+) -> PreferencePair:
+    """Return the pair of a row, with image paths resolved against `folder`.
+
+    Raises: DataError naming `place`.
+    """
     problems = preference_contract(needs_image=needs_image).problems(row)
     if problems:
         raise DataError(problems[0].at(place))
     values = preference_values(row)
-    images = [values["image"]] if isinstance(values["image"], str) else as_list(values["image"]) or []
+    images = (
+        [values["image"]] if isinstance(values["image"], str) else as_list(values["image"]) or []
+    )
     uris = tuple(resolve_uri(uri, folder) for uri in images)
     return PreferencePair(uris, values["question"], values["chosen"], values["rejected"])
 
@@ -94,6 +103,10 @@ def _text_problems(field: str, value: Any) -> list[Problem]:
 
 def _answers_differ(row: Mapping[str, Any]) -> list[Problem]:
     chosen, rejected = row["chosen"], row["rejected"]
-    if not isinstance(chosen, str) or not isinstance(rejected, str) or chosen.strip() != rejected.strip():
+    if (
+        not isinstance(chosen, str)
+        or not isinstance(rejected, str)
+        or chosen.strip() != rejected.strip()
+    ):
         return []
     return [Problem("rejected", "chosen and rejected are equal", rejected, "two different answers")]

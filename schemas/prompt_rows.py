@@ -1,10 +1,11 @@
-"""SkyRL prompt rows: what a row must hold, and what is said about one that does not.
+"""SkyRL prompt rows: required fields, accepted variants, and the problems reported for invalid
+rows.
 
-A row is `prompt` (chat messages), `env_class` (a registered environment) and `reward_spec` (with `ground_truth`);
-`data_source`, `extra_info` and `ability` are optional and any other column is kept. Also accepted: `reward_model`
-for `reward_spec` (DAPO, verl), `{"target": ...}` as ground truth (search), test cases written as a JSON string,
-`max_turns` and `db_id` beside or inside `extra_info`, and numpy arrays where lists are meant, since that is what
-pandas reads from Parquet.
+A row is `prompt` (chat messages), `env_class` (a registered environment) and `reward_spec` (with
+`ground_truth`); `data_source`, `extra_info` and `ability` are optional and any other column is
+kept. Also accepted: `reward_model` for `reward_spec` (DAPO, verl), `{"target": ...}` as ground
+truth (search), test cases written as a JSON string, `max_turns` and `db_id` next to or inside
+`extra_info`, and numpy arrays for lists, since that is what pandas reads from Parquet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,8 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = "2"
-"""Raised whenever the set of accepted rows changes: cached reports and prepared rows are then remade."""
+"""Version of the accepted rows, raised whenever they change; cached reports and prepared rows of
+another version are made anew."""
 
 ROLES = ("system", "user", "assistant")
 MESSAGES = 'a list of {"role": "system" | "user" | "assistant", "content": <string>}'
@@ -51,20 +53,27 @@ OPTIONAL_TYPES: dict[str, tuple[type, str]] = {
 
 
 def reward_spec_of(row: Mapping[str, Any]) -> Any:
-    """The row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it)."""
+    """Return the row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it)."""
     return get(row, "reward_spec", "reward_model")
 
 
 def max_turns_of(row: Mapping[str, Any]) -> Any:
-    """The row's `max_turns`, or that of its `extra_info`; None when the recipe decides."""
+    """Return the row's `max_turns`, or that of its `extra_info`, or None to leave it to the
+    recipe."""
     extra = row.get("extra_info")
-    return get(row, "max_turns") if not isinstance(extra, Mapping) else get({**extra, **_given(row)}, "max_turns")
+    return (
+        get(row, "max_turns")
+        if not isinstance(extra, Mapping)
+        else get({**extra, **_given(row)}, "max_turns")
+    )
 
 
-def prompt_contract(allowed_env_classes: AllowedEnvClasses, default_env_class: str | None = None) -> RowContract:
-    """The contract of prompt rows for these environments.
+def prompt_contract(
+    allowed_env_classes: AllowedEnvClasses, default_env_class: str | None = None
+) -> RowContract:
+    """Return the contract of prompt rows for these environments.
 
-    Args: default_env_class: environment of rows that name none.
+    Args: default_env_class: environment of rows that do not name one.
     """
 
     def extract(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +101,9 @@ def prompt_contract(allowed_env_classes: AllowedEnvClasses, default_env_class: s
             "images": embedded_image_problems,
             **{field: optional(field) for field in OPTIONAL_TYPES},
         },
-        lambda row: accepted_kind_problems(row["env_class"], row["reward_spec"], allowed_env_classes),
+        lambda row: accepted_kind_problems(
+            row["env_class"], row["reward_spec"], allowed_env_classes
+        ),
     )
 
 
@@ -105,31 +116,37 @@ def validate_rows(
     default_env_class: str | None = None,
     row_numbers: Sequence[int] | None = None,
 ) -> list[Rejection]:
-    """Every error of a batch of prompt rows, in row order.
+    """Return every error of a batch of prompt rows, in row order.
 
-    Args: first_row: number of the first row. row_numbers: the number of each row, where they have gaps
-    (blank lines of a file).
+    Args: first_row: number of the first row. row_numbers: number of each row, if the numbers have
+    gaps (blank lines of a file).
     Returns: one Rejection per problem; a row may have several. Empty when all rows are good.
     """
     numbers = row_numbers or range(first_row, first_row + len(rows))
-    return prompt_contract(allowed_env_classes, default_env_class).validate(rows, file=file, row_numbers=numbers)
+    return prompt_contract(allowed_env_classes, default_env_class).validate(
+        rows, file=file, row_numbers=numbers
+    )
 
 
 def prompt_problems(value: Any) -> list[Problem]:
-    """Everything wrong with a row's prompt."""
+    """Return every problem of a row's prompt."""
     if value is None:
         return [Problem("prompt", "missing", value, MESSAGES)]
     messages = as_list(value)
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
         return [Problem("prompt", "not a list of messages", value, MESSAGES)]
-    problems = [problem for i, message in enumerate(messages) for problem in _message_problems(i, message)]
+    problems = [
+        problem for i, message in enumerate(messages) for problem in _message_problems(i, message)
+    ]
     if not any(message.get("role") == "user" for message in messages):
-        problems.append(Problem("prompt", "no user message", value, "at least one message with role 'user'"))
+        problems.append(
+            Problem("prompt", "no user message", value, "at least one message with role 'user'")
+        )
     return problems
 
 
 def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
-    """Everything wrong with a row's environment name."""
+    """Return every problem of a row's environment name."""
     if value is None:
         expected = "the name of an environment in the row, or a default in the recipe"
         return [Problem("env_class", "missing", value, expected)]
@@ -142,20 +159,28 @@ def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
 
 
 def max_turns_problems(value: Any) -> list[Problem]:
-    """Whether a row's own limit of turns is one."""
+    """Report a row's own turn limit that is not a positive integer."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
     whole = number >= 1 and number.is_integer()
-    return [] if value is None or whole else [Problem("max_turns", "not a number of turns", value, "1 or more")]
+    return (
+        []
+        if value is None or whole
+        else [Problem("max_turns", "not a number of turns", value, "1 or more")]
+    )
 
 
 def _message_problems(index: int, message: Mapping[str, Any]) -> list[Problem]:
     problems = []
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
-        problems.append(Problem(f"prompt[{index}].role", "unknown role", role, "system, user or assistant"))
+        problems.append(
+            Problem(f"prompt[{index}].role", "unknown role", role, "system, user or assistant")
+        )
     if not isinstance(content, str):
         value = None if is_missing(content) else content
-        problems.append(Problem(f"prompt[{index}].content", "content is not a string", value, "a string"))
+        problems.append(
+            Problem(f"prompt[{index}].content", "content is not a string", value, "a string")
+        )
     return problems
 
 

@@ -1,4 +1,5 @@
-"""What a task returns: small frozen records of hashes, paths, counts and metrics. Tensors never travel here."""
+"""Results of tasks: small frozen records of hashes, paths, counts and metrics. They never hold
+tensors."""
 
 from enum import StrEnum
 from typing import Any
@@ -7,30 +8,33 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Receipt(BaseModel):
-    """Base of all receipts: immutable, JSON round trip, unknown keys refused."""
+    """Base of all receipts: immutable, JSON-serialisable, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Rejection(Receipt):
-    """One row that was refused, and why."""
+    """A refused row, and the reason."""
 
     file: str
     row: int
-    """Row number, from 1, or the line number for line-based formats."""
+    """Row number, from 1; the line number for line-based formats."""
     field: str
     reason: str
-    """A short class of problem, the same for all rows that share it."""
+    """Short class of the problem, equal for all rows that share it."""
     value: str
     """The offending value, shortened."""
     expected: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.row} field {self.field}: {self.reason}, got {self.value}; expected {self.expected}"
+        return (
+            f"{self.file}:{self.row} field {self.field}: {self.reason}, got {self.value}; "
+            f"expected {self.expected}"
+        )
 
 
 class SourceFile(Receipt):
-    """An input file and its content identity."""
+    """An input file and the digest of its content."""
 
     path: str
     num_bytes: int
@@ -39,24 +43,26 @@ class SourceFile(Receipt):
 
 
 class ValidationReport(Receipt):
-    """Outcome of validate-data over all files of a recipe."""
+    """Result of validate-data over all files of a recipe."""
 
     files: list[SourceFile]
     num_training_files: int = 0
-    """How many of `files`, from the first, are trained on; the others are held out."""
+    """Number of `files`, from the start of the list, that are trained on; the others are held
+    out."""
     schemas: dict[str, str] = Field(default_factory=dict)
-    """File -> the contract its rows were held to: prompt, media, preference or response."""
+    """Contract that the rows of each file were validated against: prompt, media, preference or
+    response."""
     num_rows: int
     num_accepted: int
     rejected_by_reason: dict[str, int]
-    """Problems by kind, most frequent first; a row may have several."""
+    """Number of problems by kind, most frequent first; a row may have several."""
     examples: list[Rejection]
-    """The first refused rows, and the first of every reason; all of them are in `rejects_path`."""
+    """The first refused rows, and the first of every reason; `rejects_path` lists all."""
     rejects_path: str | None = None
     cached: bool = False
-    """True when the same files had been validated before under the same schema and environments."""
+    """True if the same files were validated before with the same schema and environments."""
     explanation: str
-    """Why this was, or was not, taken from the cache."""
+    """Reason why the report was, or was not, taken from the cache."""
 
     @property
     def num_rejected(self) -> int:
@@ -64,45 +70,46 @@ class ValidationReport(Receipt):
 
 
 class PrepStatus(StrEnum):
-    """How far a preparation came."""
+    """Progress of a data preparation."""
 
     STARTED = "started"
-    """It is at work, or was killed: no other word followed."""
+    """The preparation is running, or was killed before it could report an end."""
     COMPLETED = "completed"
-    """Its result is published."""
+    """The result is published."""
     FAILED = "failed"
-    """It raised; nothing of it was published."""
+    """The preparation raised an error; nothing was published."""
 
 
 class PrepReceipt(Receipt):
-    """One preparation: what went in, what came out, how long it took, or why it failed."""
+    """A data preparation: its inputs, output and duration, or the reason why it failed."""
 
     name: str
-    """Stage (`mpo`, `text`, `vision`, `diffusion`) or recipe."""
+    """Name of the stage (`mpo`, `text`, `vision`, `diffusion`) or recipe."""
     status: PrepStatus
     run_hash: str
     """Digest over code version, parameters, input contents and revision; never the output path."""
     output: str
-    """The published folder."""
+    """Path of the published folder."""
     hit: bool = False
     explanation: str
-    """Why it was a hit, or which input changed."""
+    """Reason why the cache was a hit, or the input that changed."""
     row_stats: dict[str, int] = Field(default_factory=dict)
-    """Rows in total, kept, and one count per reason of refusal."""
+    """Number of rows in total, rows kept, and refused rows by reason."""
     sources: list[SourceFile]
     source_uri: str | None = None
     revision: str | None = None
-    """Commit that `source_uri` stood for when it was fetched."""
+    """Commit that `source_uri` pointed to when it was fetched."""
     hash_parts: dict[str, str]
     num_files: int = 0
     files_digest: str = ""
-    """sha256 over the paths and digests of all published files; the sentinel lists them singly."""
+    """sha256 over the paths and digests of all published files; the sentinel lists them one by
+    one."""
     artifact: str | None = None
-    """Name under which the result is registered, such as `omni3/rl/vision/data`."""
+    """Name under which the result is registered, for example `omni3/rl/vision/data`."""
     artifact_path: str | None = None
-    """What the name stands for: a file of the output, or the output itself."""
+    """File or folder of the output that the artifact name points to."""
     process: str = ""
-    """pid@host of the builder."""
+    """Process that built the output, as pid@host."""
     started_at: str
     finished_at: str | None = None
     elapsed_sec: float = 0.0
@@ -111,15 +118,16 @@ class PrepReceipt(Receipt):
 
 
 class CacheReceipt(Receipt):
-    """Outcome of prepare-cache: where the prepared rows lie and what they were made from."""
+    """Result of prepare-cache: the path of the prepared rows and the inputs they were made from."""
 
     run_hash: str
-    """Digest over schema version, code version, parameters and input contents; never the output path."""
+    """Digest over schema version, code version, parameters and input contents; never the output
+    path."""
     path: str
     """Folder with train.parquet, eval.parquet and the sentinel."""
     hit: bool
     explanation: str
-    """Why it was a hit, or which input changed."""
+    """Reason why the cache was a hit, or the input that changed."""
     num_train_rows: int
     num_eval_rows: int
     dropped: dict[str, int]
@@ -127,71 +135,74 @@ class CacheReceipt(Receipt):
     sources: list[SourceFile]
     hash_parts: dict[str, str]
     places: dict[str, str] = Field(default_factory=dict)
-    """Where what the prepared rows point into lies: run hash of a published cache, or sha256 of a file -> path."""
+    """Current path of each published cache (by run hash) or file (by sha256) that the prepared rows
+    refer to."""
 
 
 class IterationReceipt(Receipt):
-    """Outcome of one train-iteration: the checkpoint it ended in and its mean metrics."""
+    """Result of one train-iteration: its final checkpoint and its mean metrics."""
 
     iteration: int
-    """From 1."""
+    """Number of the iteration, from 1."""
     first_step: int
     last_step: int
     checkpoint: str
     metrics: dict[str, float]
     skipped: bool = False
-    """True when an earlier run with the same run key had already finished this iteration."""
+    """True if an earlier run with the same run key had already finished this iteration."""
 
 
 class EvalReceipt(Receipt):
-    """Outcome of one evaluation on the held-out rows."""
+    """Result of one evaluation on the held-out rows."""
 
     label: str
-    """`baseline`, `iteration-3` or `final`."""
+    """Name of the evaluation: `baseline`, `iteration-3` or `final`."""
     step: int
     num_rows: int
     accuracy: float
-    """Share of held-out rows with full reward; of pairs, those of which the chosen answer is preferred."""
+    """Share of held-out rows with full reward; for pairs, share whose chosen answer is
+    preferred."""
     mean_reward: float
     ci_low: float
-    """95 % interval of the accuracy (Wilson)."""
+    """Lower end of the 95 % interval of the accuracy (Wilson)."""
     ci_high: float
     mean_length: float
     truncated_share: float
     samples_path: str
-    """JSONL with prompt, answer and reward of every held-out row."""
+    """JSONL file with prompt, answer and reward of every held-out row."""
     eval_digest: str
     skipped: bool = False
     scores: dict[str, float] = Field(default_factory=dict)
-    """Means of what the domain measures besides, by name."""
+    """Means of the domain's further metrics, by name."""
 
     def values(self) -> dict[str, float]:
-        """Every score by name: accuracy, mean reward and what the domain measures besides."""
+        """Return every score by name: accuracy, mean reward and the domain's further metrics."""
         return {"accuracy": self.accuracy, "mean_reward": self.mean_reward, **self.scores}
 
 
 class News(Receipt):
-    """Outcome of look-for-news: whether a retraining has anything to learn, and from where it starts."""
+    """Result of look-for-news: whether a retraining has anything new to train on, and its initial
+    weights."""
 
     train: bool
     reason: str
-    """What changed since which version, or that nothing did."""
+    """Inputs that changed since a given version, or a sentence that nothing did."""
     start_from: str | None
     """Folder of the champion's weights; None starts from the recipe's model."""
     fresh: bool
-    """True when the same training was finished before, so that it has to be done anew."""
+    """True if the same training was finished before and has to start over."""
 
 
 class ExportReceipt(Receipt):
-    """Outcome of export-model: the folder that is evaluated and then registered."""
+    """Result of export-model: the folder that is evaluated and then registered."""
 
     model_path: str
     weights_digest: str
-    """Of the weights as they were written."""
+    """Digest of the weights as written."""
 
 
 class VersionReceipt(Receipt):
-    """Outcome of register-model: the exported model, under a number of its own."""
+    """Result of register-model: the version number of the exported model."""
 
     name: str
     version: int
@@ -199,18 +210,18 @@ class VersionReceipt(Receipt):
 
 
 class ScoreChange(Receipt):
-    """One score of two models on the same held-out rows."""
+    """Change of one score between two models on the same held-out rows."""
 
     score: str
     before: float
     after: float
     low: float
-    """95 % interval of the change (paired bootstrap)."""
+    """Lower end of the 95 % interval of the change (paired bootstrap)."""
     high: float
     confidence: float
-    """How sure the bootstrap is that the change exceeds the margin."""
+    """Bootstrap confidence that the change exceeds the margin."""
     held: bool = True
-    """False when this stands in the way of a promotion."""
+    """False if this score prevents a promotion."""
 
     @property
     def change(self) -> float:
@@ -218,31 +229,31 @@ class ScoreChange(Receipt):
 
 
 class GateReceipt(Receipt):
-    """Outcome of judge-model: whether the new version may become champion, and why."""
+    """Result of judge-model: whether the new version may become champion, and the reason."""
 
     compared_with: str
-    """`champion v3` or `baseline`."""
+    """Name of the incumbent: `champion v3` or `baseline`."""
     decided_by: ScoreChange | None
-    """None when the incumbent could not be compared with."""
+    """Score that decided; None if the incumbent could not be compared with."""
     guards: list[ScoreChange]
     margin: float
     confidence: float
-    """What the recipe asks for."""
+    """Confidence that the recipe requires."""
     passed: bool
     reason: str
 
 
 class Approval(Receipt):
-    """What a person, or nobody, said to a version that passed the gate."""
+    """Decision of a person about a version that passed the gate, or that none was asked."""
 
     given: bool
     by: str = ""
-    """Empty when nobody was asked."""
+    """Name of the person who decided; empty if nobody was asked."""
     reason: str = ""
 
 
 class ModelReceipt(Receipt):
-    """Outcome of promote-model: the version, and whether it became champion."""
+    """Result of promote-model: the version, and whether it became champion."""
 
     name: str
     version: int
@@ -253,14 +264,15 @@ class ModelReceipt(Receipt):
 
 
 class RunPlan(Receipt):
-    """One training run: what it trains, on which prepared data, and where its state lies."""
+    """Plan of a training run: its recipe, its prepared data and the folder of its state."""
 
     run_key: str
-    """Digest of recipe and data; the same key continues the same run."""
+    """Digest of recipe and data; a run with the same key continues."""
     run_dir: str
     recipe: dict[str, Any]
     cache: CacheReceipt
     mlflow_run_id: str
     mlflow_url: str
     origin: dict[str, str] = Field(default_factory=dict)
-    """Digests of what the training is about: `data`, `code`, `recipe`. A retraining looks whether any is new."""
+    """Digests of the training's inputs: `data`, `code`, `recipe`. A retraining compares them to see
+    if any is new."""

@@ -1,7 +1,8 @@
-"""The typed recipe: what to train. Every key is checked; a key nobody knows is refused.
+"""The typed recipe of a training job. Every key is checked; unknown keys are refused.
 
-Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and are validated by the plug-in's own
-`Config` when the recipe is loaded (`rl_core.runs.recipes`), since schemas import nothing from above.
+Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and are validated by the
+plug-in's own `Config` when the recipe is loaded (`rl_core.runs.recipes`), since schemas must not
+import the packages above them.
 """
 
 from collections.abc import Mapping
@@ -45,62 +46,67 @@ class OnNoSignal(StrEnum):
 
 
 class TrainingConfig(Section):
-    """How long to train, and in what portions.
+    """Length of the training and sizes of its steps.
 
-    More than one optimiser step per rollout needs an algorithm that corrects for the policy having moved
-    (`supports_multi_update`); the old policy is then frozen once, before the first of them.
+    More than one optimizer step per rollout needs an algorithm that corrects for the change of the
+    policy (`supports_multi_update`); the old policy is then frozen once, before the first of these
+    steps.
     """
 
     former_keys: ClassVar[Mapping[str, str]] = {
-        "num_mini_batches": "use num_updates_per_batch for the optimiser steps one rollout is cut into, and num_epochs "
-        "for passes over all its rows"
+        "num_mini_batches": (
+            "use num_updates_per_batch for the optimiser steps one rollout is cut into, and "
+            "num_epochs for passes over all its rows"
+        )
     }
 
     num_iterations: int = Field(default=4, ge=1)
-    """Train-iteration tasks; each ends in a complete checkpoint."""
+    """Number of train-iteration tasks; each ends with a complete checkpoint."""
     steps_per_iteration: int = Field(default=5, ge=1)
-    """Turns of the loop in one iteration."""
+    """Training steps in one iteration."""
     prompts_per_step: int = Field(default=8, ge=1)
-    """Different prompts in one rollout."""
+    """Number of different prompts in one rollout."""
     num_updates_per_batch: int = Field(default=1, ge=1)
-    """Disjoint mini-batches one rollout is cut into, an optimiser step for each."""
+    """Disjoint mini-batches that one rollout is split into, with an optimizer step for each."""
     num_epochs: int = Field(default=1, ge=1)
-    """Passes over all rows of one rollout, each of `num_updates_per_batch` steps."""
+    """Passes over all rows of one rollout, each of `num_updates_per_batch` optimizer steps."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradients are clipped to this global norm."""
+    """Global norm to which gradients are clipped."""
     skip_zero_advantages: bool = True
-    """Leave samples whose advantages are all 0, such as those of a group of equal rewards, out of training passes where
-    they change nothing. What passes measure (entropy, ratios, clipping) is then measured on the others."""
+    """Leave samples whose advantages are all 0, such as those of a group of equal rewards, out of
+    the training passes that they do not change. Metrics of those passes (entropy, ratios, clipping)
+    then cover only the other samples."""
     on_no_signal: OnNoSignal = OnNoSignal.WARN
-    """What becomes of a run whose groups had equal rewards throughout for `no_signal_steps` steps."""
+    """Action when all advantages were 0 for `no_signal_steps` steps in a row."""
     no_signal_steps: int = Field(default=10, ge=1)
-    """So many steps in a row without a difference in reward; a shorter run is judged by all its steps."""
+    """Number of such steps; a shorter run is judged by all its steps."""
     keep_last: int = Field(default=2, ge=1)
-    """Newest complete checkpoints kept; older ones are removed."""
+    """Number of newest complete checkpoints to keep; older ones are removed."""
     keep_best: int = Field(default=0, ge=0)
-    """Checkpoints kept besides, for having the highest `best_metric`."""
+    """Number of checkpoints with the highest `best_metric` to keep in addition."""
     best_metric: str = "reward_mean"
-    """A metric of the iteration, or a score such as `eval/accuracy` where evaluations follow iterations."""
+    """A metric of the iteration, or a score such as `eval/accuracy` if evaluations follow
+    iterations."""
 
 
 class EvaluationConfig(Section):
-    """How the held-out rows are scored."""
+    """Evaluation on the held-out rows."""
 
     eval_every: int = Field(default=0, ge=0)
-    """Evaluate after every so many iterations; 0 means only before and after training."""
+    """Iterations between evaluations; 0 evaluates only before and after training."""
     max_new_tokens: int = Field(default=256, ge=1)
-    """Room to answer, which may exceed the rollout's."""
+    """Longest reply in tokens; may exceed the rollout's limit."""
     batch_size: int = Field(default=64, ge=1)
-    """Rows decoded, or samples denoised, at once."""
+    """Rows that are decoded, or samples that are denoised, in one batch."""
 
 
 class Recipe(Section):
-    """One training job."""
+    """Complete description of one training job."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Name of the job: lower case, digits, dashes."""
     domain: Domain = Domain.TEXT
-    """Which trainer runs it."""
+    """Kind of output that the policy produces; selects the trainer."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of data order, sampling and initialisation."""
     model: ModelConfig
@@ -115,25 +121,26 @@ class Recipe(Section):
     scheduler: LrSchedulerConfig = LrSchedulerConfig()
     data: DataConfig
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Options per environment id, validated by the environment's Config."""
+    """Options of each environment id, validated by the environment's Config."""
     rewards: list[dict[str, Any]] = Field(default_factory=list)
-    """Scorers beside the environment, `{name: ..., weight: ...}` or `{target: my_pkg.my_module:MyReward, ...}`; their
-    weighted scores are added to the environment's reward."""
+    """Scorers in addition to the environment, `{name: ..., weight: ...}` or `{target:
+    my_pkg.my_module:MyReward, ...}`; their weighted scores are added to the environment's reward.
+    """
     reward_service: RewardServiceConfig = RewardServiceConfig()
-    """What becomes of scores that fail, and of replies that were cut off."""
+    """Treatment of failed scores and of truncated replies."""
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
-    """`{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
+    """Training algorithm, `{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
     value_model: ValueModelConfig = ValueModelConfig()
-    """The critic, where the algorithm has one."""
+    """The critic, for algorithms that have one."""
     rollout: RolloutConfig = RolloutConfig()
     diffusion: DiffusionConfig = DiffusionConfig()
-    """What is sampled and in how many steps, in the domains `diffusion`, `pe` and `unified`."""
+    """Sampling of the diffusion model in the domains `diffusion`, `pe` and `unified`."""
     tracks: TracksConfig | None = None
-    """Who rewrites and who draws, in the domain `pe`."""
+    """The rewriting and the drawing model in the domain `pe`."""
     unified: UnifiedConfig | None = None
-    """What is written and drawn by one model, in the domain `unified`."""
+    """The text and the image stage in the domain `unified`."""
     preference: PreferenceConfig = PreferenceConfig()
-    """How pairs are read, in the domain `preference`."""
+    """Reading of pairs in the domain `preference`."""
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     registration: RegistrationConfig = RegistrationConfig()
@@ -145,8 +152,8 @@ class Recipe(Section):
         drawing, devices = self.drawing_devices, self.placement.num_devices
         if drawing >= devices:
             raise ValueError(
-                f"tracks.images.num_devices = {drawing} of placement.num_devices = {devices} leaves none to the "
-                f"language model; use 0 to {devices - 1}"
+                f"tracks.images.num_devices = {drawing} of placement.num_devices = {devices} "
+                f"leaves none to the language model; use 0 to {devices - 1}"
             )
         rewrites = self.training.prompts_per_step * self.rollout.samples_per_prompt
         if drawing and rewrites % drawing:
@@ -170,11 +177,13 @@ class Recipe(Section):
             product = f"prompts_per_step = {units} pairs"
             if not pairs:
                 product = f"prompts_per_step x samples_per_prompt = {units} rows"
-            raise ValueError(f"{product} do not divide into num_updates_per_batch x {name} = {parts} equal parts")
+            raise ValueError(
+                f"{product} do not divide into num_updates_per_batch x {name} = {parts} equal parts"
+            )
         if self.training.prompts_per_step % replicas:
             raise ValueError(
-                f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of {name} = "
-                f"{replicas}, so that siblings stay on one rank"
+                f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of "
+                f"{name} = {replicas}, so that siblings stay on one rank"
             )
         return self
 
@@ -183,9 +192,14 @@ class Recipe(Section):
         if self.data.curriculum is None:
             return self
         if self.data.blend is not None:
-            raise ValueError("data.curriculum draws prompts by their pass rate, data.blend by their source: keep one")
+            raise ValueError(
+                "data.curriculum draws prompts by their pass rate, data.blend by their source: "
+                "keep one"
+            )
         if self.has_pairs:
-            raise ValueError("data.curriculum: pairs of the domain preference have no pass rate; leave it out")
+            raise ValueError(
+                "data.curriculum: pairs of the domain preference have no pass rate; leave it out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -195,16 +209,22 @@ class Recipe(Section):
         if owns_model != bool(self.placement.rollout_devices) and not shares:
             wanted = "1 or more" if owns_model else "0"
             raise ValueError(
-                f"placement.rollout_devices is {self.placement.rollout_devices}; with rollout.engine: "
-                f"{self.rollout.engine} it must be {wanted}"
-                + (", or workers_per_device 2 or more" if self.rollout.engine is EngineKind.VLLM else "")
+                f"placement.rollout_devices is {self.placement.rollout_devices}; with "
+                f"rollout.engine: {self.rollout.engine} it must be {wanted}"
+                + (
+                    ", or workers_per_device 2 or more"
+                    if self.rollout.engine is EngineKind.VLLM
+                    else ""
+                )
             )
         if sync.mode is SyncMode.ADAPTER and self.lora is None:
-            raise ValueError("rollout.sync.mode: adapter sends adapters: set lora, or use mode: full")
+            raise ValueError(
+                "rollout.sync.mode: adapter sends adapters: set lora, or use mode: full"
+            )
         if sync.dtype is not DType.BFLOAT16 and sync.dtype is not self.fsdp.param_dtype:
             raise ValueError(
-                f"rollout.sync.dtype: {sync.dtype} is finer than fsdp.param_dtype: {self.fsdp.param_dtype}, which both "
-                "sides compute in; use bfloat16"
+                f"rollout.sync.dtype: {sync.dtype} is finer than fsdp.param_dtype: "
+                f"{self.fsdp.param_dtype}, which both sides compute in; use bfloat16"
             )
         return self
 
@@ -214,17 +234,18 @@ class Recipe(Section):
             return self
         if not self.placement.rollout_devices:
             raise ValueError(
-                "rollout.steps_ahead: 1 samples while others train: set rollout.engine: dedicated (or vllm) and "
-                "placement.rollout_devices, or steps_ahead: 0"
+                "rollout.steps_ahead: 1 samples while others train: set rollout.engine: "
+                "dedicated (or vllm) and placement.rollout_devices, or steps_ahead: 0"
             )
         if self.training.steps_per_iteration == 1:
             raise ValueError(
-                "rollout.steps_ahead: 1 has no effect with training.steps_per_iteration: 1, since no rollout is "
-                "started ahead of a checkpoint; use 2 or more"
+                "rollout.steps_ahead: 1 has no effect with training.steps_per_iteration: 1, "
+                "since no rollout is started ahead of a checkpoint; use 2 or more"
             )
         if self.rollout.vllm.sleep:
             raise ValueError(
-                "rollout.vllm.sleep: with steps_ahead: 1 the server samples meanwhile; leave out one of them"
+                "rollout.vllm.sleep: with steps_ahead: 1 the server samples meanwhile; leave out "
+                "one of them"
             )
         return self
 
@@ -234,27 +255,37 @@ class Recipe(Section):
             return self
         if not self.domain.traits.with_vllm:
             raise ValueError(
-                f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use in_process or dedicated"
+                f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use "
+                "in_process or dedicated"
             )
         if self.rollout.sync.mode is SyncMode.ADAPTER:
-            raise ValueError("rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use mode: full")
+            raise ValueError(
+                "rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use "
+                "mode: full"
+            )
         shares_gpus = self.placement.device == "cuda" and not self.placement.rollout_devices
         if shares_gpus and self.rollout.sync.transport is SyncTransport.BROADCAST:
             raise ValueError(
-                "rollout.sync.transport: broadcast: NCCL knows each GPU once, and rollout_devices: 0 puts trainer and "
-                "vLLM on the same; use object_store"
+                "rollout.sync.transport: broadcast: NCCL knows each GPU once, and "
+                "rollout_devices: 0 puts trainer and vLLM on the same; use object_store"
             )
         if self.rollout.vllm.sleep and self.placement.device != "cuda":
-            raise ValueError("rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: cpu")
+            raise ValueError(
+                "rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: "
+                "cpu"
+            )
         return self
 
     @model_validator(mode="after")
     def _pairs_are_not_sampled(self) -> "Recipe":
         if self.has_pairs and self.rollout != RolloutConfig():
-            raise ValueError("rollout: nothing is sampled in the domain preference; leave the block out")
+            raise ValueError(
+                "rollout: nothing is sampled in the domain preference; leave the block out"
+            )
         if self.has_pairs and self.data.map is not None:
             raise ValueError(
-                "data.map: not for pairs; rl-train data convert ROWS PAIRS.jsonl --to preference --map ... writes them"
+                "data.map: not for pairs; write them with rl-train data convert ROWS PAIRS.jsonl "
+                "--to preference --map ..."
             )
         return self
 
@@ -262,7 +293,11 @@ class Recipe(Section):
     def _tracks_are_those_of_the_domain(self) -> "Recipe":
         for name, block in (("tracks", self.tracks), ("unified", self.unified)):
             if (self.domain.traits.block == name) is (block is None):
-                needed = f"needs the block {name}" if block is None else f"has no {name}; leave the block out"
+                needed = (
+                    f"needs the block {name}"
+                    if block is None
+                    else f"has no {name}; leave the block out"
+                )
                 raise ValueError(f"{name}: the domain {self.domain} {needed}")
         if self.tracks is None and self.unified is None:
             return self
@@ -275,7 +310,9 @@ class Recipe(Section):
         ):
             if value != fitting:
                 said = "leave it out" if fitting is None else f"set {fitting}"
-                raise ValueError(f"{name}: not in the domain {self.domain}, which writes and draws; {said}")
+                raise ValueError(
+                    f"{name}: not in the domain {self.domain}, which writes and draws; {said}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -288,8 +325,15 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _champion_is_a_whole_model(self) -> "Recipe":
-        if self.retraining.start is Start.CHAMPION and self.lora and self.lora.export is ExportKind.ADAPTER:
-            raise ValueError("retraining.start: champion needs whole models to start from: set lora.export: merged")
+        if (
+            self.retraining.start is Start.CHAMPION
+            and self.lora
+            and self.lora.export is ExportKind.ADAPTER
+        ):
+            raise ValueError(
+                "retraining.start: champion needs whole models to start from: set lora.export: "
+                "merged"
+            )
         return self
 
     @model_validator(mode="after")
@@ -299,46 +343,59 @@ class Recipe(Section):
             known = ("eval/accuracy", "eval/mean_reward")
             if not self.domain.traits.has_scores and metric not in known:
                 raise ValueError(
-                    f"training.best_metric {metric!r}: evaluations give eval/accuracy and eval/mean_reward"
+                    f"training.best_metric {metric!r}: evaluations give eval/accuracy and "
+                    "eval/mean_reward"
                 )
             if self.training.keep_best and not self.evaluation.eval_every:
-                raise ValueError(f"training.best_metric {metric!r} needs evaluation.eval_every of 1 or more")
+                raise ValueError(
+                    f"training.best_metric {metric!r} needs evaluation.eval_every of 1 or more"
+                )
         return self
 
     @property
     def ema(self) -> EmaLoraConfig | EmaFullConfig | None:
-        """The moving average, of either kind."""
+        """The moving average of the weights, of either kind, or None."""
         return self.ema_lora or self.ema_full
 
     @property
     def images(self) -> "Recipe":
-        """The job of what draws, by itself: this recipe, or that of the track or stage `images`."""
+        """The recipe of the drawing model alone: this recipe, or that of the track or stage
+        `images`."""
         if self.tracks is not None:
             track, kept = self.tracks.images, ("model", "lora", "fsdp", "optimizer", "scheduler")
             job = self._painting(track.samples_per_rewrite, track.micro_batch_size, track.algorithm)
             if track.num_devices:
-                job["placement"] = job["placement"].model_copy(update={"num_devices": track.num_devices})
+                job["placement"] = job["placement"].model_copy(
+                    update={"num_devices": track.num_devices}
+                )
             return self.model_copy(update={name: getattr(track, name) for name in kept} | job)
         if self.unified is not None:
             stage = self.unified.images
             return self.model_copy(
-                update=self._painting(stage.samples_per_plan, stage.micro_batch_size, stage.algorithm)
+                update=self._painting(
+                    stage.samples_per_plan, stage.micro_batch_size, stage.algorithm
+                )
             )
         return self
 
     @property
     def writing(self) -> "Recipe":
-        """The job of what writes, by itself: this recipe, on the devices that the track `images` leaves it."""
+        """The recipe of the writing model alone: this recipe, on the devices that the track
+        `images` leaves to it."""
         left = self.placement.num_devices - self.drawing_devices
-        return self.model_copy(update={"placement": self.placement.model_copy(update={"num_devices": left})})
+        return self.model_copy(
+            update={"placement": self.placement.model_copy(update={"num_devices": left})}
+        )
 
     @property
     def drawing_devices(self) -> int:
-        """Devices that the track `images` has to itself."""
+        """Number of devices reserved for the track `images`."""
         return self.tracks.images.num_devices if self.tracks else 0
 
-    def _painting(self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]) -> dict[str, Any]:
-        """What the job of a track `images` has of its own, whoever draws."""
+    def _painting(
+        self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the fields that the recipe of a track or stage `images` overrides."""
         return {
             "domain": Domain.DIFFUSION,
             "tracks": None,
@@ -350,22 +407,23 @@ class Recipe(Section):
 
     @property
     def draws(self) -> bool:
-        """Whether rows are prompts of pictures or videos."""
+        """True if rows are prompts for images or videos."""
         return self.domain.traits.rows is SchemaName.MEDIA
 
     @property
     def has_pairs(self) -> bool:
-        """Whether rows hold a better and a worse answer each."""
+        """True if each row holds a better and a worse answer."""
         return self.domain.traits.rows is SchemaName.PREFERENCE
 
     @property
     def rows_per_prompt(self) -> int:
-        """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a pair."""
+        """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a
+        pair."""
         return 2 if self.has_pairs else self.rollout.samples_per_prompt
 
     @property
     def updates_per_step(self) -> int:
-        """Optimiser steps that one turn of the loop takes."""
+        """Number of optimizer steps in one training step."""
         return self.training.num_updates_per_batch * self.training.num_epochs
 
     @property
@@ -373,6 +431,7 @@ class Recipe(Section):
         return self.registration.model_name or f"rl-train-{self.name}"
 
     def evaluates_after(self, iteration: int) -> bool:
-        """Whether an evaluation follows this iteration; the last one has its own."""
+        """Return True if an evaluation follows this iteration; the last iteration has its own
+        evaluation."""
         every = self.evaluation.eval_every
         return bool(every) and iteration % every == 0 and iteration < self.training.num_iterations

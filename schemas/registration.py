@@ -1,4 +1,4 @@
-"""What becomes of a trained model, and what a scheduled retraining starts from."""
+"""Registration of a trained model, and the initial weights of a scheduled retraining."""
 
 from enum import StrEnum
 
@@ -8,59 +8,70 @@ from schemas.section import Section
 
 
 class Start(StrEnum):
-    """The weights a retraining begins with."""
+    """Initial weights of a retraining."""
 
     BASE = "base"
-    """Those of `model.path`: every training is from scratch, on all the data."""
+    """The weights at `model.path`: every training starts from scratch, on all the data."""
     CHAMPION = "champion"
-    """Those of the present champion, where there is one; needs an export that is a whole model."""
+    """The weights of the current champion, if there is one; needs an export that is a whole
+    model."""
 
 
 class GuardConfig(Section):
-    """How much worse a new model may be in a score that does not decide. Give one of the two."""
+    """Limit on how much worse a new model may be in a score that does not decide. Set one of the
+    two fields."""
 
     max_drop: float | None = Field(default=None, ge=0)
-    """For scores that should be high: the mean may fall by no more than this."""
+    """For scores where high is good: largest allowed fall of the mean."""
     max_rise: float | None = Field(default=None, ge=0)
-    """For scores that should be low: the mean may rise by no more than this."""
+    """For scores where low is good: largest allowed rise of the mean."""
 
     @model_validator(mode="after")
     def _one_direction(self) -> "GuardConfig":
         if (self.max_drop is None) == (self.max_rise is None):
-            raise ValueError("give max_drop (the score should be high) or max_rise (it should be low), and only one")
+            raise ValueError(
+                "give max_drop (the score should be high) or max_rise (it should be low), and "
+                "only one"
+            )
         return self
 
 
 class RegistrationConfig(Section):
-    """What becomes of the trained model."""
+    """Registration of the trained model, and conditions for its promotion to champion."""
 
     model_name: str | None = None
     """Name in the MLflow model registry; unset means `rl-train-<recipe name>`."""
     score: str = "accuracy"
-    """What the champion is chosen by: `accuracy`, `mean_reward`, or another score of the domain's evaluation."""
+    """Score that decides on the champion: `accuracy`, `mean_reward`, or another score of the
+    domain's evaluation."""
     margin: float = Field(default=0.0, ge=0)
-    """The champion alias moves only when the score exceeds the incumbent's by more than this."""
+    """Margin by which the score must exceed the incumbent's before the champion alias moves."""
     confidence: float = Field(default=0.5, ge=0, lt=1)
-    """And only when a paired bootstrap over the held-out rows is this sure of it; 0.5 is more likely than not."""
+    """Confidence that a paired bootstrap over the held-out rows must have in the improvement; 0.5
+    means more likely than not."""
     guards: dict[str, GuardConfig] = Field(default_factory=dict)
-    """And only when none of these scores got worse than allowed, such as `truncated_share: {max_rise: 0.02}`."""
+    """Scores that must not get worse than allowed, for example `truncated_share: {max_rise:
+    0.02}`."""
     approval: bool = False
-    """And only when a person agrees, in a form of the Prefect UI; a run without a server leaves it to `promote`."""
+    """Ask a person in a form of the Prefect UI before the champion alias moves; a run without a
+    server leaves this to `promote`."""
 
 
 class RetrainingConfig(Section):
-    """What a scheduled or triggered run does, beside what every run does."""
+    """Additional settings of scheduled and triggered runs."""
 
     start: Start = Start.BASE
-    """The weights it begins with."""
+    """Initial weights of a retraining."""
 
 
 class Retrain(StrEnum):
-    """What a run does about what was trained before."""
+    """Treatment of earlier runs with the same recipe and data."""
 
     CONTINUE = "continue"
-    """Go on with what the same recipe and data had reached; a run by hand does this, unless told otherwise."""
+    """Continue from where a run of the same recipe and data ended; the default of runs started by
+    hand."""
     WHEN_NEW = "when-new"
-    """End at once unless data, code or recipe are new since the newest version; what schedules and triggers do."""
+    """End at once unless data, code or recipe changed since the newest version; the default of
+    schedules and triggers."""
     ALWAYS = "always"
-    """Train again, whether anything is new or not."""
+    """Train again, even if nothing changed."""

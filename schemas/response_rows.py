@@ -1,7 +1,9 @@
-"""Text-RL response rows: `responses_create_params` with its `input`, and everything the row came with, kept as it is.
+"""Text-RL response rows: `responses_create_params` with its `input`; all other columns are kept
+unchanged.
 
-`input` is a list of chat messages (roles system, developer, user, assistant; content a text or a list of parts) or one
-text; items that are no messages (function calls and their outputs) are kept and not looked into.
+`input` is a list of chat messages (roles system, developer, user, assistant; content a text or a
+list of parts) or one text; items other than messages (function calls and their outputs) are kept
+and not validated.
 """
 
 from collections.abc import Mapping
@@ -16,12 +18,14 @@ _MESSAGES = "a text, or a list of messages with role and content"
 
 
 def response_contract() -> RowContract:
-    """The contract of response rows."""
-    return RowContract(SchemaName.RESPONSE, lambda row: {PARAMS: get(row, PARAMS)}, {PARAMS: params_problems})
+    """Return the contract of response rows."""
+    return RowContract(
+        SchemaName.RESPONSE, lambda row: {PARAMS: get(row, PARAMS)}, {PARAMS: params_problems}
+    )
 
 
 def params_problems(value: Any) -> list[Problem]:
-    """Everything wrong with a row's `responses_create_params`."""
+    """Return every problem of a row's `responses_create_params`."""
     if value is None:
         return [Problem(PARAMS, "missing", value, f"an object with input ({_MESSAGES})")]
     if not isinstance(value, Mapping):
@@ -36,12 +40,16 @@ def params_problems(value: Any) -> list[Problem]:
         return [Problem(f"{PARAMS}.input", "not a list of messages", given, _MESSAGES)]
     problems = [problem for i, item in enumerate(items) for problem in _item_problems(i, item)]
     if not any(item.get("role") == "user" for item in items):
-        problems.append(Problem(f"{PARAMS}.input", "no user message", given, "at least one message with role 'user'"))
+        problems.append(
+            Problem(
+                f"{PARAMS}.input", "no user message", given, "at least one message with role 'user'"
+            )
+        )
     return problems
 
 
 def input_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a valid row; a text is one user message."""
+    """Return the messages of a valid row; an input that is a text becomes one user message."""
     given = row[PARAMS]["input"]
     return [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given) or []
 
@@ -52,9 +60,17 @@ def _item_problems(index: int, item: Mapping[str, Any]) -> list[Problem]:
         return []
     problems = []
     if item.get("role") not in ROLES:
-        problems.append(Problem(f"{where}.role", "unknown role", item.get("role"), ", ".join(ROLES)))
+        problems.append(
+            Problem(f"{where}.role", "unknown role", item.get("role"), ", ".join(ROLES))
+        )
     content = item.get("content")
     parts = as_list(content)
-    if not isinstance(content, str) and not (parts and all(isinstance(part, Mapping) for part in parts)):
-        problems.append(Problem(f"{where}.content", "content is not a text or parts", content, "a text or parts"))
+    if not isinstance(content, str) and not (
+        parts and all(isinstance(part, Mapping) for part in parts)
+    ):
+        problems.append(
+            Problem(
+                f"{where}.content", "content is not a text or parts", content, "a text or parts"
+            )
+        )
     return problems

@@ -1,4 +1,4 @@
-"""The recipe's `reward_service` block: what becomes of scores that fail, and of replies that were cut off."""
+"""The recipe's `reward_service` block: treatment of failed scores and of truncated replies."""
 
 from enum import StrEnum
 
@@ -9,37 +9,40 @@ from schemas.section import Section
 
 
 class FailurePolicy(StrEnum):
-    """What becomes of a row that a scorer could not score, after all tries. It is never scored 0."""
+    """Treatment of a row that a scorer failed to score after all tries. Such a row never gets the
+    score 0."""
 
     DROP = "drop"
-    """The row takes no part in the step; it is counted."""
+    """Leave the row out of the step, and count it."""
     FAIL = "fail"
-    """The step fails, with the reasons; the flow may try it again."""
+    """Fail the step, with the reasons; the flow may retry it."""
 
 
 class Truncation(StrEnum):
-    """What the reward of a reply that a length limit cut off becomes."""
+    """Reward of a reply that a length limit truncated."""
 
     KEEP = "keep"
-    """As it is: the verdict on what was said."""
+    """Keep the reward."""
     ZERO = "zero"
-    """0, whatever was said."""
+    """Set the reward to 0."""
     SOFT = "soft"
-    """Less by a penalty that sets in before the limit and is whole at it (DAPO, arXiv 2503.14476 eq. 13)."""
+    """Subtract a penalty that starts before the limit and is full at the limit (DAPO, arXiv
+    2503.14476 eq. 13)."""
 
 
 class RewardServiceConfig(Section):
-    """How rewards are gathered and shaped."""
+    """Collection and shaping of rewards."""
 
     on_failure: FailurePolicy = FailurePolicy.DROP
-    """What becomes of rows without a score."""
+    """Treatment of rows without a score."""
     max_tries: int = Field(default=3, ge=1)
-    """How often a scorer is asked about a sample."""
+    """Number of times that a scorer is called for a sample before it counts as failed."""
     backoff_s: Seconds = Field(default=0.5, ge=0)
-    """Pause before the second try; each further one is twice as long."""
+    """Seconds to wait before the second try; each further pause is twice as long."""
     truncated: Truncation = Truncation.KEEP
-    """What becomes of the reward of cut-off replies."""
+    """Reward of truncated replies."""
     overlong_buffer: int = Field(default=64, ge=1)
-    """With `soft`: the penalty sets in this many tokens before `rollout.max_new_tokens`."""
+    """With `truncated: soft`: tokens before `rollout.max_new_tokens` at which the penalty
+    starts."""
     overlong_penalty: float = Field(default=1.0, ge=0)
-    """With `soft`: the whole penalty."""
+    """With `truncated: soft`: the full penalty."""

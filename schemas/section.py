@@ -1,4 +1,4 @@
-"""What every section of a recipe is made of."""
+"""Base class of the recipe's sections."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,19 +10,24 @@ from schemas.numbers import LARGEST, beyond_all_settings, has_boolean_for_number
 
 
 class Section(BaseModel):
-    """Base of every recipe section and every plug-in's `Config`: unknown keys refused, immutable, documented by the
-    string under each field. A number is a finite number: no boolean, no infinity, nothing beyond `LARGEST`."""
+    """Base of every recipe section and every plug-in's `Config`: unknown keys are refused, values
+    are immutable, and the string under each field documents it. A number must be finite: no
+    boolean, no infinity, nothing beyond `LARGEST`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     former_keys: ClassVar[Mapping[str, str]] = {}
-    """Keys that were renamed, and what to write instead."""
+    """Renamed keys, and the sentence that says what to write instead."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _booleans_are_no_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         if has_boolean_for_number(_annotation(cls, info), value):
-            raise ValueError("must be a number, not true or false (YAML reads yes, no, on and off as these)")
+            raise ValueError(
+                "must be a number, not true or false (YAML reads yes, no, on and off as these)"
+            )
         return value
 
     @field_validator("*", mode="after")
@@ -41,6 +46,6 @@ class DType(StrEnum):
     """A number format of weights, computation or communication."""
 
     BFLOAT16 = "bfloat16"
-    """Half the memory and traffic, 8 bits of precision."""
+    """16-bit floats: half the memory and traffic, 8 bits of precision."""
     FLOAT32 = "float32"
-    """Exact comparisons between runs and rank counts."""
+    """32-bit floats, for exact comparisons between runs and rank counts."""

@@ -1,7 +1,9 @@
-"""The recipe's `tracks` block, of domains whose rollout is a tree: prompts, rewrites of them, pictures of those.
+"""The recipe's `tracks` block, for domains whose rollout is a tree: prompts, rewrites of prompts,
+images of rewrites.
 
-The recipe's own `model`, `lora`, `fsdp`, `optimizer`, `scheduler`, `algorithm` and `rollout` are those of the track
-`text`; the track `images` brings its own, and is sampled as the recipe's block `diffusion` says.
+The recipe's own `model`, `lora`, `fsdp`, `optimizer`, `scheduler`, `algorithm` and `rollout` belong
+to the track `text`; the track `images` has its own, and is sampled as the recipe's block
+`diffusion` says.
 """
 
 from enum import StrEnum
@@ -13,36 +15,36 @@ from schemas.policy import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfi
 from schemas.section import Section
 
 IMAGES_FOLDER = "images"
-"""Where the folder of an exported prompt enhancer holds its diffusion model, if that was trained."""
+"""Subfolder of an exported prompt enhancer that holds its diffusion model, if that was trained."""
 
 
 class Propagation(StrEnum):
-    """What a row earns by its children."""
+    """Reward of a row, computed from its children."""
 
     MEAN = "mean"
-    """Their mean reward: what it may expect."""
+    """Mean reward of the children."""
     MAX = "max"
-    """The best one's reward: what it makes possible."""
+    """Reward of the best child."""
 
 
 class Rewrite(Section):
-    """An example that the language model is shown."""
+    """An example rewrite that is shown to the language model."""
 
     prompt: str
-    """What somebody asks."""
+    """Prompt of the example."""
     rewrite: str
-    """What should be drawn for it."""
+    """Rewrite of the example's prompt."""
 
 
 class Asking(Section):
-    """How a language model is asked to write for a prompt."""
+    """Chat messages with which a language model is asked to write for a prompt."""
 
     system: str = ""
-    """What it is told first; empty says nothing."""
+    """System message; empty sends none."""
     examples: list[Rewrite] = Field(default_factory=list)
-    """Turns before the prompt's own (few-shot)."""
+    """Few-shot examples, as turns before the prompt."""
     template: str = "{prompt}"
-    """What it is asked, in the examples too."""
+    """Template of the user message, for the prompt and the examples."""
 
     @field_validator("template")
     @classmethod
@@ -54,34 +56,35 @@ class TextTrack(Asking):
     """The language model that rewrites prompts."""
 
     train: bool = True
-    """Whether it learns."""
+    """Train the language model."""
 
 
 class ImagesTrack(Section):
     """The diffusion model that draws the rewrites."""
 
     train: bool = False
-    """Whether it learns."""
+    """Train the diffusion model."""
     model: ModelConfig
-    """Its starting weights, a diffusers pipeline."""
+    """Initial weights, a diffusers pipeline."""
     template: str = "{rewrite}"
-    """The prompt it is given, made of the rewrite."""
+    """Template of the diffusion model's prompt, filled with the rewrite."""
     samples_per_rewrite: int = Field(default=2, ge=1)
-    """Pictures of each rewrite."""
+    """Number of images per rewrite."""
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "flow_grpo"})
-    """What trains it; a policy gradient on denoising steps."""
+    """Algorithm of the diffusion model; a policy gradient on denoising steps."""
     lora: LoraConfig | None = None
-    """Its adapters; unset trains every parameter."""
+    """Adapters of the diffusion model; unset trains every parameter."""
     fsdp: FSDPConfig = FSDPConfig()
-    """How it is wrapped."""
+    """FSDP2 wrapping of the diffusion model."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Its optimiser."""
+    """Optimizer of the diffusion model."""
     scheduler: LrSchedulerConfig = LrSchedulerConfig()
-    """Its learning rate over optimiser steps."""
+    """Learning-rate schedule over optimizer steps."""
     micro_batch_size: int = Field(default=8, ge=1)
-    """Pictures that run forward together in training."""
+    """Images that share a forward pass in training."""
     num_devices: int = Field(default=0, ge=0)
-    """Those of `placement.num_devices` that it has to itself; with 0 both models share them all."""
+    """Devices out of `placement.num_devices` that are reserved for the diffusion model; with 0 both
+    models share all devices."""
 
     @field_validator("template")
     @classmethod
@@ -93,11 +96,11 @@ class TracksConfig(Section):
     """The prompt enhancer's two tracks."""
 
     text: TextTrack = TextTrack()
-    """Prompts become rewrites."""
+    """The language model that rewrites prompts."""
     images: ImagesTrack
-    """Rewrites become pictures."""
+    """The diffusion model that draws the rewrites."""
     propagation: Propagation = Propagation.MEAN
-    """What a rewrite earns by its pictures."""
+    """Reward of a rewrite, computed from the rewards of its images."""
 
     @model_validator(mode="after")
     def _something_learns(self) -> "TracksConfig":
@@ -105,8 +108,8 @@ class TracksConfig(Section):
             raise ValueError("no track is trained: set text.train or images.train to true")
         if self.images.train and self.images.samples_per_rewrite < 2:
             raise ValueError(
-                "images.samples_per_rewrite is 1: a picture is compared with its siblings; set 2 or more, or "
-                "images.train: false"
+                "images.samples_per_rewrite is 1: a picture is compared with its siblings; set 2 "
+                "or more, or images.train: false"
             )
         return self
 

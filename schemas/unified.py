@@ -1,7 +1,9 @@
-"""The recipe's `unified` block: one model that writes a plan and draws it, and what each stage counts for in a step.
+"""The recipe's `unified` block: one model that writes a plan and draws it, and the loss weight of
+each stage.
 
-The recipe's own `model`, `lora`, `fsdp`, `optimizer` and `scheduler` are those of the whole model, its `algorithm` and
-`rollout` those of the stage `text`; the stage `images` is sampled as the recipe's block `diffusion` says.
+The recipe's own `model`, `lora`, `fsdp`, `optimizer` and `scheduler` belong to the whole model, its
+`algorithm` and `rollout` to the stage `text`; the stage `images` is sampled as the recipe's block
+`diffusion` says.
 """
 
 from enum import StrEnum
@@ -14,47 +16,50 @@ from schemas.tracks import Asking, Propagation
 
 
 class Compared(StrEnum):
-    """Which pictures a picture's advantage is relative to."""
+    """Group of images that an image's advantage is relative to."""
 
     PLAN = "plan"
-    """Those of the same plan: how well it was drawn."""
+    """Images of the same plan: measures how well the plan was drawn."""
     PROMPT = "prompt"
-    """Those of the same prompt, whatever was planned; with it, one picture of each plan is enough."""
+    """Images of the same prompt, over all its plans; one image per plan is then enough."""
 
 
 class TextStage(Asking):
-    """The tokens of the plan."""
+    """The text stage, which writes the tokens of the plan."""
 
     weight: float = Field(default=1.0, ge=0)
-    """Factor of their loss in a step; 0 leaves them out: plans are sampled and scored only."""
+    """Factor of the text loss in a step; with 0, plans are sampled and scored but do not train."""
     max_grad_norm: float | None = Field(default=None, gt=0)
-    """The stage's own gradient is clipped to this norm before it is added; unset leaves it to `training`."""
+    """Norm to which the stage's own gradient is clipped before it is added; unset leaves clipping
+    to `training`."""
 
     @property
     def train(self) -> bool:
-        """Whether it has a part in the loss."""
+        """True if the stage contributes to the loss."""
         return self.weight > 0
 
 
 class ImagesStage(Section):
-    """The denoising steps of the picture."""
+    """The image stage, which denoises the image."""
 
     weight: float = Field(default=1.0, ge=0)
-    """Factor of their loss in a step; 0 leaves them out: pictures are sampled and scored only."""
+    """Factor of the image loss in a step; with 0, images are sampled and scored but do not
+    train."""
     max_grad_norm: float | None = Field(default=None, gt=0)
-    """The stage's own gradient is clipped to this norm before it is added; unset leaves it to `training`."""
+    """Norm to which the stage's own gradient is clipped before it is added; unset leaves clipping
+    to `training`."""
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "flow_grpo"})
-    """What trains them; a policy gradient on denoising steps."""
+    """Algorithm of the image stage; a policy gradient on denoising steps."""
     samples_per_plan: int = Field(default=2, ge=1)
-    """Pictures of each plan."""
+    """Number of images per plan."""
     compared: Compared = Compared.PLAN
-    """Which pictures a picture's advantage is relative to."""
+    """Group of images that an image's advantage is relative to."""
     micro_batch_size: int = Field(default=8, ge=1)
-    """Pictures that run forward together in training."""
+    """Images that share a forward pass in training."""
 
     @property
     def train(self) -> bool:
-        """Whether it has a part in the loss."""
+        """True if the stage contributes to the loss."""
         return self.weight > 0
 
 
@@ -62,19 +67,23 @@ class UnifiedConfig(Section):
     """The two stages of a unified model."""
 
     text: TextStage = TextStage()
-    """Prompts become plans."""
+    """The stage that turns prompts into plans."""
     images: ImagesStage = ImagesStage()
-    """Plans become pictures."""
+    """The stage that turns plans into images."""
     propagation: Propagation = Propagation.MEAN
-    """What a plan earns by its pictures."""
+    """Reward of a plan, computed from the rewards of its images."""
 
     @model_validator(mode="after")
     def _something_learns(self) -> "UnifiedConfig":
         if not (self.text.train or self.images.train):
             raise ValueError("no stage is trained: set text.weight or images.weight above 0")
-        if self.images.train and self.images.compared is Compared.PLAN and self.images.samples_per_plan < 2:
+        if (
+            self.images.train
+            and self.images.compared is Compared.PLAN
+            and self.images.samples_per_plan < 2
+        ):
             raise ValueError(
-                "images.samples_per_plan is 1, so that a picture has none of its plan to be compared with; set 2 or "
-                "more, or images.compared: prompt"
+                "images.samples_per_plan is 1, so that a picture has none of its plan to be "
+                "compared with; set 2 or more, or images.compared: prompt"
             )
         return self

@@ -1,4 +1,5 @@
-"""SkyRL's import paths for what lives in `rl_core.envs`, so that environments written for SkyRL import unchanged."""
+"""SkyRL's import paths for the classes of `rl_core.envs`, so that environments written for SkyRL
+import unchanged."""
 
 from rl_core.envs import make, register
 

@@ -1,4 +1,5 @@
-"""evaluate: one greedy answer to every held-out row, with the same rows and settings each time."""
+"""The task evaluate: one greedy answer to every held-out row, with the same rows and settings each
+time."""
 
 from typing import Any
 
@@ -36,17 +37,24 @@ def _run_name() -> str:
     retry_condition_fn=worth_retrying,
 )
 def evaluate(
-    plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | None = None, *, exported: bool = False
+    plan: RunPlan,
+    label: str,
+    iteration: int,
+    baseline: EvalReceipt | None = None,
+    *,
+    exported: bool = False,
 ) -> EvalReceipt:
-    """Score the weights after `iteration` (0: before training), beside `baseline` when it is given.
+    """Score the weights after `iteration` (0: before training), next to `baseline` when it is
+    given.
 
-    Args: exported: those of the exported folder, read back.
+    Args: exported: score the weights of the exported folder, read back.
     """
     session = session_for(plan)
     with logged_notes():
         receipt = session.evaluate(label, iteration, exported=exported)
     announce(ProgressEvent("done", receipt=receipt))
-    # Before the training rather than after it: a score that is not measured cannot choose the champion.
+    # Before the training rather than after it: a score that is not measured cannot choose the
+    # champion.
     check_scores(read_samples(receipt.samples_path), session.recipe.registration)
     show_scores([receipt] if baseline is None else [baseline, receipt])
     if baseline is not None:
@@ -70,7 +78,8 @@ def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> No
 
 
 def show_scores(receipts: list[EvalReceipt]) -> None:
-    """Publish what evaluations came to, a row each, and the change from the first to the last."""
+    """Publish the scores of evaluations, one row each, and the change from the first to the
+    last."""
     table: list[dict[str, Any]] = [
         {
             "which": receipt.label,
@@ -86,14 +95,17 @@ def show_scores(receipts: list[EvalReceipt]) -> None:
     ]
     summary = f"{receipts[0].num_rows} held-out rows"
     if len(receipts) > 1:
-        rewards = [[row["reward"] for row in read_samples(one.samples_path)] for one in (receipts[0], receipts[-1])]
+        rewards = [
+            [row["reward"] for row in read_samples(one.samples_path)]
+            for one in (receipts[0], receipts[-1])
+        ]
         change, low, high = paired_change(rewards[0], rewards[1])
         summary += f"; mean reward changed by {change:+.3f} ({low:+.3f} to {high:+.3f})"
     artifacts.table("evaluation", table, summary)
 
 
 def compare(before: EvalReceipt, after: EvalReceipt) -> None:
-    """Publish the same questions answered before and after."""
+    """Publish the answers to the same questions before and after training."""
     rows_before, rows_after = read_samples(before.samples_path), read_samples(after.samples_path)
     samples = [
         {

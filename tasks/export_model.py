@@ -1,4 +1,5 @@
-"""export-model: the trained model as a folder that anybody loads, compared with the policy that was trained."""
+"""The task export-model: write the trained model as a folder in a standard format, and compare it
+with the trained policy."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -18,7 +19,10 @@ from tasks.retrying import worth_retrying
     retry_condition_fn=worth_retrying,
 )
 def export_model(plan: RunPlan) -> ExportReceipt:
-    """Write the final weights, once. Raises: ExportMismatch when what was written is another policy."""
+    """Write the final weights, once.
+
+    Raises: ExportMismatch when the written folder computes another policy.
+    """
     session = session_for(plan)
     done = session.folder.receipt("export-model", ExportReceipt)
     if done is not None:

@@ -1,4 +1,5 @@
-"""judge-model: challenger and incumbent on the same held-out rows, and whether the gate lets the new version pass."""
+"""The task judge-model: compare challenger and incumbent on the same held-out rows, and decide if
+the new version passes the gate."""
 
 from typing import Any
 
@@ -17,7 +18,7 @@ from tasks import artifacts
 
 @task(name="judge-model", cache_policy=NO_CACHE)
 def judge_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> GateReceipt:
-    """Compare the trained model with the champion, or with the baseline where there is none."""
+    """Compare the trained model with the champion, or with the baseline if there is no champion."""
     session = session_for(plan)
     done = session.folder.receipt("judge-model", GateReceipt)
     if done is not None:
@@ -32,12 +33,14 @@ def judge_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> Gat
         gate = judge(Judged("this version", read_samples(final.samples_path)), incumbent, settings)
     session.folder.save_receipt("judge-model", gate)
     session.tracking.log_text(gate.model_dump_json(indent=2), "receipts/gate.json")
-    artifacts.table("comparison", comparison_rows(gate), f"Against {gate.compared_with}: {gate.reason}")
+    artifacts.table(
+        "comparison", comparison_rows(gate), f"Against {gate.compared_with}: {gate.reason}"
+    )
     return gate
 
 
 def comparison_rows(gate: GateReceipt) -> list[dict[str, Any]]:
-    """A row per compared score."""
+    """Return one table row per compared score."""
     scores = [gate.decided_by, *gate.guards] if gate.decided_by else gate.guards
     return [
         {

@@ -1,4 +1,5 @@
-"""look-for-news: what is new since the newest version, so that a schedule does not train the same model again."""
+"""The task look-for-news: find what changed since the newest version, so that a schedule does not
+train the same model again."""
 
 from typing import Any
 
@@ -17,6 +18,10 @@ from tasks import artifacts
 def look_for_news(recipe: dict[str, Any], cache: CacheReceipt, retrain: Retrain) -> News:
     """Compare data, code and recipe with those of the newest registered version."""
     news = retraining.look_for_news(Recipe.model_validate(recipe), cache, retrain, Home.default())
-    begins = f"Training starts from `{news.start_from or recipe['model']['path']}`." if news.train else "Nothing to do."
+    begins = (
+        f"Training starts from `{news.start_from or recipe['model']['path']}`."
+        if news.train
+        else "Nothing to do."
+    )
     artifacts.markdown("news", f"**{news.reason}**. {begins}", "Whether there is anything to learn")
     return news

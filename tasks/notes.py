@@ -1,4 +1,4 @@
-"""What a person should know of a run, from where it is noticed into the log of the task run."""
+"""Notes about a run, passed from where they are noticed to the log of the task run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_core.trainers.progress import ProgressEvent, listeners
 
 @contextmanager
 def logged_notes() -> Iterator[None]:
-    """For the block, every note that is announced becomes a warning in the log."""
+    """Log every note that is announced inside the block as a warning."""
     logger: Any
     try:
         logger = get_run_logger()

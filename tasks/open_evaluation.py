@@ -1,4 +1,5 @@
-"""open-evaluation: a folder and an MLflow run for one evaluation, linked with this flow run."""
+"""The task open-evaluation: create a folder and an MLflow run for one evaluation, linked with this
+flow run."""
 
 from typing import Any
 
@@ -15,9 +16,14 @@ from tasks.flow_links import flow_run_tags
 
 @task(name="open-evaluation", cache_policy=NO_CACHE)
 def open_evaluation(recipe: dict[str, Any], cache: CacheReceipt, model: str) -> RunPlan:
-    """Args: model: as `find_candidate` takes it. Raises: StorageError, ModelError."""
+    """Create the folder and the MLflow run of an evaluation of `model`.
+
+    Args: model: as `find_candidate` takes it. Raises: StorageError, ModelError.
+    """
     home = Home.default()
     candidate = evaluation.find_candidate(model, home)
-    plan = evaluation.open_evaluation(Recipe.model_validate(recipe), cache, candidate, home, flow_run_tags())
+    plan = evaluation.open_evaluation(
+        Recipe.model_validate(recipe), cache, candidate, home, flow_run_tags()
+    )
     artifacts.link("mlflow-run", plan.mlflow_url, "MLflow run", f"MLflow run {plan.mlflow_run_id}")
     return plan

@@ -1,4 +1,5 @@
-"""open-run: the run's folder and MLflow run, linked with this flow run; the same key continues the same run."""
+"""The task open-run: open the run's folder and MLflow run, linked with this flow run; the same key
+continues the same run."""
 
 from typing import Any
 
@@ -16,11 +17,15 @@ from tasks.flow_links import flow_run_tags
 
 @task(name="open-run", cache_policy=NO_CACHE)
 def open_run(
-    recipe: dict[str, Any], report: ValidationReport, cache: CacheReceipt, fresh: bool, start_from: str | None = None
+    recipe: dict[str, Any],
+    report: ValidationReport,
+    cache: CacheReceipt,
+    fresh: bool,
+    start_from: str | None = None,
 ) -> RunPlan:
     """Open or continue the run of this recipe and data.
 
-    Args: fresh: start it anew. start_from: a folder of weights instead of the recipe's.
+    Args: fresh: start the run over. start_from: a folder of weights instead of the recipe's.
     """
     written = Recipe.model_validate(recipe)
     plan = run_plan.open_run(

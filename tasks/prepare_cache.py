@@ -1,4 +1,5 @@
-"""prepare-cache: validated rows into a content-addressed folder; unchanged inputs are a hit."""
+"""The task prepare-cache: write validated rows to a content-addressed folder; unchanged inputs are
+a cache hit."""
 
 from typing import Any
 
@@ -24,10 +25,11 @@ from schemas.recipe import Recipe
 from tasks import artifacts
 
 
-# The run hash over file contents decides about reuse; Prefect's own cache sees only the recipe's text.
+# The run hash over file contents decides about reuse; Prefect's own cache sees only the recipe's
+# text.
 @task(name="prepare-cache", cache_policy=NO_CACHE)
 def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheReceipt:
-    """Publish train.parquet and eval.parquet of what the recipe names. Raises: DataError, ModelError."""
+    """Publish train.parquet and eval.parquet of a recipe's data. Raises: DataError, ModelError."""
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     if settings.has_pairs:
@@ -42,7 +44,7 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
 
 
 def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
-    """Tokenised and filtered by length."""
+    """Tokenise prompts and filter them by length."""
     if several := of_several_turns(recipe.environments, recipe.data.default_env_class):
         check_recipe(recipe, locate(recipe.model.path, home.models), several)
     return prompts.prepare_cache(
@@ -57,9 +59,12 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
 
 
 def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
-    """Counted by the tokenizers of the model that reads them first, and filtered by length."""
+    """Filter media prompts by length, counted with the tokenizers of the model that reads them
+    first."""
     path = recipe.model.path
-    settings = MediaSettings(recipe, tokenizer_identity(path, home.models), home.cache, home.data / "memo")
+    settings = MediaSettings(
+        recipe, tokenizer_identity(path, home.models), home.cache, home.data / "memo"
+    )
     files = prompt_files(recipe, home.data)
     return prepare_media(files, settings, lambda: _counter(recipe, locate(path, home.models)))
 
@@ -84,7 +89,10 @@ def _publish(receipt: CacheReceipt) -> None:
         {"what": "folder", "value": receipt.path},
         {"what": "training rows", "value": receipt.num_train_rows},
         {"what": "held-out rows", "value": receipt.num_eval_rows},
-        *({"what": f"dropped: {reason}", "value": count} for reason, count in receipt.dropped.items()),
+        *(
+            {"what": f"dropped: {reason}", "value": count}
+            for reason, count in receipt.dropped.items()
+        ),
         *({"what": f"source {source.path}", "value": source.sha256} for source in receipt.sources),
     ]
     artifacts.table("cache", rows, "The prepared data and what it was made from")

@@ -1,4 +1,5 @@
-"""prepare-stage: raw files of one stage into a published cache; the same code as `rl-train prep`."""
+"""The task prepare-stage: turn the raw files of one stage into a published cache; the same code as
+`rl-train prep`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,8 @@ from schemas.receipts import PrepReceipt
 from tasks import artifacts
 
 
-# The run hash over file contents decides about reuse; Prefect's own cache sees only the settings' text.
+# The run hash over file contents decides about reuse; Prefect's own cache sees only the settings'
+# text.
 @task(name="prepare-stage", cache_policy=NO_CACHE, task_run_name="prepare-stage {stage}")
 def prepare_stage(
     stage: str,
@@ -39,7 +41,10 @@ def prepare_stage(
     registered = register_prepared(
         home.mlflow_uri,
         receipt,
-        tags={"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": str(flow_run.ui_url or "")},
+        tags={
+            "prefect.flow_run_id": str(flow_run.id or ""),
+            "prefect.flow_run_url": str(flow_run.ui_url or ""),
+        },
         artifact_location=home.artifact_location,
     )
     _publish(receipt, registered)
@@ -47,7 +52,8 @@ def prepare_stage(
 
 
 class _Bar:
-    """Keeps the progress artifact at the present phase, a step at a time: each update is a call to the server."""
+    """Progress bar of the current phase; updated a step at a time, since each update is a call to
+    the server."""
 
     def __init__(self, bar: artifacts.Progress) -> None:
         self._bar, self._shown = bar, -1
@@ -67,7 +73,13 @@ def _publish(receipt: PrepReceipt, registered: PreparedArtifact) -> None:
         {"what": "path", "value": receipt.artifact_path},
         {"what": "run hash", "value": receipt.run_hash},
         {"what": "revision", "value": receipt.revision or "files were put there by hand"},
-        *({"what": f"rows: {reason}", "value": count} for reason, count in receipt.row_stats.items()),
-        *({"what": f"source {source.path}", "value": source.sha256} for source in receipt.sources[:20]),
+        *(
+            {"what": f"rows: {reason}", "value": count}
+            for reason, count in receipt.row_stats.items()
+        ),
+        *(
+            {"what": f"source {source.path}", "value": source.sha256}
+            for source in receipt.sources[:20]
+        ),
     ]
     artifacts.table(f"prepared-{receipt.name}", rows, "The prepared data and what it was made from")

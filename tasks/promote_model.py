@@ -1,4 +1,5 @@
-"""promote-model: the champion alias moves to a version that passed the gate and, where it is asked for, a person."""
+"""The task promote-model: move the champion alias to a version that passed the gate and was
+approved, if approval is required."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -11,8 +12,10 @@ from tasks import artifacts
 
 
 @task(name="promote-model", cache_policy=NO_CACHE)
-def promote_model(plan: RunPlan, version: VersionReceipt, gate: GateReceipt, approval: Approval) -> ModelReceipt:
-    """Make the version champion if both agree; a run decides once."""
+def promote_model(
+    plan: RunPlan, version: VersionReceipt, gate: GateReceipt, approval: Approval
+) -> ModelReceipt:
+    """Make the version champion if gate and approval agree; a run decides once."""
     session = session_for(plan)
     done = session.folder.receipt("promote-model", ModelReceipt)
     if done is not None:
@@ -23,7 +26,9 @@ def promote_model(plan: RunPlan, version: VersionReceipt, gate: GateReceipt, app
         _move_alias(plan, version, reason, approval)
     receipt = ModelReceipt(**version.model_dump(), gate=gate, promoted=promoted, reason=reason)
     session.folder.save_receipt("promote-model", receipt)
-    session.tracking.set_tags({"model": f"{receipt.name} v{receipt.version}", "promoted": promoted, "verdict": reason})
+    session.tracking.set_tags(
+        {"model": f"{receipt.name} v{receipt.version}", "promoted": promoted, "verdict": reason}
+    )
     outcome = "moved to this version" if promoted else "stays where it was"
     artifacts.markdown(
         "model",
@@ -38,4 +43,10 @@ def _move_alias(plan: RunPlan, version: VersionReceipt, reason: str, approval: A
     uri = Home.default().mlflow_uri
     present = champion(uri, version.name)
     if present is None or present.version != version.version:
-        promote(uri, version.name, version.version, reason, by=approval.by or f"gate of run {plan.mlflow_run_id}")
+        promote(
+            uri,
+            version.name,
+            version.version,
+            reason,
+            by=approval.by or f"gate of run {plan.mlflow_run_id}",
+        )

@@ -1,4 +1,5 @@
-"""register-model: a new MLflow version of the exported folder with its held-out metrics; no alias moves."""
+"""The task register-model: register the exported folder as a new MLflow version with its held-out
+metrics; no alias moves."""
 
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tasks import artifacts
 def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> VersionReceipt:
     """Register the exported weights as the next version; a run registers once.
 
-    Raises: StorageError when the folder is no longer what was evaluated.
+    Raises: StorageError when the folder changed since it was evaluated.
     """
     session = session_for(plan)
     done = session.folder.receipt("register-model", VersionReceipt)
@@ -37,20 +38,31 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
 
 
 def _check_unchanged(session: TrainingSession, model_dir: Path) -> None:
-    written, found = session.folder.receipt("export-model", ExportReceipt), weights_digest(model_dir)
+    written, found = (
+        session.folder.receipt("export-model", ExportReceipt),
+        weights_digest(model_dir),
+    )
     if written is not None and written.weights_digest != found:
         raise StorageError(
-            f"{model_dir}: the weights were changed after they were evaluated (digest {found}, evaluated "
-            f"{written.weights_digest}); remove the folder and run again"
+            f"{model_dir}: the weights were changed after they were evaluated (digest {found}, "
+            f"evaluated {written.weights_digest}); remove the folder and run again"
         )
 
 
-def _register(session: TrainingSession, name: str, model_dir: Path, baseline: EvalReceipt, final: EvalReceipt) -> int:
+def _register(
+    session: TrainingSession, name: str, model_dir: Path, baseline: EvalReceipt, final: EvalReceipt
+) -> int:
     plan, tracking = session.plan, session.tracking
     dataset = tracking.log_dataset(
-        "held-out", f"{plan.cache.path}/eval.parquet", final.eval_digest, context="evaluation", num_rows=final.num_rows
+        "held-out",
+        f"{plan.cache.path}/eval.parquet",
+        final.eval_digest,
+        context="evaluation",
+        num_rows=final.num_rows,
     )
-    metrics = final.values() | {f"baseline_{name}": value for name, value in baseline.values().items()}
+    metrics = final.values() | {
+        f"baseline_{name}": value for name, value in baseline.values().items()
+    }
     tags = {
         "run_key": plan.run_key,
         "cache_hash": plan.cache.run_hash,

@@ -1,4 +1,5 @@
-"""Which failures a retry can help: a dead worker or a flaky machine, never what the user has to put right."""
+"""Selection of the failures that a retry can help: a dead worker or a flaky machine, never a
+problem the user has to fix."""
 
 from typing import Any
 
@@ -9,7 +10,7 @@ from rl_core.errors import UserError
 
 
 def worth_retrying(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether the failed state is worth another attempt."""
+    """Return True if the failed state is worth another attempt."""
     try:
         state.result(raise_on_failure=True)
     except UserError:

@@ -1,8 +1,10 @@
-"""Task runs as the Prefect server shows them: none still runs there that has ended here.
+"""Completion of task runs on the Prefect server: no run that has ended here stays shown as running
+there.
 
-How a task run ends reaches the server as an event, which it takes before it stores it. A server that is killed in
-between, or finds its database locked for long, has lost it, and shows the task as running for ever. The ends are
-therefore kept here and compared with the server's at the end of a flow.
+The end of a task run reaches the server as an event, which the server accepts before it stores it.
+A server that is killed in between, or finds its database locked for long, has lost the event, and
+shows the task as running for ever. The ends are therefore kept here and compared with the server's
+at the end of a flow.
 """
 
 from __future__ import annotations
@@ -19,29 +21,34 @@ from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterId
 from prefect.client.schemas.objects import TERMINAL_STATES
 from prefect.events import Event
 from prefect.events.clients import PrefectEventsClient
-from prefect.events.worker import EventsWorker, emit_events_to_cloud, should_emit_events_to_running_server
+from prefect.events.worker import (
+    EventsWorker,
+    emit_events_to_cloud,
+    should_emit_events_to_running_server,
+)
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 GRACE_S = 3.0
-"""An event is usually stored within this time; it is sent again from then on."""
+"""Time within which an event is usually stored; it is sent again after that."""
 OUTAGE_S = 60.0
-"""The end of a flow waits this long for a server that does not take them."""
+"""Seconds that the end of a flow waits for a server that does not accept the events."""
 HASTE_S = 10.0
-"""So does the end of one that failed or was cancelled."""
+"""Seconds that the end of a failed or cancelled flow waits for the server."""
 POLL_S = 0.2
 ASKED_AT_ONCE = 200
 PREFIX = "prefect.task-run."
 logger = logging.getLogger(__name__)
 _ends: dict[UUID, Event] = {}
-"""By task run, how those ended that the server has not been seen to know of."""
+"""Final events by task run that the server has not yet been seen to have."""
 
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """Wait at the end of the block until the server has the end of every task run in it. What it never took is logged.
+    """Wait at the end of the block until the server has the end of every task run in it. Events
+    that it never accepted are logged.
 
-    Nothing is done for Prefect Cloud, which stores what it takes, and without an address, where Prefect starts a server
-    by itself.
+    Nothing is done for Prefect Cloud, which stores events reliably, and without an address, where
+    Prefect starts a server by itself.
     """
     if emit_events_to_cloud() or not should_emit_events_to_running_server():
         yield
@@ -53,13 +60,15 @@ def recorded() -> Iterator[None]:
         patience_s = OUTAGE_S
     finally:
         if not _settled(patience_s):
-            logger.warning("the Prefect server shows %d task runs as running that have ended", len(_ends))
+            logger.warning(
+                "the Prefect server shows %d task runs as running that have ended", len(_ends)
+            )
         _ends.clear()
 
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Keep the ends of all task runs in the block."""
+    """Keep the final events of all task runs in the block."""
     send = PrefectEventsClient._emit
 
     async def keep(self: PrefectEventsClient, event: Event) -> None:
@@ -85,7 +94,10 @@ def _is_end(event: Event) -> bool:
 
 
 def _settled(patience_s: float) -> bool:
-    """Send what the server does not know until it does. Returns: False when it does not after `patience_s`."""
+    """Send missing events until the server has all of them.
+
+    Returns: False if it does not after `patience_s`.
+    """
     start = time.monotonic()
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         while _ends and (waited_s := time.monotonic() - start) < patience_s:
@@ -99,7 +111,10 @@ def _settled(patience_s: float) -> bool:
 
 
 def _compare(*, send: bool) -> None:
-    """Forget what the server knows. Args: send: send it the rest again, which changes nothing where it was sent."""
+    """Drop the events that the server has.
+
+    Args: send: send the rest again, which changes nothing for an event that had arrived.
+    """
     with get_client(sync_client=True) as client:
         ids = list(_ends)
         for first in range(0, len(ids), ASKED_AT_ONCE):

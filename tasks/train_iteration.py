@@ -1,4 +1,5 @@
-"""train-iteration: some turns of the loop, ending in a complete checkpoint. A retry resumes from the last one."""
+"""The task train-iteration: run some training steps that end in a complete checkpoint. A retry
+resumes from the last one."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,5 @@
-"""validate-data: every row of every file against its contract, before anything costly starts."""
+"""The task validate-data: check every row of every file against its contract, before anything
+costly starts."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from tasks.flow_links import flow_run_tags
 
 @task(name="validate-data", cache_policy=NO_CACHE)
 def validate_data(recipe: dict[str, Any]) -> ValidationReport:
-    """Validate a recipe's training and held-out rows; the report is published whether they may be used or not.
+    """Validate a recipe's training and held-out rows; the report is published whether the rows may
+    be used or not.
 
     Raises: DataError naming file, row, field and value.
     """
@@ -51,14 +53,17 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
 
 
 def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
-    """What is trained on, and what is held out. Of pairs the preparation tells which is which."""
+    """Return the training files and the held-out files. For pairs, the preparation tells them
+    apart."""
     if recipe.has_pairs:
         return files_of(pair_sources(recipe, home.data)), []
     if recipe.draws:
         files = prompt_files(recipe, home.data)
         return files["train"], files["eval"]
     data = recipe.data
-    train, held_out = (resolve_sources(entries, home.data, data.column_map) for entries in (data.train, data.eval))
+    train, held_out = (
+        resolve_sources(entries, home.data, data.column_map) for entries in (data.train, data.eval)
+    )
     return train, held_out
 
 
@@ -67,13 +72,31 @@ def _publish(report: ValidationReport) -> None:
         {"what": "rows", "count": report.num_rows},
         {"what": "accepted", "count": report.num_accepted},
         {"what": "refused", "count": report.num_rejected},
-        *({"what": f"refused: {reason}", "count": count} for reason, count in report.rejected_by_reason.items()),
+        *(
+            {"what": f"refused: {reason}", "count": count}
+            for reason, count in report.rejected_by_reason.items()
+        ),
     ]
-    artifacts.table("validation", counts, f"Rows checked against their contract; {report.explanation}")
+    artifacts.table(
+        "validation", counts, f"Rows checked against their contract; {report.explanation}"
+    )
     if report.examples:
-        rows = [{"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})} for one in report.examples]
-        artifacts.table("validation-refused-rows", rows, f"The first refused rows; all are in {report.rejects_path}")
+        rows = [
+            {"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})}
+            for one in report.examples
+        ]
+        artifacts.table(
+            "validation-refused-rows",
+            rows,
+            f"The first refused rows; all are in {report.rejects_path}",
+        )
 
 
 def _log_refusal(name: str, report: ValidationReport, home: Home) -> None:
-    log_refusal(home.mlflow_uri, name, report, tags=flow_run_tags(), artifact_location=home.artifact_location)
+    log_refusal(
+        home.mlflow_uri,
+        name,
+        report,
+        tags=flow_run_tags(),
+        artifact_location=home.artifact_location,
+    )

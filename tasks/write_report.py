@@ -1,4 +1,5 @@
-"""write-report: what the run came to, as one HTML file in the run's folder and in MLflow."""
+"""The task write-report: write the run's results as one HTML file to the run's folder and to
+MLflow."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -19,6 +20,8 @@ def write_report(plan: RunPlan) -> str:
     session.tracking.log_artifact(path)
     url = f"{plan.mlflow_url}/artifacts/report.html"
     artifacts.markdown(
-        "report", f"[Report of the run]({url}), also at `{path}`", "Curves, samples, lineage on one page"
+        "report",
+        f"[Report of the run]({url}), also at `{path}`",
+        "Curves, samples, lineage on one page",
     )
     return str(path)

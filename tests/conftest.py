@@ -1,7 +1,9 @@
-"""What every test shares: an environment of its own, one Ray cluster, one Prefect server, one tiny model.
+"""What every test shares: an environment of its own, one Ray cluster, one Prefect server, one tiny
+model.
 
-The environment is set at import, before any test module imports a library that reads it. Nothing touches the
-user's own folders, and nothing asks the network. The services start when a test first asks for them.
+The environment is set at import, before any test module imports a library that reads it. Nothing
+touches the user's own folders, and nothing asks the network. The services start when a test first
+asks for them.
 """
 
 import os
@@ -28,7 +30,8 @@ os.environ.update(
     RAY_worker_niceness="0",
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
     RAY_USAGE_STATS_ENABLED="0",
-    # Tiny models lose more to thread switching than they gain; one thread also fixes the order of sums.
+    # Tiny models lose more to thread switching than they gain; one thread also fixes the order of
+    # sums.
     OMP_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
 )
@@ -50,7 +53,8 @@ LONGEST_FIRST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file is one worker's, and a long one that starts last leaves the others with nothing to do."""
+    """A file is one worker's, and a long one that starts last leaves the others with nothing to
+    do."""
     items.sort(key=lambda item: _turn(item.path))
 
 
@@ -64,7 +68,8 @@ def _turn(path: Path) -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def _environment_as_it_was() -> Iterator[None]:
-    """A module that leaves an address behind sends the runs of later modules elsewhere; it fails here, by name."""
+    """A module that leaves an address behind sends the runs of later modules elsewhere; it fails
+    here, by name."""
     before = _service_settings()
     yield
     after = _service_settings()
@@ -76,12 +81,17 @@ def _environment_as_it_was() -> Iterator[None]:
 
 def _service_settings() -> dict[str, str]:
     """What decides which home, server and database a process uses."""
-    return {key: value for key, value in os.environ.items() if key.startswith(("RL_TRAIN_", "PREFECT_", "MLFLOW_"))}
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key.startswith(("RL_TRAIN_", "PREFECT_", "MLFLOW_"))
+    }
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """A local Ray of four (logical) CPUs and all GPUs for the whole session; tests take from it and give back."""
+    """A local Ray of four (logical) CPUs and all GPUs for the whole session; tests take from it and
+    give back."""
     import ray
     import torch
 
@@ -112,7 +122,8 @@ def prefect_harness() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a random two-layer Llama and a character tokenizer with a chat template, made as a real model is."""
+    """Folder of a random two-layer Llama and a character tokenizer with a chat template, made as a
+    real model is."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -150,7 +161,8 @@ def tiny_sd3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_unified_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the embedded unified model as it is before its warm-up, but for a last layer that is not zero."""
+    """Folder of the embedded unified model as it is before its warm-up, but for a last layer that
+    is not zero."""
     import torch
 
     from rl_core.builtin.models.tiny_unified import make_pipeline
@@ -165,7 +177,8 @@ def tiny_unified_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_vlm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the embedded vision-language model as it is before its warm-up: right in form, blind."""
+    """Folder of the embedded vision-language model as it is before its warm-up: right in form,
+    blind."""
     from rl_core.builtin.models.tiny_vlm import make_model, make_processor, save
 
     folder = tmp_path_factory.mktemp("tiny-vlm")
@@ -175,7 +188,8 @@ def tiny_vlm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def character_tokenizer():
-    """One token per printable character; `<|im_start|>`, `<|im_end|>` (eos) and `<|pad|>` are whole."""
+    """One token per printable character; `<|im_start|>`, `<|im_end|>` (eos) and `<|pad|>` are
+    whole."""
     import string
 
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -197,7 +211,8 @@ def character_tokenizer():
         clean_up_tokenization_spaces=False,
     )
     tokenizer.chat_template = (
-        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
+        "}}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif "
+        "%}"
     )
     return tokenizer

@@ -1,4 +1,5 @@
-"""Finished runs without the training: folder, MLflow run and version as a training leaves them, by the same writers."""
+"""Finished runs without the training: folder, MLflow run and version as a training leaves them, by
+the same writers."""
 
 import json
 from collections.abc import Sequence
@@ -60,14 +61,21 @@ class MadeRun:
 
 
 def make_run(
-    recipe: dict[str, Any], before: Sequence[float], after: Sequence[float], *, fresh: bool = False, start_from=None
+    recipe: dict[str, Any],
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    fresh: bool = False,
+    start_from=None,
 ) -> MadeRun:
     """Open a run and leave what two steps and two evaluations leave.
 
     Args: before, after: reward of each held-out row.
     """
     report = validate_data.fn(recipe)
-    plan = open_run.fn(recipe, report, prepare_cache.fn(recipe, report), fresh=fresh, start_from=start_from)
+    plan = open_run.fn(
+        recipe, report, prepare_cache.fn(recipe, report), fresh=fresh, start_from=start_from
+    )
     folder = RunFolder(Path(plan.run_dir))
     steps = [
         {"step": step, "reward_mean": 0.2 * step, "reward_std": 0.3, "loss": 1.0 / step}
@@ -77,7 +85,9 @@ def make_run(
     folder.save_steps(1, steps)
     with folder.publish_checkpoint(1, {"step": 2}, keep_last=1):
         pass
-    made = MadeRun(plan, _evaluate(folder, "baseline", 0, before), _evaluate(folder, "final", 2, after))
+    made = MadeRun(
+        plan, _evaluate(folder, "baseline", 0, before), _evaluate(folder, "final", 2, after)
+    )
     for receipt in (made.baseline, made.final):
         session_for(plan).tracking.log_artifact(Path(receipt.samples_path), "samples")
     session_for(plan).tracking.flush()

@@ -9,13 +9,15 @@ TRACKS = ("text", "images")
 
 
 def unknown_metrics(names: Iterable[str]) -> list[str]:
-    """Those that no note is about."""
+    """Return the metrics that have no description."""
     patterns = [_pattern(note.name) for group in GROUPS.values() for note in group]
     found = set(names)
     # A registered version has its scores by their bare names.
     scores = {name.removeprefix("eval/") for name in found if name.startswith("eval/")}
     return sorted(
-        name for name in found - scores if not any(re.fullmatch(pattern, _without_track(name)) for pattern in patterns)
+        name
+        for name in found - scores
+        if not any(re.fullmatch(pattern, _without_track(name)) for pattern in patterns)
     )
 
 

@@ -13,7 +13,8 @@ POLL_S = 0.05
 def still_running(processes: Iterable[psutil.Process | int], within_s: float = 30.0) -> list[str]:
     """Those that have not ended by then. Args: processes: themselves or their ids.
 
-    One that has ended and that nobody waits for keeps its id (a zombie); where orphans have no parent, for ever.
+    One that has ended and that nobody waits for keeps its id (a zombie); where orphans have no
+    parent, for ever.
     """
     end = time.monotonic() + within_s
     left = [process for process in map(_process, processes) if process is not None]

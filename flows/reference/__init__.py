@@ -1,1 +1,2 @@
-"""Reference pages made from the code: every recipe key, plug-in, command and metric; `make reference` writes them."""
+"""Reference pages generated from the code: every recipe key, plug-in, command and metric; `make
+reference` writes them."""

@@ -1,4 +1,4 @@
-"""`python -m flows.reference [FOLDER]` writes the pages."""
+"""Entry point of `python -m flows.reference [FOLDER]`, which writes the pages."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every command with its arguments and options."""
+"""The reference page of all commands, with their arguments and options."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from flows.reference.markdown import purpose, table
 
 TITLE = """# Commands
 
-Exit code 0: done. 2: something that you can put right, said in one message. Other codes are named where they occur.
+Exit code 0: done. 2: something that you can put right, said in one message. Other codes are named
+where they occur.
 """
 
 
 def commands_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     from flows.cli import app
 
     return "\n".join([TITLE, *_command(typer.main.get_command(app), "rl-train")])
 
 
 def _command(command: Any, name: str) -> Iterator[str]:
-    """Args: command: of the click that typer brings along, or a group of such."""
+    """Yield the sections of a command, or of a group's commands.
+
+    Args: command: an object of the click that is bundled with typer.
+    """
     for inner, one in getattr(command, "commands", {}).items():
         yield from _command(one, f"{name} {inner}")
     if hasattr(command, "commands"):
@@ -32,7 +36,9 @@ def _command(command: Any, name: str) -> Iterator[str]:
     arguments = [one.name.upper() for one in command.params if one.param_type_name == "argument"]
     yield f"## `{' '.join([name, *arguments])}`\n\n{purpose(command.help or '')}\n"
     rows = [
-        [_names(one), getattr(one, "help", "") or "", _default(one)] for one in command.params if one.name != "help"
+        [_names(one), getattr(one, "help", "") or "", _default(one)]
+        for one in command.params
+        if one.name != "help"
     ]
     if rows:
         yield table(["", "", "default"], rows)

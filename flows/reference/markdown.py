@@ -1,4 +1,4 @@
-"""Tables and cells."""
+"""Markdown tables and cells."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; its cells may hold anything."""
+    """Return a Markdown table; its cells may hold any text."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
 
 
 def purpose(text: str | type[Any]) -> str:
-    """The first paragraph of a docstring, on one line."""
+    """Return the first paragraph of a docstring, on one line."""
     documented = text if isinstance(text, str) else text.__doc__ or ""
     return " ".join(cleandoc(documented).split("\n\n")[0].split())
 

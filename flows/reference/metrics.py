@@ -1,4 +1,4 @@
-"""Every metric: what it means, its unit, and where it is logged."""
+"""The reference page of all metrics: meaning, unit, and where each is logged."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from flows.reference.markdown import table
 
 TITLE = """# Metrics
 
-All are in the MLflow run, by step; a run's folder has those of training in `steps/` too, its report draws the chief
-ones. `rl-train compare` sets runs side by side. A gate takes its scores and guards from those under *Evaluation*,
-without `eval/`.
+All are in the MLflow run, by step; a run's folder has those of training in `steps/` too, its report
+draws the chief ones. `rl-train compare` sets runs side by side. A gate takes its scores and guards
+from those under *Evaluation*, without `eval/`.
 
 """
 
 
 def metrics_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     from rl_core.reporting import metric_catalogue
 
     about = cleandoc(metric_catalogue.__doc__ or "").split("\n\n", 1)[1]

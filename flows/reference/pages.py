@@ -1,4 +1,4 @@
-"""The pages by file name, and where they lie."""
+"""The reference pages by file name, and their folder."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ HEADER = "<!-- Made from the code by `make reference`; change it there. -->\n\n"
 
 
 def pages() -> dict[str, str]:
-    """Markdown of each page."""
+    """Return the Markdown of each page by file name."""
     made = {
         "recipe.md": recipe_page(),
         "plugins.md": plugins_page(),

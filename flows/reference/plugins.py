@@ -1,4 +1,4 @@
-"""Every algorithm, reward and environment with the keys of its block."""
+"""The reference page of all algorithms, rewards and environments, with the keys of their blocks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from rl_core.runtime.registry import Registry
 
 TITLE = """# Plug-ins
 
-What a recipe can name, and the keys beside the name. A class of your own stands there as `target: pkg.module:Class`.
+What a recipe can name, and the keys beside the name. A class of your own stands there as `target:
+pkg.module:Class`.
 """
 
 
 def plugins_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     from rl_core.algorithms import algorithms
     from rl_core.rewards import reward_scorers
 
     parts = [TITLE, *_registered("Algorithms", "algorithm: {name: NAME, key: value}", algorithms)]
-    parts += _registered("Rewards", "rewards: [{name: NAME, weight: 1.0, key: value}]", reward_scorers)
+    parts += _registered(
+        "Rewards", "rewards: [{name: NAME, weight: 1.0, key: value}]", reward_scorers
+    )
     return "\n".join([*parts, *_environments()])
 
 
@@ -36,9 +39,12 @@ def _registered(title: str, place: str, registry: Registry[Any]) -> Iterator[str
 
 
 def _sections(configs: Iterable[Settings]) -> Iterator[str]:
-    """The sections within plug-ins' keys, each once."""
+    """Yield the sections inside the plug-ins' configs, each once."""
     named = {
-        inner: key for config in configs for key, f in config.model_fields.items() for inner in sections(f.annotation)
+        inner: key
+        for config in configs
+        for key, f in config.model_fields.items()
+        for inner in sections(f.annotation)
     }
     for inner, key in named.items():
         yield f"### Section `{key}`\n\n{purpose(inner)}\n\n{keys(inner, key)}"
@@ -60,7 +66,7 @@ def _plugin(name: str, cls: type[Any], config: Settings | None) -> Iterator[str]
 
 
 def _without_a_key(config: Settings) -> BaseModel | None:
-    """The settings where a recipe states none, a preset's over the class's; None where some must be given."""
+    """Return the settings of a recipe that states no key; None if some key must be given."""
     if any(field.is_required() for field in config.model_fields.values()):
         return None
     return config()

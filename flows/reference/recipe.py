@@ -1,4 +1,4 @@
-"""Every key of a recipe, section by section."""
+"""The reference page of all recipe keys, section by section."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from schemas.recipe import Recipe
 
 TITLE = """# Recipe keys
 
-What a recipe leaves out has its default; `rl-train run RECIPE --dry-run` prints all of it, resolved. The blocks
-`algorithm`, `rewards` and `environments` hold the keys of [plug-ins](plugins.md).
+What a recipe leaves out has its default; `rl-train run RECIPE --dry-run` prints all of it,
+resolved. The blocks `algorithm`, `rewards` and `environments` hold the keys of
+[plug-ins](plugins.md).
 
-A number is a finite number within ±2^53. Booleans are none, and YAML reads `yes`, `no`, `on` and `off` as booleans; a
-number in quotes, or `1e-5`, is read as one.
+A number is a finite number within ±2^53. Booleans are none, and YAML reads `yes`, `no`, `on` and
+`off` as booleans; a number in quotes, or `1e-5`, is read as one.
 """
 
 
 def recipe_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     return "\n".join([TITLE, *_section(Recipe, "", {})])
 
 
 def _section(model: Settings, path: str, described: dict[Settings, str]) -> Iterator[str]:
-    """A section's keys, then the sections below it; one that was described before is only referred to."""
+    """Yield a section's keys, then its subsections; a section that was described before is only
+    referred to."""
     below = [
         (inner, f"{path}.{name}".strip("."))
         for name, f in model.model_fields.items()
@@ -32,7 +34,10 @@ def _section(model: Settings, path: str, described: dict[Settings, str]) -> Iter
     ]
     for inner, place in below:
         described.setdefault(inner, place)
-    yield f"## {f'`{path}`' if path else 'Recipe'}\n\n{purpose(model)}\n\n{keys(model, path, described)}"
+    yield (
+        "## "
+        f"{f'`{path}`' if path else 'Recipe'}\n\n{purpose(model)}\n\n{keys(model, path, described)}"
+    )
     for inner, place in below:
         if described[inner] == place:
             yield from _section(inner, place, described)

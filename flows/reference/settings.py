@@ -1,4 +1,4 @@
-"""What a settings class says of its keys: value, default, purpose."""
+"""Tables of a settings class: value, default and purpose of each key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from pydantic.fields import FieldInfo
 from flows.reference.markdown import purpose, table
 
 Settings = type[BaseModel]
-_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length ≥", "max_length": "length ≤"}
+_BOUNDS = {
+    "ge": "≥",
+    "gt": ">",
+    "le": "≤",
+    "lt": "<",
+    "min_length": "length ≥",
+    "max_length": "length ≤",
+}
 
 
 def keys(
@@ -22,10 +29,10 @@ def keys(
     described: Mapping[Settings, str] | None = None,
     made: BaseModel | None = None,
 ) -> str:
-    """A row per key.
+    """Return a table with one row per key.
 
-    Args: path: of the section. described: sections that are described elsewhere, and where.
-    made: the model without a key stated, where it has a preset that its fields do not tell.
+    Args: path: key path of the section. described: sections that are described elsewhere, and their
+    key paths. made: the model with no key stated, if it has a preset that its fields do not show.
     """
     prefix = f"{path}." if path else ""
     rows = [
@@ -41,7 +48,7 @@ def keys(
 
 
 def sections(annotation: Any) -> Iterator[Settings]:
-    """The sections that an annotation names."""
+    """Yield the sections that an annotation contains."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for one in get_args(annotation):
@@ -57,13 +64,16 @@ def _about(field: FieldInfo, path: str, described: Mapping[Settings, str]) -> st
 
 def _value(field: FieldInfo) -> str:
     bounds = [
-        f"{sign} {getattr(one, key)}" for one in field.metadata for key, sign in _BOUNDS.items() if hasattr(one, key)
+        f"{sign} {getattr(one, key)}"
+        for one in field.metadata
+        for key, sign in _BOUNDS.items()
+        if hasattr(one, key)
     ]
     return ", ".join([_type(field.annotation), *bounds])
 
 
 def _type(annotation: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is NoneType:
         return "unset"

@@ -1,4 +1,4 @@
-"""How a recipe's `algorithm` block is read: a preset's defaults with what the recipe states on top."""
+"""Reading of a recipe's `algorithm` block: a preset's defaults with the recipe's values on top."""
 
 from __future__ import annotations
 
@@ -16,37 +16,40 @@ from rl_core.algorithms.losses import policy_losses
 from rl_core.algorithms.shaping import OverlongConfig
 
 SHORTCUTS = ("clip_low", "clip_high")
-"""Keys of the `loss` block that may also stand beside it: `algorithm.clip_high=0.28`."""
+"""Keys of the `loss` block that may also be set next to it: `algorithm.clip_high=0.28`."""
 
 
 class PolicyGradientConfig(StageAlgorithm.Config):
-    """The recipe's `algorithm` block without its name. Blocks left out, and keys left out of them, are the preset's."""
+    """The recipe's `algorithm` block without its name. Missing blocks and keys are taken from the
+    preset."""
 
     preset: ClassVar[Mapping[str, Any]] = {}
-    """The defaults of the blocks, as a recipe would state them."""
+    """Defaults of the blocks, in the form of a recipe."""
 
     advantage: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
-    """Which advantage estimator, and its settings: `{name: grpo, norm_by_std: false}`."""
+    """Advantage estimator and its settings: `{name: grpo, norm_by_std: false}`."""
     loss: dict[str, Any] = Field(default_factory=lambda: {"name": "ppo_clip"})
-    """Which policy loss, and its settings: `{name: ppo_clip, clip_high: 0.28}`."""
+    """Policy loss and its settings: `{name: ppo_clip, clip_high: 0.28}`."""
     clip_low: float | None = Field(default=None, ge=0)
-    """Short for `loss.clip_low`."""
+    """Shortcut for `loss.clip_low`."""
     clip_high: float | None = Field(default=None, ge=0)
-    """Short for `loss.clip_high`."""
+    """Shortcut for `loss.clip_high`."""
     kl: KlConfig = Field(default_factory=KlConfig)
-    """The KL to the reference model."""
+    """KL to the reference model."""
     correction: CorrectionConfig | None = None
-    """Weighs actions by how far trainer and rollout engine differ; off when absent."""
+    """Weights of actions by the difference between trainer and rollout engine; unset turns them
+    off."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     dynamic_sampling: bool = False
-    """Replace groups whose rewards are all equal by fresh prompts (DAPO)."""
+    """Replace groups whose rewards are all equal by new prompts (DAPO)."""
     max_extra_rollouts: int = Field(default=4, ge=0)
-    """With `dynamic_sampling`: how often at most a step rolls out again; then it trains on what it has."""
+    """With `dynamic_sampling`: maximum number of additional rollouts of a step, after which it
+    trains on what it has."""
     overlong: OverlongConfig = Field(default_factory=OverlongConfig)
-    """What becomes of replies that reach the length limit."""
+    """Treatment of replies that reach the length limit."""
     critic: CriticConfig | None = None
-    """The value loss, for advantages that need a critic."""
+    """Value loss, for advantages that need a critic."""
 
     @model_validator(mode="before")
     @classmethod
@@ -56,12 +59,20 @@ class PolicyGradientConfig(StageAlgorithm.Config):
     @model_validator(mode="after")
     def _blocks_exist(self) -> PolicyGradientConfig:
         for key in SHORTCUTS:
-            if getattr(self, key) is not None and key in self.loss and self.loss[key] != self.preset_loss.get(key):
-                raise ValueError(f"{key} is given twice: {getattr(self, key)} and loss.{key} {self.loss[key]}")
+            if (
+                getattr(self, key) is not None
+                and key in self.loss
+                and self.loss[key] != self.preset_loss.get(key)
+            ):
+                raise ValueError(
+                    f"{key} is given twice: {getattr(self, key)} and loss.{key} {self.loss[key]}"
+                )
         policy_losses.resolve(self.loss_block(), "algorithm.loss")
         estimator, _ = advantage_estimators.resolve(self.advantage, "algorithm.advantage")
         if self.critic is not None and not estimator.needs_critic:
-            raise ValueError(f"a critic block is given, but the advantage {self.advantage} has no critic")
+            raise ValueError(
+                f"a critic block is given, but the advantage {self.advantage} has no critic"
+            )
         return self
 
     @property
@@ -70,13 +81,13 @@ class PolicyGradientConfig(StageAlgorithm.Config):
         return self.preset.get("loss", {})
 
     def loss_block(self) -> dict[str, Any]:
-        """The `loss` block with the shortcuts in it."""
+        """Return the `loss` block with the shortcuts merged in."""
         short = {key: getattr(self, key) for key in SHORTCUTS if getattr(self, key) is not None}
         return {**self.loss, **short}
 
 
 def over_preset(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The preset with what is given on top, block by block and key by key.
+    """Merge given values over the preset, block by block and key by key.
 
     A block that names another class than the preset's starts from that class's own defaults.
     """
@@ -89,4 +100,6 @@ def over_preset(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
 
 
 def _other_class(default: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
-    return block.get("target") is not None or block.get("name", default.get("name")) != default.get("name")
+    return block.get("target") is not None or block.get("name", default.get("name")) != default.get(
+        "name"
+    )

@@ -1,10 +1,11 @@
-"""Rollout correction: the engine that sampled and the trainer do not compute quite the same log-probabilities.
+"""Rollout correction for the differences between the log-probabilities of the sampling engine and
+the trainer.
 
-With D = log pi_old - log pi_rollout the loss of an action is weighed by w = exp(D), taken per action, per row (the
-product over its actions) or per row as a geometric mean. `truncate` caps w (TIS, fengyao.notion.site/off-policy-rl);
-`mask` drops what lies outside a range (IcePop, arXiv 2510.18855). Rows or actions can also be rejected by an estimate
-of KL(rollout, trainer): k1 = -D, k2 = D^2/2, k3 = min(e^D - D - 1, 10). What is dropped still counts in the
-denominators.
+With D = log pi_old - log pi_rollout the loss of an action is weighted by w = exp(D), computed per
+action, per row (the product over its actions) or per row as a geometric mean. `truncate` caps w
+(TIS, fengyao.notion.site/off-policy-rl); `mask` drops actions outside a range (IcePop, arXiv
+2510.18855). Rows or actions can also be rejected by an estimate of KL(rollout, trainer): k1 = -D,
+k2 = D^2/2, k3 = min(e^D - D - 1, 10). Dropped actions still count in the denominators.
 """
 
 from __future__ import annotations
@@ -23,79 +24,88 @@ if TYPE_CHECKING:
 
 
 class CorrectionLevel(StrEnum):
-    """What carries one weight, or is kept or dropped as one."""
+    """Unit that has one weight, or is kept or dropped as a whole."""
 
     TOKEN = "token"
-    """Each action."""
+    """Each action has its own weight."""
     SEQUENCE = "sequence"
-    """Each row, by the sum over its actions: unbiased, of high variance."""
+    """Each row has one weight, by the sum over its actions: unbiased, of high variance."""
     GEOMETRIC = "geometric"
-    """Each row, by the mean over its actions: biased, independent of length."""
+    """Each row has one weight, by the mean over its actions: biased, independent of length."""
 
 
 class CorrectionMode(StrEnum):
-    """What happens to weights out of bounds."""
+    """Treatment of weights out of bounds."""
 
     TRUNCATE = "truncate"
-    """They are set to the upper bound (TIS)."""
+    """Set them to the upper bound (TIS)."""
     MASK = "mask"
-    """Their actions are dropped (IcePop)."""
+    """Drop their actions (IcePop)."""
 
 
 class RejectionConfig(Section):
-    """Which actions or rows take no part."""
+    """Rejection of actions or rows by their estimated KL."""
 
     kind: Literal[KlKind.K1, KlKind.K2, KlKind.K3] = KlKind.K3
-    """Which estimate of KL(rollout, trainer)."""
+    """Estimate of KL(rollout, trainer)."""
     level: CorrectionLevel = CorrectionLevel.GEOMETRIC
-    """What is rejected as one."""
+    """Unit that is rejected as a whole."""
     lower: float | None = None
-    """Reject below this; only k1 can be negative."""
+    """Lower bound of the estimate; only k1 can be negative."""
     upper: float = 1e-3
-    """Reject above this; k3 of an action, and its mean over a row, is 10 at most."""
+    """Upper bound of the estimate; k3 of an action, and its mean over a row, is at most 10."""
 
     @model_validator(mode="after")
     def _bound_can_be_passed(self) -> RejectionConfig:
         per_row_sum = self.level is CorrectionLevel.SEQUENCE
         if self.kind is KlKind.K3 and self.upper >= terms.K3_LIMIT and not per_row_sum:
             raise ValueError(
-                f"correction.reject.upper {self.upper} rejects nothing, since k3 is {terms.K3_LIMIT:g} at most; use a "
-                "smaller one, or kind: k2"
+                f"correction.reject.upper {self.upper} rejects nothing, since k3 is "
+                f"{terms.K3_LIMIT:g} at most; use a smaller one, or kind: k2"
             )
         if self.lower is not None and self.lower > self.upper:
-            raise ValueError(f"correction.reject.lower {self.lower} lies above correction.reject.upper {self.upper}")
+            raise ValueError(
+                f"correction.reject.lower {self.lower} lies above correction.reject.upper "
+                f"{self.upper}"
+            )
         return self
 
 
 class CorrectionConfig(Section):
-    """A recipe's `correction` block."""
+    """Correction for the difference between trainer and rollout engine."""
 
     level: CorrectionLevel = CorrectionLevel.TOKEN
-    """What carries one weight."""
+    """Unit that has one weight."""
     mode: CorrectionMode = CorrectionMode.TRUNCATE
-    """What happens to weights out of bounds."""
+    """Treatment of weights out of bounds."""
     upper: float = Field(default=2.0, gt=0)
-    """The upper bound of the weight (IcePop: 5)."""
+    """Upper bound of the weight (IcePop: 5)."""
     lower: float | None = Field(default=None, ge=0)
-    """The lower bound of the weight, for `mask` alone (IcePop: 0.5)."""
+    """Lower bound of the weight, only for `mode: mask` (IcePop: 0.5)."""
     reject: RejectionConfig | None = None
-    """Also drop what lies too far off; off when absent."""
+    """Also drop actions or rows with too large a difference; unset turns it off."""
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> CorrectionConfig:
         if self.lower is not None and self.mode is CorrectionMode.TRUNCATE:
             raise ValueError("correction.lower acts with correction.mode: mask alone")
         if self.lower is not None and self.lower > self.upper:
-            raise ValueError(f"correction.lower {self.lower} lies above correction.upper {self.upper}")
+            raise ValueError(
+                f"correction.lower {self.lower} lies above correction.upper {self.upper}"
+            )
         return self
 
 
 def correction_weights(
-    old_log_probs_BT: Tensor, rollout_log_probs_BT: Tensor, mask_BT: Tensor, config: CorrectionConfig
+    old_log_probs_BT: Tensor,
+    rollout_log_probs_BT: Tensor,
+    mask_BT: Tensor,
+    config: CorrectionConfig,
 ) -> tuple[Tensor, Tensor]:
-    """The weight of each action's loss, [B, T], 0 where it is dropped or masked; and where it is dropped, [B, T] bool.
+    """Return the weight of each action's loss, [B, T], 0 where it is dropped or masked, and the
+    mask of dropped actions, [B, T] bool.
 
-    Neither carries a gradient. What stands where the mask is 0 has no influence.
+    Neither has a gradient. Inputs where the mask is 0 have no influence.
     """
     kept_BT = mask_BT != 0
     delta_BT = (old_log_probs_BT - rollout_log_probs_BT).detach().masked_fill(~kept_BT, 0.0)
@@ -112,16 +122,20 @@ def correction_weights(
 
 
 def rejected(delta_BT: Tensor, kept_BT: Tensor, config: RejectionConfig) -> Tensor:
-    """True where the estimate of KL(rollout, trainer) is out of bounds, [B, T]."""
-    # The samples are the rollout engine's, so its log-probabilities stand where a KL term has the policy's.
+    """Return True where the estimate of KL(rollout, trainer) is out of bounds, [B, T]."""
+    # The samples are the rollout engine's, so its log-probabilities stand where a KL term has the
+    # policy's.
     estimate_BT = terms.kl_penalty(-delta_BT, delta_BT.new_zeros(()), config.kind)
     estimate_BT = at_level(estimate_BT, kept_BT, config.level)
-    too_low = estimate_BT < config.lower if config.lower is not None else kept_BT.new_zeros(kept_BT.shape)
+    too_low = (
+        estimate_BT < config.lower if config.lower is not None else kept_BT.new_zeros(kept_BT.shape)
+    )
     return (estimate_BT > config.upper) | too_low
 
 
 def at_level(values_BT: Tensor, kept_BT: Tensor, level: CorrectionLevel) -> Tensor:
-    """The values themselves, or the sum or mean over each row's actions, spread over the row, [B, T]."""
+    """Return the values themselves, or the sum or mean over each row's actions, expanded over the
+    row, [B, T]."""
     if level is CorrectionLevel.TOKEN:
         return values_BT
     totals_B1 = values_BT.masked_fill(~kept_BT, 0.0).sum(1, keepdim=True)

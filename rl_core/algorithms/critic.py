@@ -1,4 +1,4 @@
-"""The critic's side of PPO: what it is trained on, and its clipped loss (arXiv 1707.06347 sec. 5; 2005.12729)."""
+"""The critic of PPO: its targets, and its clipped loss (arXiv 1707.06347 sec. 5; 2005.12729)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class CriticConfig(Section):
-    """A recipe's `critic` block."""
+    """Loss of the critic."""
 
     value_clip: float | None = Field(default=0.5, gt=0)
-    """The new value is held within this of the one at rollout; unbounded when null."""
+    """Largest change of a value from its value at rollout; null turns the clip off."""
     loss_coef: float = Field(default=0.5, ge=0)
     """Weight of the value loss."""
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
-    """How the losses of single actions become one number."""
+    """Aggregation of the losses of single actions."""
 
 
 def value_loss(
@@ -34,15 +34,17 @@ def value_loss(
     denominators: Denominators,
     config: CriticConfig,
 ) -> tuple[Tensor, dict[str, Metric]]:
-    """loss_coef * 1/2 max((V - G)^2, (clip(V, V_old +- value_clip) - G)^2), aggregated as a policy loss is.
+    """Return loss_coef * 1/2 max((V - G)^2, (clip(V, V_old +- value_clip) - G)^2), aggregated like
+    a policy loss.
 
-    Args: values_BT: of the critic now, with gradient. old_values_BT: at rollout. returns_BT: A + V_old, from
-        `StageAlgorithm.returns`. denominators: the counts of the whole step.
+    Args: values_BT: values of the current critic, with gradient. old_values_BT: values at rollout.
+    returns_BT: A + V_old, from `StageAlgorithm.returns`. denominators: counts of the whole step.
     Returns: this micro-batch's share, a scalar, and metrics that merge exactly.
     """
     kept_BT = mask_BT != 0
     values_BT, old_values_BT, returns_BT = (
-        terms.cleaned(tensor, mask_BT) for tensor in (values_BT, old_values_BT.detach(), returns_BT.detach())
+        terms.cleaned(tensor, mask_BT)
+        for tensor in (values_BT, old_values_BT.detach(), returns_BT.detach())
     )
     errors_BT = (values_BT - returns_BT).square()
     clipped_BT = errors_BT.new_zeros(errors_BT.shape).bool()
@@ -51,7 +53,9 @@ def value_loss(
         moved_BT = (values_BT - old_values_BT).clamp(-config.value_clip, config.value_clip)
         held_BT = (old_values_BT + moved_BT - returns_BT).square()
         clipped_BT, losses_BT = held_BT > errors_BT, errors_BT.maximum(held_BT)
-    loss = config.loss_coef * terms.aggregate(0.5 * losses_BT, mask_BT, config.aggregation, denominators)
+    loss = config.loss_coef * terms.aggregate(
+        0.5 * losses_BT, mask_BT, config.aggregation, denominators
+    )
     count = float(kept_BT.sum())
     return loss, {
         "value_loss": Metric(MetricKind.SUM, float(loss.detach()), count),

@@ -1,12 +1,15 @@
-"""DiffusionNFT (arXiv 2509.16117 eqs. 5-7): reinforcement on the forward process, without an SDE or log-probabilities.
+"""DiffusionNFT (arXiv 2509.16117 eqs. 5-7): reinforcement on the forward process, without an SDE or
+log-probabilities.
 
-A clean sample x_0 is noised to x_t = (1 - t) x_0 + t eps, and the velocities of an implicit positive and negative
-policy are mixed from the trained one and the "old" one that made the rollout:
-v+ = beta v + (1 - beta) v_old, v- = (1 + beta) v_old - beta v. With r = clip(A, +-M)/(2M) + 1/2 the loss is
-M mean(r e+ / beta + (1 - r) e- / beta), e the squared error of x_0 predicted by x_t - t v over its detached mean
-absolute error. The old policy is a moving average, and a rollout is trained on once.
+A clean sample x_0 is noised to x_t = (1 - t) x_0 + t eps, and the velocities of an implicit
+positive and negative policy are mixed from the trained one and the "old" one that sampled: v+ =
+beta v + (1 - beta) v_old, v- = (1 + beta) v_old - beta v. With r = clip(A, +-M)/(2M) + 1/2 the loss
+is M mean(r e+ / beta + (1 - r) e- / beta), where e is the squared error of x_0 predicted by x_t - t
+v over its detached mean absolute error. The old policy is a moving average, and a rollout is
+trained on once.
 
-An action is one noised copy of the sample. Whoever owns the model computes the errors (`nft_errors`).
+An action is one noised copy of the sample. The owner of the model computes the errors
+(`nft_errors`).
 """
 
 from __future__ import annotations
@@ -28,15 +31,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MIN_SCALE = 1e-5
-"""The mean absolute error an error is divided by is at least this."""
+"""Lower bound of the mean absolute error that an error is divided by."""
 
 
 def nft_errors(
-    velocity: Tensor, old_velocity: Tensor, noisy: Tensor, clean: Tensor, time_N: Tensor, beta: float
+    velocity: Tensor,
+    old_velocity: Tensor,
+    noisy: Tensor,
+    clean: Tensor,
+    time_N: Tensor,
+    beta: float,
 ) -> tuple[Tensor, Tensor]:
-    """The errors e+ and e- of N noised samples, [N] each, in float32 or better; the gradient is through `velocity`.
+    """Return the errors e+ and e- of N noised samples, [N] each, in float32 or better, with
+    gradient through `velocity`.
 
-    Args: velocity, old_velocity, noisy, clean: [N, ...], latents of any rank. time_N: t, 0 clean to 1 noise.
+    Args: velocity, old_velocity, noisy, clean: [N, ...], latents of any rank. time_N: t, 0 clean to
+    1 noise.
     """
     velocity, old_velocity, noisy, clean = (
         at_least_float32(tensor) for tensor in (velocity, old_velocity.detach(), noisy, clean)
@@ -55,17 +65,19 @@ def _error(predicted: Tensor, clean: Tensor) -> Tensor:
 
 @algorithms.register("diffusion_nft")
 class DiffusionNft(StageAlgorithm):
-    """DiffusionNFT: a regression that moves towards good samples and away from bad ones."""
+    """DiffusionNFT: a regression towards good samples and away from bad ones."""
 
     class Config(StageAlgorithm.Config):
-        """The authors' setting."""
+        """Settings of DiffusionNFT, with the authors' defaults."""
 
-        advantage: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo", "std_scope": "batch"})
-        """Which advantage estimator, and its settings."""
+        advantage: dict[str, Any] = Field(
+            default_factory=lambda: {"name": "grpo", "std_scope": "batch"}
+        )
+        """Advantage estimator and its settings."""
         max_advantage: float = Field(default=5.0, gt=0)
-        """M: advantages are cut off here and mapped to 0..1."""
+        """M: absolute value to which advantages are clipped before they are mapped to 0..1."""
         beta: float = Field(default=1.0, gt=0)
-        """How far the implicit policies lie from the old one."""
+        """Distance of the implicit policies from the old one."""
 
         @field_validator("advantage")
         @classmethod
@@ -78,15 +90,23 @@ class DiffusionNft(StageAlgorithm):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        estimator_cls, estimator_config = advantage_estimators.resolve(config.advantage, "algorithm.advantage")
+        estimator_cls, estimator_config = advantage_estimators.resolve(
+            config.advantage, "algorithm.advantage"
+        )
         self.estimator: AdvantageEstimator = estimator_cls(estimator_config)
         self.needs_siblings = self.estimator.needs_siblings
 
     def advantages(
-        self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        mask_BT: Tensor,
+        **measured: Unpack[RowMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
-        """[B, T] by the configured estimator, and its metrics."""
-        given: dict[str, Any] = {name: value for name, value in measured.items() if value is not None}
+        """Return [B, T] by the configured estimator, and its metrics."""
+        given: dict[str, Any] = {
+            name: value for name, value in measured.items() if value is not None
+        }
         return self.estimator(AdvantageInputs(rewards_B, group_ids_B, mask_BT, **given))
 
     def loss(
@@ -100,23 +120,36 @@ class DiffusionNft(StageAlgorithm):
         denominators: Denominators,
         **measured: Unpack[ActionMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
-        """This micro-batch's share. Log-probabilities and entropy play no part and may be None.
+        """Return this micro-batch's share. Log-probabilities and entropy are not used and may be
+        None.
 
-        Raises: ValueError when `positive_errors_BT` or `negative_errors_BT` is missing or has a wrong shape.
+        Raises: ValueError when `positive_errors_BT` or `negative_errors_BT` is missing or has a
+        wrong shape.
         """
         errors = {name: measured.get(name) for name in ("positive_errors_BT", "negative_errors_BT")}
         for name, tensor in errors.items():
             if tensor is None or tensor.shape != mask_BT.shape:
                 found = "nothing" if tensor is None else tuple(tensor.shape)
-                raise ValueError(f"{name} must be given in the shape of the mask, {tuple(mask_BT.shape)}; got {found}")
-        positive_BT, negative_BT = (terms.cleaned(tensor, mask_BT) for tensor in errors.values() if tensor is not None)
+                raise ValueError(
+                    f"{name} must be given in the shape of the mask, {tuple(mask_BT.shape)}; got "
+                    f"{found}"
+                )
+        positive_BT, negative_BT = (
+            terms.cleaned(tensor, mask_BT) for tensor in errors.values() if tensor is not None
+        )
         bound, beta = self.config.max_advantage, self.config.beta
-        share_BT = terms.cleaned(advantages_BT, mask_BT).detach().clamp(-bound, bound) / (2.0 * bound) + 0.5
+        share_BT = (
+            terms.cleaned(advantages_BT, mask_BT).detach().clamp(-bound, bound) / (2.0 * bound)
+            + 0.5
+        )
         per_action_BT = bound * (share_BT * positive_BT + (1.0 - share_BT) * negative_BT) / beta
         loss = terms.aggregate(per_action_BT, mask_BT, Aggregation.TOKEN_MEAN, denominators)
         count = float((mask_BT != 0).sum())
         means = {"positive_error": positive_BT, "negative_error": negative_BT}
         return loss, {
             "loss": Metric(MetricKind.SUM, float(loss.detach()), count),
-            **{name: Metric(MetricKind.MEAN, float(tensor.detach().sum()), count) for name, tensor in means.items()},
+            **{
+                name: Metric(MetricKind.MEAN, float(tensor.detach().sum()), count)
+                for name, tensor in means.items()
+            },
         }

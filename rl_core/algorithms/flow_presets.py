@@ -1,7 +1,9 @@
-"""The vetted presets for denoising steps. An action is one stochastic step; its log-probability is the kernel's.
+"""The vetted presets for denoising steps. An action is one stochastic step; its log-probability is
+the kernel's.
 
-The `sde` block stands here because what samples and what scores must be the same kernel. Reference log-probabilities
-are never needed: the KL between two Gaussian steps is exact (`rl_core.sde.gaussian_kl`).
+The `sde` block is part of the algorithm because sampling and scoring must use the same kernel.
+Reference log-probabilities are never needed: the KL between two Gaussian steps is exact
+(`rl_core.sde.gaussian_kl`).
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ class FlowPolicyGradient(PolicyGradient):
     """A policy gradient whose actions are denoising steps."""
 
     class Config(PolicyGradient.Config):
-        """The blocks for tokens, and the kernel."""
+        """Settings of a policy gradient, and the kernel of the steps."""
 
         sde: SdeConfig = Field(default_factory=SdeConfig)
-        """Which kernel samples and scores, and on which steps."""
+        """Kernel that samples and scores, and the steps that it is used on."""
 
     config: Config
 
@@ -35,7 +37,8 @@ class FlowGrpo(FlowPolicyGradient):
     """Flow-GRPO (arXiv 2505.05470): GRPO on the steps of an SDE with the marginals of the flow."""
 
     class Config(FlowPolicyGradient.Config):
-        """The authors' setting for GenEval and OCR; for PickScore `kl.coef: 0.01`."""
+        """Settings of Flow-GRPO, with the authors' defaults for GenEval and OCR; for PickScore
+        `kl.coef: 0.01`."""
 
         preset: ClassVar = {
             "advantage": ADVANTAGE,
@@ -47,24 +50,29 @@ class FlowGrpo(FlowPolicyGradient):
 
 @algorithms.register("mix_grpo")
 class MixGrpo(FlowPolicyGradient):
-    """MixGRPO (arXiv 2507.21802): a sliding window of stochastic steps, all others deterministic and untrained."""
+    """MixGRPO (arXiv 2507.21802): a sliding window of stochastic steps, all others deterministic
+    and untrained."""
 
     class Config(FlowPolicyGradient.Config):
-        """A window of 4 steps that moves on by 1 every 25 iterations."""
+        """Settings of MixGRPO: a window of 4 steps that moves by 1 every 25 iterations."""
 
         preset: ClassVar = {
             "advantage": ADVANTAGE,
             "loss": CLIP,
-            "sde": {"kernel": "flow", "eta": 0.7, "steps": {"kind": "window", "size": 4, "stride": 1, "every": 25}},
+            "sde": {
+                "kernel": "flow",
+                "eta": 0.7,
+                "steps": {"kind": "window", "size": 4, "stride": 1, "every": 25},
+            },
         }
 
 
 @algorithms.register("dance_grpo")
 class DanceGrpo(FlowPolicyGradient):
-    """DanceGRPO (arXiv 2505.07818): the same loss on an SDE of constant noise."""
+    """DanceGRPO (arXiv 2505.07818): the loss of Flow-GRPO on an SDE with constant noise."""
 
     class Config(FlowPolicyGradient.Config):
-        """Noise 0.3; advantages over the group's own deviation; no KL."""
+        """Settings of DanceGRPO: noise 0.3, advantages over the group's own deviation, no KL."""
 
         preset: ClassVar = {
             "advantage": {"name": "grpo", "clamp": 5.0},
@@ -78,7 +86,7 @@ class FlowDppo(FlowPolicyGradient):
     """Flow-DPPO: the unclipped surrogate inside an exact KL trust region."""
 
     class Config(FlowPolicyGradient.Config):
-        """As Flow-GRPO, with the trust region in place of the clip."""
+        """Settings of Flow-DPPO: like Flow-GRPO, with the trust region in place of the clip."""
 
         preset: ClassVar = {
             "advantage": ADVANTAGE,

@@ -14,16 +14,16 @@ class LearningTrack:
     """A sequence of actions that a recipe trains."""
 
     prefix: str
-    """Of its metrics; empty where a recipe has one track."""
+    """Prefix of the track's metrics; empty in recipes with one track."""
     algorithm: StageAlgorithm
     group_size: int
-    """Rows that its advantages are taken among."""
+    """Number of rows in a group of its advantages."""
     size_key: str
-    """What of the recipe sets the group's size."""
+    """Recipe key that sets the group's size."""
 
 
 def learning_tracks(recipe: Recipe) -> list[LearningTrack]:
-    """What a recipe trains; one track but where something is both written and drawn."""
+    """Return the tracks that a recipe trains: one, except in domains that both write and draw."""
     own = _algorithm(recipe)
     samples, key = recipe.rows_per_prompt, "rollout.samples_per_prompt"
     stages = recipe.tracks or recipe.unified
@@ -33,7 +33,9 @@ def learning_tracks(recipe: Recipe) -> list[LearningTrack]:
     if not stages.images.train:
         return found
     drawn = recipe.images.rollout.samples_per_prompt
-    drawn_key = "tracks.images.samples_per_rewrite" if recipe.tracks else "unified.images.samples_per_plan"
+    drawn_key = (
+        "tracks.images.samples_per_rewrite" if recipe.tracks else "unified.images.samples_per_plan"
+    )
     if recipe.unified is not None and recipe.unified.images.compared is Compared.PROMPT:
         drawn, drawn_key = drawn * samples, f"{key} x {drawn_key}"
     return [*found, LearningTrack("images/", _algorithm(recipe.images), drawn, drawn_key)]

@@ -1,4 +1,5 @@
-"""The KL to a reference model: in the loss or in the reward, with a fixed or an adaptive coefficient."""
+"""KL to a reference model: in the loss or in the reward, with a fixed or an adaptive
+coefficient."""
 
 from __future__ import annotations
 
@@ -12,36 +13,38 @@ from schemas.section import Section
 
 
 class KlPlace(StrEnum):
-    """Where the KL takes effect."""
+    """Place where the KL takes effect."""
 
     LOSS = "loss"
     """A term of the loss, with its own gradient (GRPO)."""
     REWARD = "reward"
-    """Taken from the reward of each action before the advantages (PPO, REINFORCE++)."""
+    """Subtracted from the reward of each action before the advantages (PPO, REINFORCE++)."""
 
 
 class AdaptiveKlConfig(Section):
-    """A coefficient that holds the KL near a target (arXiv 1909.08593 sec. 2.2)."""
+    """Coefficient that adapts to keep the KL near a target (arXiv 1909.08593 sec. 2.2)."""
 
     target: float = Field(gt=0)
-    """The KL per action to hold."""
+    """Target of the KL per action."""
     horizon: float = Field(default=10_000, gt=0)
-    """Rows after which a KL 20 % off the target has changed the coefficient by about 20 %."""
+    """Number of rows after which a KL 20 % off the target has changed the coefficient by about 20
+    %."""
 
 
 class KlConfig(Section):
-    """A recipe's `kl` block."""
+    """KL to the reference model."""
 
     coef: float = Field(default=0.0, ge=0)
     """Weight of the KL; 0 needs no reference."""
     kind: KlKind = KlKind.K3
-    """Which estimate of the KL."""
+    """Estimate of the KL."""
     straight_through: bool = False
-    """Take the KL's gradient from k2, whatever its value is taken from."""
+    """Straight-through gradient: the KL's gradient is that of k2, whatever estimate its value
+    is."""
     place: KlPlace = KlPlace.LOSS
-    """Where the KL takes effect."""
+    """Place where the KL takes effect."""
     adaptive: AdaptiveKlConfig | None = None
-    """Change the coefficient while training; fixed when absent."""
+    """Adapt the coefficient in training; unset keeps it fixed."""
 
     @model_validator(mode="after")
     def _adapts_something(self) -> KlConfig:
@@ -55,23 +58,25 @@ class KlConfig(Section):
 
 
 class KlController:
-    """The coefficient of the KL. Every rank that observes the same numbers holds the same coefficient."""
+    """Holder of the KL's coefficient. Every rank that observes the same numbers has the same
+    coefficient."""
 
     CLIP = 0.2
-    """The relative error of one update is cut off at this."""
+    """Bound on the relative error of one update."""
 
     def __init__(self, coef: float, adaptive: AdaptiveKlConfig | None) -> None:
         self.coef, self.adaptive = coef, adaptive
 
     def update(self, kl: float, num_rows: int) -> None:
-        """coef *= 1 + clip(kl / target - 1, -0.2, 0.2) num_rows / horizon; nothing for a fixed coefficient."""
+        """Update coef *= 1 + clip(kl / target - 1, -0.2, 0.2) num_rows / horizon; nothing for a
+        fixed coefficient."""
         if self.adaptive is None:
             return
         error = min(max(kl / self.adaptive.target - 1.0, -self.CLIP), self.CLIP)
         self.coef *= 1.0 + error * num_rows / self.adaptive.horizon
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint must hold; empty for a fixed coefficient."""
+        """Return the state for a checkpoint; empty for a fixed coefficient."""
         return {} if self.adaptive is None else {"kl_coef": self.coef}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

@@ -1,6 +1,6 @@
-"""Metrics that reduce exactly: over micro-batches, ranks and steps, whatever the sizes of the parts.
+"""Metrics that reduce exactly over micro-batches, ranks and steps, whatever the sizes of the parts.
 
-A metric carries a total and a weight instead of a mean, so merging parts gives the number of the whole.
+A metric has a total and a weight instead of a mean, so merging parts gives the number of the whole.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from operator import itemgetter
 
 
 class MetricKind(StrEnum):
-    """How the parts of a metric come together."""
+    """Rule by which the parts of a metric are merged."""
 
     MEAN = "mean"
-    """The sum of the values over the sum of the weights."""
+    """Sum of the values over the sum of the weights."""
     SUM = "sum"
-    """The sum of the values."""
+    """Sum of the values."""
     MAX = "max"
-    """The largest value."""
+    """Largest value."""
     MIN = "min"
-    """The smallest value."""
+    """Smallest value."""
     LAST = "last"
-    """The value of the last part, in the order of merging: micro-batches, then ranks, then steps."""
+    """Value of the last part, in the order of merging: micro-batches, then ranks, then steps."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number on its way to the log."""
+    """One metric, before its parts are merged."""
 
     kind: MetricKind
-    """How parts come together."""
+    """Rule by which parts are merged."""
     value: float
-    """mean: the weighted SUM of the values, not yet divided; sum: the sum; max, min, last: the value itself."""
+    """Value: the weighted SUM of the values, not yet divided, for means; the sum for sums; the
+    value itself for max, min and last."""
     weight: float
-    """How much was counted (tokens, rows or groups); a part with weight 0 changes nothing."""
+    """Number of tokens, rows or groups counted; a part with weight 0 changes nothing."""
 
     def result(self) -> float:
-        """The number to log; NaN when nothing was counted."""
+        """Return the number to log; NaN if nothing was counted."""
         if self.weight == 0:
             return 0.0 if self.kind is MetricKind.SUM else math.nan
         return self.value / self.weight if self.kind is MetricKind.MEAN else self.value
@@ -55,7 +56,8 @@ _REDUCE: dict[MetricKind, Callable[[list[float]], float]] = {
 
 
 def merge(parts: Iterable[Metric]) -> Metric:
-    """The metric of the whole. Raises: ValueError when there are no parts or their kinds differ."""
+    """Return the metric of the whole. Raises: ValueError when there are no parts or their kinds
+    differ."""
     parts = list(parts)
     kinds = {part.kind for part in parts}
     if len(kinds) != 1:
@@ -76,5 +78,5 @@ def merge_all(parts: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
 
 
 def to_floats(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The numbers to log, by name."""
+    """Return the numbers to log, by name."""
     return {name: metric.result() for name, metric in metrics.items()}

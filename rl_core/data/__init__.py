@@ -1,4 +1,4 @@
-"""Rows: reading, validation, preparation and the order in which training sees them.
+"""Training data: reading, validation and preparation of rows, and their order in training.
 
 Names are resolved on first use, so importing this package stays light.
 """
@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from rl_core.data.read.raw_dir import ensure_raw_dir
     from rl_core.data.read.readers import read_rows
 
-__all__ = ["DefaultDataSource", "MultimodalRLDataSource", "PromptDataset", "ensure_raw_dir", "read_rows"]
+__all__ = [
+    "DefaultDataSource",
+    "MultimodalRLDataSource",
+    "PromptDataset",
+    "ensure_raw_dir",
+    "read_rows",
+]
 
 _HOMES = {
     "DefaultDataSource": "rl_core.data.order.default_source",

@@ -1,6 +1,6 @@
-"""DataProto: the one batch type that moves between parts."""
+"""DataProto: the batch type that moves between the parts of a run."""
 
-from rl_core.data_proto.columns import list_of_dict_to_dict_of_list
+from rl_core.data_proto.columns import MetaInfo, list_of_dict_to_dict_of_list
 from rl_core.data_proto.compat import (
     DataProtoFuture,
     all_gather_data_proto,
@@ -28,6 +28,7 @@ __all__ = [
     "DataProtoFuture",
     "DataProtoItem",
     "DataProtoKeyError",
+    "MetaInfo",
     "all_gather_data_proto",
     "collate_fn",
     "deserialize_single_tensor",

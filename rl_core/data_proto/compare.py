@@ -1,6 +1,6 @@
-"""Whether two values are the same: NaN equals NaN, tensors and arrays compare as a whole, at any depth.
+"""Deep comparison of values: NaN equals NaN, tensors and arrays compare as a whole, at any depth.
 
-And a value in a message: `describe`.
+Also the description of values in messages: `describe`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorCollection, TensorDictBase
 from torch import Tensor
 
 from rl_core.data_proto import jagged
@@ -20,17 +19,17 @@ from rl_core.data_proto import jagged
 Pairs = frozenset[tuple[int, int]]
 
 
-def same(one: Any, two: Any, *, tolerance: float = 0.0, _open: Pairs = frozenset()) -> bool:
-    """Deep equality of tensors, arrays, mappings, sequences, dataclasses and plain values.
+def same(one: object, two: object, *, tolerance: float = 0.0, _open: Pairs = frozenset()) -> bool:
+    """Compare tensors, arrays, mappings, sequences, dataclasses and plain values deeply.
 
-    Tensors and arrays must agree in dtype and shape. `tolerance` is relative and absolute, for Python numbers only.
-    A structure that contains itself equals one that does so in the same place.
+    Tensors and arrays must agree in dtype and shape. `tolerance` is relative and absolute, for
+    Python numbers only. A structure that contains itself equals one that does so in the same place.
     """
     if one is two or (id(one), id(two)) in _open:
         return True
     inner = _open | {(id(one), id(two))}
 
-    def within(a: Any, b: Any) -> bool:
+    def within(a: object, b: object) -> bool:
         return same(a, b, tolerance=tolerance, _open=inner)
 
     if isinstance(one, Tensor) or isinstance(two, Tensor):
@@ -44,7 +43,8 @@ def same(one: Any, two: Any, *, tolerance: float = 0.0, _open: Pairs = frozenset
             return all(within(a, b) for a, b in zip(one.flat, two.flat, strict=True))
         return np.array_equal(one, two, equal_nan=one.dtype.kind in "fcmM")
     if isinstance(one, Mapping | TensorDictBase) and isinstance(two, Mapping | TensorDictBase):
-        return set(one.keys()) == set(two.keys()) and all(within(one[key], two[key]) for key in one.keys())  # noqa: SIM118
+        keys = set(one.keys())
+        return keys == set(two.keys()) and all(within(one[key], two[key]) for key in keys)
     if isinstance(one, list | tuple) and isinstance(two, list | tuple):
         return type(one) is type(two) and len(one) == len(two) and all(map(within, one, two))
     if dataclasses.is_dataclass(one) and type(one) is type(two):
@@ -53,7 +53,8 @@ def same(one: Any, two: Any, *, tolerance: float = 0.0, _open: Pairs = frozenset
 
 
 def same_tensor(one: Tensor, two: Tensor) -> bool:
-    """Equal dtype, shape and values, where NaN equals NaN; jagged tensors by their rows."""
+    """Return True for equal dtype, shape and values, where NaN equals NaN; jagged tensors are
+    compared by their rows."""
     if one.dtype != two.dtype or one.is_nested != two.is_nested:
         return False
     if one.is_nested:
@@ -69,24 +70,28 @@ def same_tensor(one: Tensor, two: Tensor) -> bool:
     return bool(((one == two) | (one.isnan() & two.isnan())).all())
 
 
-def _same_plain(one: Any, two: Any, tolerance: float) -> bool:
+def _same_plain(one: object, two: object, tolerance: float) -> bool:
     if isinstance(one, int | float) and isinstance(two, int | float):
         if math.isnan(one) or math.isnan(two):
             return math.isnan(one) and math.isnan(two)
-        return one == two or (tolerance > 0 and math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance))
+        return one == two or (
+            tolerance > 0 and math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance)
+        )
     if isinstance(one, np.generic) and isinstance(two, np.generic):
-        return np.array_equal(one, two, equal_nan=one.dtype.kind in "fcmM" and two.dtype.kind in "fcmM")
+        return np.array_equal(
+            one, two, equal_nan=one.dtype.kind in "fcmM" and two.dtype.kind in "fcmM"
+        )
     # Tables and the like answer `==` with one truth per cell.
     return bool(np.all(one == two))
 
 
-def shape_of(value: Any) -> list[Any]:
-    """Shape for a message; the ragged dimension of a jagged tensor is `j`."""
+def shape_of(value: Tensor | TensorCollection | np.ndarray) -> list[int | str]:
+    """Return the shape for a message; the ragged dimension of a jagged tensor is `j`."""
     return [size if isinstance(size, int) else "j" for size in value.shape]
 
 
-def describe(value: Any) -> str:
-    """A value for a message: kind and shape of what is large, the value of what is small."""
+def describe(value: object) -> str:
+    """Describe a value for a message: kind and shape of large values, the value of small ones."""
     if isinstance(value, Tensor):
         return f"{shape_of(value)} {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""What is raised when a batch breaks its contract."""
+"""Errors of batches that break their contract."""
 
 
 class DataProtoError(AssertionError, ValueError):
@@ -9,7 +9,7 @@ class DataProtoError(AssertionError, ValueError):
 
 
 class DataProtoKeyError(DataProtoError, KeyError):
-    """A column or metadata key that is not there; the message names those that are."""
+    """A column or metadata key that does not exist; the message names the existing ones."""
 
     # KeyError would print the message as a quoted literal.
     __str__ = BaseException.__str__

@@ -1,9 +1,9 @@
-"""Union (more columns) and concatenation (more rows). Everything is checked before anything changes."""
+"""Union (more columns) and concatenation (more rows). Everything is checked before anything
+changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,15 +11,18 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_core.data_proto import jagged
-from rl_core.data_proto.columns import copied
+from rl_core.data_proto.columns import MetaInfo, copied
 from rl_core.data_proto.compare import describe, same, shape_of
 from rl_core.data_proto.errors import DataProtoError
-from rl_core.data_proto.rows import unchecked
+from rl_core.data_proto.rows import Value, unchecked
 
 META_TOLERANCE = 1e-6
-"""Ranks may compute the same metadata float in another order; so far apart are they still one value."""
+"""Tolerance of equal metadata floats, which ranks may compute in another order."""
 
 METRICS = "metrics"
+
+Columns = Mapping[str, Value] | Mapping[str, np.ndarray] | MetaInfo | TensorDictBase
+"""Named values."""
 
 
 def union_tensor_dict(tensor_dict1: TensorDict, tensor_dict2: TensorDict) -> TensorDict:
@@ -30,7 +33,9 @@ def union_tensor_dict(tensor_dict1: TensorDict, tensor_dict2: TensorDict) -> Ten
     if tensor_dict1.batch_size != tensor_dict2.batch_size:
         sizes = f"{list(tensor_dict1.batch_size)} and {list(tensor_dict2.batch_size)}"
         shapes = {key: shape_of(value) for key, value in tensor_dict2.items()}
-        raise DataProtoError(f"union: batch sizes differ: {sizes}; the added tensors have shapes {shapes}")
+        raise DataProtoError(
+            f"union: batch sizes differ: {sizes}; the added tensors have shapes {shapes}"
+        )
     check_shared(tensor_dict1, tensor_dict2, "tensor")
     for key, value in tensor_dict2.items():
         if key not in tensor_dict1.keys():  # noqa: SIM118
@@ -38,7 +43,9 @@ def union_tensor_dict(tensor_dict1: TensorDict, tensor_dict2: TensorDict) -> Ten
     return tensor_dict1
 
 
-def union_numpy_dict(tensor_dict1: dict[str, np.ndarray], tensor_dict2: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def union_numpy_dict(
+    tensor_dict1: dict[str, np.ndarray], tensor_dict2: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Add the columns of the second to the first, in place, and return it.
 
     Raises: DataProtoError, changing nothing, when a shared column differs or is no array.
@@ -46,30 +53,40 @@ def union_numpy_dict(tensor_dict1: dict[str, np.ndarray], tensor_dict2: dict[str
     for table in (tensor_dict1, tensor_dict2):
         for key, column in table.items():
             if not isinstance(column, np.ndarray):
-                raise DataProtoError(f"union: {key!r} is a {type(column).__name__}, not a numpy array")
+                raise DataProtoError(
+                    f"union: {key!r} is a {type(column).__name__}, not a numpy array"
+                )
     check_shared(tensor_dict1, tensor_dict2, "column")
     tensor_dict1.update(tensor_dict2)
     return tensor_dict1
 
 
-def check_shared(one: Any, two: Any, kind: str) -> None:
-    """Raises: DataProtoError naming a shared key whose values differ."""
+def check_shared(one: Columns, two: Columns, kind: str) -> None:
+    """Check that shared keys have equal values.
+
+    Raises: DataProtoError naming a key whose values differ.
+    """
     for key in sorted(set(one.keys()) & set(two.keys()), key=str):
         if not same(one[key], two[key]):
-            raise DataProtoError(f"union: {key!r} differs: {describe(one[key])} and {describe(two[key])} ({kind})")
+            raise DataProtoError(
+                f"union: {key!r} differs: {describe(one[key])} and {describe(two[key])} ({kind})"
+            )
 
 
-def merged_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One `meta_info` for the joined rows: equal values once, `metrics` as a list of values under each name.
+def merged_meta(metas: Sequence[MetaInfo]) -> MetaInfo:
+    """Return one `meta_info` for the joined rows: equal values once, `metrics` as a list of values
+    under each name.
 
     Raises: DataProtoError when a key other than `metrics` has values that differ by more than 1e-6.
     """
-    merged: dict[str, Any] = {}
-    metrics: list[Mapping[str, Any]] = []
+    merged: MetaInfo = {}
+    metrics: list[Mapping[str, object]] = []
     for part, meta in enumerate(metas):
         for key, value in meta.items():
             if key == METRICS:
-                metrics.extend(value if isinstance(value, list) else [] if value is None else [value])
+                metrics.extend(
+                    value if isinstance(value, list) else [] if value is None else [value]
+                )
             elif key not in merged:
                 merged[key] = copied(value)
             elif not same(merged[key], value, tolerance=META_TOLERANCE):
@@ -77,14 +94,20 @@ def merged_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 raise DataProtoError(f"concat: meta_info[{key!r}] differs: {values}")
     for one in metrics:
         if not isinstance(one, Mapping):
-            raise DataProtoError(f"concat: meta_info['metrics'] holds {describe(one)}; it is a dict or a list of dicts")
+            raise DataProtoError(
+                f"concat: meta_info['metrics'] holds {describe(one)}; it is a dict or a list of "
+                "dicts"
+            )
     if metrics:
-        merged[METRICS] = {name: [one[name] for one in metrics if name in one] for name in _names(metrics)}
+        merged[METRICS] = {
+            name: [one[name] for one in metrics if name in one] for name in _names(metrics)
+        }
     return merged
 
 
 def cat_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
-    """The rows of all batches. Raises: DataProtoError when their keys, kinds or trailing shapes differ."""
+    """Return the rows of all batches. Raises: DataProtoError when their keys, kinds or trailing
+    shapes differ."""
     first = batches[0]
     keys = None if first is None else sorted(first.keys(), key=str)
     for part, batch in enumerate(batches):
@@ -95,36 +118,47 @@ def cat_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
         return None
     present = [batch for batch in batches if batch is not None]
     shared_offsets: dict[tuple[int, ...], Tensor] = {}
-    values = {key: _cat(str(key), [batch[key] for batch in present], shared_offsets) for key in first.keys()}  # noqa: SIM118
+    values = {
+        key: _cat(str(key), [batch[key] for batch in present], shared_offsets)
+        for key in first.keys()  # noqa: SIM118
+    }
     return unchecked(values, sum(batch.batch_size[0] for batch in present), first.device)
 
 
 def cat_columns(tables: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The rows of all columns. Raises: DataProtoError when keys or trailing shapes differ."""
+    """Return the rows of all columns. Raises: DataProtoError when keys or trailing shapes
+    differ."""
     first = tables[0]
     for part, table in enumerate(tables):
         if table.keys() != first.keys():
-            raise DataProtoError(f"concat: columns differ: {sorted(first)} and, in part {part}, {sorted(table)}")
+            raise DataProtoError(
+                f"concat: columns differ: {sorted(first)} and, in part {part}, {sorted(table)}"
+            )
         for key, column in table.items():
             if column.shape[1:] != first[key].shape[1:]:
-                raise DataProtoError(f"concat: {key!r} differs: {describe(first[key])} and {describe(column)}")
+                raise DataProtoError(
+                    f"concat: {key!r} differs: {describe(first[key])} and {describe(column)}"
+                )
     return {key: np.concatenate([table[key] for table in tables]) for key in first}
 
 
-def _cat(key: str, values: list[Any], shared_offsets: dict[tuple[int, ...], Tensor]) -> Any:
-    first = values[0]
-    if not isinstance(first, Tensor):
-        return torch.cat(values, dim=0)
-    if any(value.is_nested for value in values):
-        if not all(value.is_nested for value in values):
-            kinds = [describe(value) for value in values]
+def _cat(key: str, values: Sequence[Value], shared_offsets: dict[tuple[int, ...], Tensor]) -> Value:
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if len(tensors) < len(values):
+        return TensorDict.cat(list(values))
+    if any(tensor.is_nested for tensor in tensors):
+        if not all(tensor.is_nested for tensor in tensors):
+            kinds = [describe(tensor) for tensor in tensors]
             raise DataProtoError(f"concat: {key!r} differs: jagged in some parts only: {kinds}")
-        return jagged.concatenated(values, shared_offsets)
-    for value in values:
-        if value.shape[1:] != first.shape[1:]:
-            raise DataProtoError(f"concat: {key!r} differs: {describe(first)} and {describe(value)}")
-    return torch.cat(values)
+        return jagged.concatenated(tensors, shared_offsets)
+    first = tensors[0]
+    for tensor in tensors:
+        if tensor.shape[1:] != first.shape[1:]:
+            raise DataProtoError(
+                f"concat: {key!r} differs: {describe(first)} and {describe(tensor)}"
+            )
+    return torch.cat(tensors)
 
 
-def _names(metrics: Iterable[Mapping[str, Any]]) -> list[str]:
+def _names(metrics: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for one in metrics for name in one))

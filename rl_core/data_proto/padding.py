@@ -1,4 +1,4 @@
-"""Whether batches are padded when cut, and rows of unequal length made one tensor."""
+"""Setting for padding batches that are cut, and stacking of rows of unequal length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class _ConfigMeta(type):
 
     @property
     def auto_padding(cls) -> bool:
-        """Whether every batch of this process is padded when it is cut into chunks; off unless set."""
+        """True if every batch of this process is padded when it is cut into chunks; off by
+        default."""
         return _ConfigMeta._auto_padding
 
     @auto_padding.setter
@@ -30,8 +31,11 @@ class DataProtoConfig(metaclass=_ConfigMeta):
     """Process-wide settings: `DataProtoConfig.auto_padding = True`."""
 
 
-def pad_rows(tensors: Sequence[Tensor], value: float, *, left: bool = False, length: int | None = None) -> Tensor:
-    """Stack 1-D tensors into [B, T], filled with `value` on the right (or left) up to the longest or `length`."""
+def pad_rows(
+    tensors: Sequence[Tensor], value: float, *, left: bool = False, length: int | None = None
+) -> Tensor:
+    """Stack 1-D tensors into [B, T], filled with `value` on the right (or left) up to the longest
+    or `length`."""
     width = max((len(tensor) for tensor in tensors), default=0) if length is None else length
     out = torch.full((len(tensors), width), value, dtype=tensors[0].dtype)
     for row, tensor in enumerate(tensors):

@@ -1,15 +1,17 @@
-"""How a batch is pickled: its tensors as protocol 5 buffers, which may travel out of band, without a copy.
+"""Pickling of a batch: its tensors are protocol 5 buffers, which may travel out of band, without a
+copy.
 
 Ray and any other caller that passes `buffer_callback` get the tensors' own memory. A plain
-`pickle.dumps(proto, protocol=5)` copies each tensor once into the stream; protocols 3 and 4 copy it twice. Protocol 2
-(that of `torch.save`) leaves the tensors to torch.
+`pickle.dumps(proto, protocol=5)` copies each tensor once into the stream; protocols 3 and 4 copy it
+twice. Protocol 2 (that of `torch.save`) leaves the tensors to torch.
 
-Tensors in object columns and in metadata travel the same way, and what is shared stays shared: siblings that hold one
-image still hold one image. Only data travels, not the autograd graph. A tensor from an accelerator comes back on the
-same device where there is one, else on the CPU. Tensors with no flat memory (sparse, quantised, subclasses) are left to
-torch.
+Tensors in object columns and in metadata are packed the same way, and shared tensors stay shared:
+siblings that hold one image still hold one image. Only data is pickled, not the autograd graph. A
+tensor from an accelerator is restored on the same device if it exists, else on the CPU. Tensors
+without flat memory (sparse, quantised, subclasses) are left to torch.
 
-For transports that carry neither pickles nor tensors, `serialize_tensordict` gives plain (dtype, shape, bytes) tuples.
+For transports that carry neither pickles nor tensors, `serialize_tensordict` gives plain (dtype,
+shape, bytes) tuples.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from operator import index
+from typing import SupportsIndex, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,59 +32,77 @@ from rl_core.data_proto.errors import DataProtoError
 
 
 class PackedTensor:
-    """Stands for a dense tensor in a pickle; unpickling gives the tensor."""
+    """Packed form of a dense tensor in a pickle; unpickling gives the tensor."""
 
     __slots__ = ("tensor",)
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
-        if protocol < 3:
+    def __reduce_ex__(
+        self, protocol: SupportsIndex
+    ) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
+        level = index(protocol)
+        if level < 3:
             return _itself, (self.tensor,)
         dtype, shape, data = flat_bytes(self.tensor)
-        buffer = pickle.PickleBuffer(data) if protocol >= 5 else data.tobytes()
+        buffer = pickle.PickleBuffer(data.data) if level >= 5 else data.tobytes()
         return tensor_from_bytes, (dtype, shape, buffer, str(self.tensor.device))
 
 
 class PackedJagged:
-    """Stands for a jagged tensor in a pickle; its offsets are packed once for all columns that share them."""
+    """Packed form of a jagged tensor in a pickle; its offsets are packed once for all columns that
+    share them."""
 
     __slots__ = ("offsets", "values")
 
-    def __init__(self, values: PackedTensor, offsets: PackedTensor) -> None:
+    def __init__(self, values: PackedTensor | Tensor, offsets: PackedTensor | Tensor) -> None:
         self.values, self.offsets = values, offsets
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    def __reduce_ex__(
+        self, protocol: SupportsIndex
+    ) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
         return jagged.join, (self.values, self.offsets)
 
 
 class PackedTensorDict:
-    """Stands for a TensorDict in a pickle."""
+    """Packed form of a TensorDict in a pickle."""
 
     __slots__ = ("batch_size", "device", "values")
 
-    def __init__(self, values: dict[str, Any], batch_size: tuple[int, ...], device: str | None) -> None:
+    def __init__(
+        self, values: dict[str, object], batch_size: tuple[int, ...], device: str | None
+    ) -> None:
         self.values, self.batch_size, self.device = values, batch_size, device
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., TensorDict], tuple[Any, ...]]:
+    def __reduce_ex__(
+        self, protocol: SupportsIndex
+    ) -> tuple[Callable[..., TensorDict], tuple[object, ...]]:
         return _tensordict, (self.values, self.batch_size, self.device)
 
 
+Packed = PackedTensor | PackedJagged | PackedTensorDict
+"""Stand-in for tensors in a pickle."""
+Bytes = bytes | bytearray | memoryview | np.ndarray
+"""A buffer."""
+V = TypeVar("V")
+
 PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
-"""Types that hold no tensor and are met by the thousand."""
+"""Frequent types that never contain a tensor."""
 
 
 class Packer:
-    """Replaces the tensors inside a value by their packed forms; containers without tensors stay themselves."""
+    """Replaces the tensors inside a value by their packed forms; containers without tensors stay
+    themselves."""
 
     def __init__(self) -> None:
-        self._done: dict[int, Any] = {}
+        self._done: dict[int, object] = {}
         # Identities in `_done` mean something only while their owners live.
-        self._alive: list[Any] = []
+        self._alive: list[object] = []
 
-    def pack(self, value: Any) -> Any:
-        """The value with its tensors packed, at any depth of dicts, lists, tuples and object arrays."""
+    def pack(self, value: V) -> V | Packed:
+        """Return the value with its tensors packed, at any depth of dicts, lists, tuples and object
+        arrays."""
         if _holds_nothing(value):
             return value
         if id(value) not in self._done:
@@ -89,13 +110,13 @@ class Packer:
             self._done[id(value)] = value
             self._alive.append(value)
             self._done[id(value)] = self._packed(value)
-        return self._done[id(value)]
+        return cast("V | Packed", self._done[id(value)])
 
-    def _packed(self, value: Any) -> Any:
+    def _packed(self, value: object) -> object:
         if type(value) is dict:
             items = {key: self.pack(one) for key, one in value.items()}
             return items if any(items[key] is not one for key, one in value.items()) else value
-        if type(value) in (list, tuple):
+        if type(value) is list or type(value) is tuple:
             packed = [self.pack(one) for one in value]
             changed = any(new is not old for new, old in zip(packed, value, strict=True))
             return type(value)(packed) if changed else value
@@ -103,20 +124,30 @@ class Packer:
             return self._packed_array(value)
         if isinstance(value, Tensor):
             return self._packed_tensor(value)
+        assert isinstance(value, TensorDictBase), type(value)
         device = None if value.device is None else str(value.device)
-        return PackedTensorDict({key: self.pack(one) for key, one in value.items()}, tuple(value.batch_size), device)
+        return PackedTensorDict(
+            {str(key): self.pack(one) for key, one in value.items()},
+            tuple(value.batch_size),
+            device,
+        )
 
-    def _packed_tensor(self, tensor: Tensor) -> Any:
+    def _packed_tensor(self, tensor: Tensor) -> PackedTensor | PackedJagged | Tensor:
         if tensor.is_nested:
             values, offsets = jagged.parts(tensor.detach())
-            return PackedJagged(self.pack(values), self.pack(offsets))
+            packed = self.pack(values), self.pack(offsets)
+            return PackedJagged(
+                *cast("tuple[PackedTensor | Tensor, PackedTensor | Tensor]", packed)
+            )
         return PackedTensor(tensor) if _is_flat(tensor) else tensor
 
     def _packed_array(self, array: np.ndarray) -> np.ndarray:
         if array.dtype != object:
             return array
         values = array.ravel().tolist()
-        packed = values if PLAIN.issuperset(map(type, values)) else [self.pack(one) for one in values]
+        packed = (
+            values if PLAIN.issuperset(map(type, values)) else [self.pack(one) for one in values]
+        )
         if all(new is old for new, old in zip(packed, values, strict=True)):
             return array
         column = np.empty(array.size, dtype=object)
@@ -131,94 +162,126 @@ def _is_packed(cls: type) -> bool:
     return issubclass(cls, Tensor | TensorDictBase | np.ndarray)
 
 
-def _holds_nothing(value: Any) -> bool:
-    """Whether a value can be told at a glance to hold no tensor."""
+def _holds_nothing(value: object) -> bool:
+    """Return True if a value certainly contains no tensor, by its type."""
     cls = type(value)
-    if cls is dict:
+    if type(value) is dict:
         return PLAIN.issuperset(map(type, value.values()))
-    if cls is list or cls is tuple:
+    if type(value) is list or type(value) is tuple:
         return PLAIN.issuperset(map(type, value))
     return cls in PLAIN or not _is_packed(cls)
 
 
-def flat_bytes(tensor: Tensor) -> tuple[str, tuple[int, ...], Any]:
-    """Name of the dtype, shape, and the bytes in row order: its own memory for a contiguous tensor on the CPU."""
+def flat_bytes(tensor: Tensor) -> tuple[str, tuple[int, ...], np.ndarray]:
+    """Return the name of the dtype, the shape, and the bytes in row order: its own memory for a
+    contiguous tensor on the CPU."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
-    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy()
+    return (
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+        flat.view(torch.uint8).numpy(),
+    )
 
 
-def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Any, device: str = "cpu") -> Tensor:
-    """The tensor whose bytes lie in a buffer, without copying them.
+def tensor_from_bytes(
+    dtype: str, shape: tuple[int, ...], data: Bytes, device: str = "cpu"
+) -> Tensor:
+    """Return the tensor whose bytes are in a buffer, without copying them.
 
-    Torch knows no read-only memory. A tensor over a read-only buffer (the object store's) therefore shares it, and
-    writing into it in place writes into the store: `DataProto.clone()` gives memory of one's own.
+    Torch has no read-only memory. A tensor over a read-only buffer (the object store's) therefore
+    shares it, and an in-place write changes the store: `DataProto.clone()` gives separate memory.
     """
-    memory = memoryview(data)
+    memory = memoryview(data.data if isinstance(data, np.ndarray) else data)
     torch_dtype = getattr(torch, dtype)
     if not memory.nbytes:
         return torch.empty(shape, dtype=torch_dtype, device=_present(device))
-    flat = torch.from_numpy(np.asarray(_Writable(memory)) if memory.readonly else np.frombuffer(memory, np.uint8))
+    flat = torch.from_numpy(
+        np.asarray(_Writable(memory)) if memory.readonly else np.frombuffer(memory, np.uint8)
+    )
     return flat.view(torch_dtype).view(shape).to(_present(device))
 
 
 class _Writable:
-    """Shows a read-only buffer to numpy as writable, which keeps torch from warning once per tensor."""
+    """Shows a read-only buffer to numpy as writable, which keeps torch from warning once per
+    tensor."""
 
     def __init__(self, memory: memoryview) -> None:
         self.owner = np.frombuffer(memory, np.uint8)
-        self.__array_interface__ = {**self.owner.__array_interface__, "data": (self.owner.ctypes.data, False)}
+        self.__array_interface__ = {
+            **self.owner.__array_interface__,
+            "data": (self.owner.ctypes.data, False),
+        }
 
 
-def _tensordict(values: dict[str, Any], batch_size: tuple[int, ...], device: str | None) -> TensorDict:
-    return TensorDict(values, batch_size=batch_size, device=None if device is None else _present(device))
+def _tensordict(
+    values: dict[str, Tensor], batch_size: tuple[int, ...], device: str | None
+) -> TensorDict:
+    return TensorDict(
+        values, batch_size=batch_size, device=None if device is None else _present(device)
+    )
 
 
 def _present(device: str) -> torch.device:
-    """The device itself where this process has it, else the CPU."""
+    """Return the device if this process has it, else the CPU."""
     wanted = torch.device(device)
     if wanted.type in ("cpu", "meta"):
         return wanted
     module = getattr(torch, wanted.type, None)
-    found = module is not None and module.is_available() and (wanted.index or 0) < module.device_count()
+    found = (
+        module is not None and module.is_available() and (wanted.index or 0) < module.device_count()
+    )
     return wanted if found else torch.device("cpu")
 
 
 def _is_flat(tensor: Tensor) -> bool:
     plain = type(tensor) in (Tensor, torch.nn.Parameter)
-    return plain and tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    return (
+        plain
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and tensor.device.type != "meta"
+    )
 
 
-def _itself(value: Any) -> Any:
-    return value
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
-SerializedTensor = tuple[str, tuple[int, ...], Any]
+SerializedTensor = tuple[str, tuple[int, ...], Bytes]
 """Name of the dtype, shape, and a buffer of the bytes in row order."""
+SerializedRows = tuple[str, list[SerializedTensor]]
+"""Layout and rows of a nested tensor."""
+Serialized = tuple[tuple[int, ...], str | None, dict[str, SerializedTensor | SerializedRows]]
+"""Batch size, device and tensors of a TensorDict."""
 
 
 def serialize_single_tensor(obj: Tensor) -> SerializedTensor:
-    """A dense tensor as (dtype, shape, bytes); the bytes are the tensor's own memory where they can be."""
+    """Return a dense tensor as (dtype, shape, bytes); the bytes are the tensor's own memory if
+    possible."""
     return flat_bytes(obj)
 
 
 def deserialize_single_tensor(arr: SerializedTensor) -> Tensor:
-    """The tensor, in memory of its own."""
+    """Return the tensor, in its own memory."""
     dtype, shape, data = arr
     return tensor_from_bytes(dtype, tuple(shape), bytearray(data))
 
 
-def serialize_tensordict(batch: TensorDict) -> tuple[tuple[int, ...], str | None, dict[str, Any]]:
-    """Batch size, device and the tensors; a nested one as its layout and its rows."""
-    items: dict[str, Any] = {}
+def serialize_tensordict(batch: TensorDict) -> Serialized:
+    """Return batch size, device and the tensors; a nested one as its layout and its rows."""
+    items: dict[str, SerializedTensor | SerializedRows] = {}
     for key, value in batch.items():
         if not isinstance(value, Tensor):
-            raise DataProtoError(f"{key!r} is a {type(value).__name__}; only tensors can be serialised")
-        items[key] = _nested(value) if value.is_nested else serialize_single_tensor(value)
+            raise DataProtoError(
+                f"{key!r} is a {type(value).__name__}; only tensors can be serialised"
+            )
+        items[str(key)] = _nested(value) if value.is_nested else serialize_single_tensor(value)
     return tuple(batch.batch_size), None if batch.device is None else str(batch.device), items
 
 
-def deserialize_tensordict(arr: tuple[Any, Any, dict[str, Any]]) -> TensorDict:
-    """The TensorDict that `serialize_tensordict` took. Raises: DataProtoError for anything else."""
+def deserialize_tensordict(arr: Serialized) -> TensorDict:
+    """Return the TensorDict that `serialize_tensordict` serialised. Raises: DataProtoError for
+    anything else."""
     batch_size, device, items = arr
     values: dict[str, Tensor] = {}
     for key, item in items.items():
@@ -228,13 +291,15 @@ def deserialize_tensordict(arr: tuple[Any, Any, dict[str, Any]]) -> TensorDict:
             values[key] = _from_rows(*item)
         else:
             raise DataProtoError(
-                f"{key!r}: a serialised tensor is (dtype, shape, bytes) or (layout, rows), not {len(item)} values"
+                f"{key!r}: a serialised tensor is (dtype, shape, bytes) or (layout, rows), not "
+                f"{len(item)} values"
             )
     return TensorDict(values, batch_size=batch_size, device=device)
 
 
-def _nested(nested: Tensor) -> tuple[str, list[SerializedTensor]]:
-    """The layout and the rows, of a jagged tensor with an empty one behind them: it keeps dtype and trailing shape."""
+def _nested(nested: Tensor) -> SerializedRows:
+    """Return the layout and the rows, followed by an empty row for a jagged tensor, which keeps
+    dtype and trailing shape."""
     if nested.layout != torch.jagged:
         return "strided", [serialize_single_tensor(row) for row in nested.unbind()]
     values, offsets = jagged.parts(nested.detach())

@@ -1,13 +1,14 @@
-"""Which rows: one selection for every column of a batch, as views where they are consecutive; and rows cut further."""
+"""Selection of rows, the same for every column of a batch, as views if they are consecutive; and
+rows cut further."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypedDict, overload
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorCollection, TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_core.data_proto import jagged
@@ -15,14 +16,17 @@ from rl_core.data_proto.columns import object_column
 from rl_core.data_proto.compare import describe
 from rl_core.data_proto.errors import DataProtoError
 
+Value = Tensor | TensorCollection
+"""Value of a column."""
 Index = slice | range | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
 
 
 class Rows:
     """A selection out of `num_rows` rows.
 
-    A slice with a positive step gives views. Everything else is one gather per column (which copies). Raises:
-    DataProtoError for an index of another type, rank or mask length; IndexError for a row that is not there.
+    A slice with a positive step gives views. Everything else is one gather per column (which
+    copies). Raises: DataProtoError for an index of another type, rank or mask length; IndexError
+    for a row that is not there.
     """
 
     def __init__(self, index: Index, num_rows: int) -> None:
@@ -40,36 +44,43 @@ class Rows:
         self._plans: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def of_batch(self, batch: TensorDictBase | None) -> TensorDict | None:
-        """The rows of a batch, as a new TensorDict on the same device."""
+        """Return the rows of a batch, as a new TensorDict on the same device."""
         if batch is None:
             return None
-        return unchecked({key: self.of(value) for key, value in batch.items()}, self.count, batch.device)
+        return unchecked(
+            {key: self.of(value) for key, value in batch.items()}, self.count, batch.device
+        )
 
-    def of(self, value: Any) -> Any:
-        """The rows of one value of a batch: a tensor, a jagged tensor or a TensorDict."""
-        if isinstance(value, Tensor) and not value.is_nested:
-            if self.slice is not None:
-                return value[self.slice]
-            return value.index_select(0, self._on(value.device))
-        if isinstance(value, Tensor):
+    def of(self, value: Value) -> Value:
+        """Return the rows of one value of a batch: a tensor, a jagged tensor or a TensorDict."""
+        if isinstance(value, Tensor) and value.is_nested:
             return self._of_jagged(value)
+        if isinstance(value, Tensor) and self.slice is None:
+            return value.index_select(0, self._on(value.device))
         return value[self.slice if self.slice is not None else self.tensor]
 
     def of_columns(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The rows of numpy columns; dtypes stay."""
+        """Return the rows of numpy columns, with unchanged dtypes."""
         at = self.slice if self.slice is not None else self.array
         return {key: column[at] for key, column in columns.items()}
 
     def _of_jagged(self, nested: Tensor) -> Tensor:
         values, offsets = jagged.parts(nested)
         if self.slice is not None and self.span.step == 1:
-            first, last = int(offsets[self.span.start]), int(offsets[max(self.span.start, self.span.stop)])
+            first, last = (
+                int(offsets[self.span.start]),
+                int(offsets[max(self.span.start, self.span.stop)]),
+            )
             if id(offsets) not in self._plans:
                 taken = offsets[self.span.start : max(self.span.start, self.span.stop) + 1] - first
                 self._plans[id(offsets)] = (offsets, taken, taken)
             return jagged.join(values[first:last], self._plans[id(offsets)][1])
         if id(offsets) not in self._plans:
-            index = torch.tensor(list(self.span), dtype=torch.long) if self.slice is not None else self.tensor
+            index = (
+                torch.tensor(list(self.span), dtype=torch.long)
+                if self.slice is not None
+                else self.tensor
+            )
             self._plans[id(offsets)] = (offsets, *jagged.gather_plan(offsets, index))
         _, taken, positions = self._plans[id(offsets)]
         return jagged.join(values.index_select(0, positions), taken)
@@ -82,8 +93,8 @@ class Rows:
 
 def consecutive(
     batch: TensorDictBase | None, columns: dict[str, np.ndarray], num_rows: int, size: int
-) -> Iterator[Any]:
-    """Pairs (batch, columns) of at most `size` consecutive rows each, as views."""
+) -> Iterator[tuple[TensorDict | None, dict[str, np.ndarray]]]:
+    """Yield pairs (batch, columns) of at most `size` consecutive rows each, as views."""
     if not num_rows:
         return iter(())
     spans = [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
@@ -91,7 +102,7 @@ def consecutive(
     if batch is None:
         return zip([None] * len(spans), arrays, strict=True)
     rows: list[Rows] = []
-    cut: list[Sequence[Any]] = []
+    cut: list[Sequence[Value]] = []
     keys = list(batch.keys())
     for value in batch.values():
         if isinstance(value, Tensor) and not value.is_nested:
@@ -100,17 +111,26 @@ def consecutive(
             rows = rows or [Rows(span, num_rows) for span in spans]
             cut.append([one.of(value) for one in rows])
     device = batch.device
-    tables = [dict(zip(keys, values, strict=True)) for values in zip(*cut, strict=True)] if cut else [{} for _ in spans]
-    batches = [unchecked(table, span.stop - span.start, device) for table, span in zip(tables, spans, strict=True)]
+    tables = (
+        [dict(zip(keys, values, strict=True)) for values in zip(*cut, strict=True)]
+        if cut
+        else [{} for _ in spans]
+    )
+    batches = [
+        unchecked(table, span.stop - span.start, device)
+        for table, span in zip(tables, spans, strict=True)
+    ]
     return zip(batches, arrays, strict=True)
 
 
-def unchecked(values: dict[str, Any], num_rows: int, device: torch.device | None) -> TensorDict:
+def unchecked(
+    values: Mapping[str, Value], num_rows: int, device: torch.device | None
+) -> TensorDict:
     """A TensorDict of values known to have `num_rows` rows.
 
     Its public constructor would check every one again; this can go when there is one that does not.
     """
-    source: Any = values
+    source: dict[NestedKey, Value] = {**values}
     return TensorDict._new_unsafe(source, batch_size=torch.Size([num_rows]), device=device)
 
 
@@ -125,31 +145,52 @@ NO_EFFECT = {
     "multiprocessing_context",
     "in_order",
 }
-"""DataLoader settings about loading in the background; here the rows are in memory already."""
+"""DataLoader settings about background loading, which have no effect on rows in memory."""
+
+
+class LoaderOptions(TypedDict, total=False):
+    """Settings of a DataLoader that choose rows; those of `NO_EFFECT` may stand beside them."""
+
+    shuffle: bool
+    sampler: Iterable[int] | None
+    generator: torch.Generator | None
+    drop_last: bool
 
 
 def mini_batch_rows(
-    num_rows: int, mini_batch_size: int, epochs: int, seed: int | None, dataloader_kwargs: dict[str, Any] | None
+    num_rows: int,
+    mini_batch_size: int,
+    epochs: int,
+    seed: int | None,
+    dataloader_kwargs: LoaderOptions | None,
 ) -> Iterator[slice | Tensor]:
-    """The rows of each mini-batch; the arguments are checked now, not at the first mini-batch."""
-    options = dict(dataloader_kwargs or {})
-    generator = options.pop("generator", None)
-    shuffle = bool(options.pop("shuffle", seed is not None))
-    sampler = options.pop("sampler", None)
-    drop_last = bool(options.pop("drop_last", False))
-    unknown = sorted(options.keys() - NO_EFFECT)
+    """Yield the rows of each mini-batch; the arguments are checked now, not at the first
+    mini-batch."""
+    options = dataloader_kwargs or LoaderOptions()
+    generator = options.get("generator")
+    shuffle = bool(options.get("shuffle", seed is not None))
+    sampler = options.get("sampler")
+    drop_last = bool(options.get("drop_last", False))
+    known = sorted({*LoaderOptions.__annotations__, *NO_EFFECT})
+    unknown = sorted(set(options) - set(known))
     if unknown:
-        known = sorted({"drop_last", "generator", "sampler", "shuffle"} | NO_EFFECT)
         raise DataProtoError(f"make_iterator: no dataloader_kwargs {unknown}; there are {known}")
     if mini_batch_size < 1 or (num_rows % mini_batch_size and not drop_last):
-        raise DataProtoError(f"make_iterator: {num_rows} rows do not divide into mini-batches of {mini_batch_size}")
+        raise DataProtoError(
+            f"make_iterator: {num_rows} rows do not divide into mini-batches of {mini_batch_size}"
+        )
     if seed is not None:
         generator = torch.Generator().manual_seed(seed)
     return _mini_batch_rows(num_rows, mini_batch_size, epochs, shuffle, sampler, generator)
 
 
 def _mini_batch_rows(
-    num_rows: int, size: int, epochs: int, shuffle: bool, sampler: Any, generator: torch.Generator | None
+    num_rows: int,
+    size: int,
+    epochs: int,
+    shuffle: bool,
+    sampler: Iterable[int] | None,
+    generator: torch.Generator | None,
 ) -> Iterator[slice | Tensor]:
     for _ in range(epochs):
         order: Tensor | None = None
@@ -163,11 +204,16 @@ def _mini_batch_rows(
             yield rows if order is None else order[rows]
 
 
-def chunked(key: str, value: Any, n_split: int) -> Any:
-    """Each row cut into `n_split` rows: [N, n_split * C, ...] to [N * n_split, C, ...].
+@overload
+def chunked(key: str, value: np.ndarray, n_split: int) -> np.ndarray: ...
+@overload
+def chunked(key: str, value: Value, n_split: int) -> Value: ...
+def chunked(key: str, value: Value | np.ndarray, n_split: int) -> Value | np.ndarray:
+    """Cut each row into `n_split` rows: [N, n_split * C, ...] to [N * n_split, C, ...].
 
-    A jagged column is cut by each row's length, an object column by each object's (a matrix, or lists of one length, by
-    the second dimension). Raises: DataProtoError naming the column when it does not divide.
+    A jagged column is cut by each row's length, an object column by each object's (a matrix, or
+    lists of one length, by the second dimension). Raises: DataProtoError naming the column when it
+    does not divide.
     """
     if isinstance(value, Tensor) and value.is_nested:
         return jagged.unfolded(key, value, n_split)
@@ -178,7 +224,9 @@ def chunked(key: str, value: Any, n_split: int) -> Any:
         if value.ndim == 1:
             return _chunked_objects(key, value, n_split)
     if value.ndim < 2 or value.shape[1] % n_split:
-        raise DataProtoError(f"{key!r}: {describe(value)} has no second dimension that divides by {n_split}")
+        raise DataProtoError(
+            f"{key!r}: {describe(value)} has no second dimension that divides by {n_split}"
+        )
     return value.reshape(value.shape[0] * n_split, value.shape[1] // n_split, *value.shape[2:])
 
 
@@ -186,20 +234,26 @@ def _chunked_objects(key: str, column: np.ndarray, n_split: int) -> np.ndarray:
     pieces = []
     for row, value in enumerate(column):
         if not hasattr(value, "__len__") or len(value) % n_split:
-            raise DataProtoError(f"{key!r}: row {row} has no length that divides by {n_split}: {describe(value)}")
+            raise DataProtoError(
+                f"{key!r}: row {row} has no length that divides by {n_split}: {describe(value)}"
+            )
         size = len(value) // n_split
         pieces.extend(value[start * size : (start + 1) * size] for start in range(n_split))
     return object_column(pieces)
 
 
-def _positions(index: Any, num_rows: int) -> np.ndarray:
-    """[K] non-negative row numbers."""
+def _positions(index: Index, num_rows: int) -> np.ndarray:
+    """Return [K] non-negative row numbers."""
     array = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
     if array.ndim != 1:
-        raise DataProtoError(f"rows are chosen by a one-dimensional index, not one of shape {array.shape}")
+        raise DataProtoError(
+            f"rows are chosen by a one-dimensional index, not one of shape {array.shape}"
+        )
     if array.dtype == np.bool_:
         if len(array) != num_rows:
-            raise DataProtoError(f"a mask of shape {array.shape} cannot choose among {num_rows} rows")
+            raise DataProtoError(
+                f"a mask of shape {array.shape} cannot choose among {num_rows} rows"
+            )
         return np.flatnonzero(array)
     if not len(array):
         return np.zeros(0, dtype=np.int64)

@@ -1,1 +1,1 @@
-"""A page to chat with, or draw with, two models side by side; `rl-train serve-demo`."""
+"""Demo: a page to chat or draw with two models side by side; `rl-train serve-demo`."""

@@ -1,4 +1,4 @@
-"""The page and what it asks: `GET /`, and `POST /ask/<number>` for each of the two models."""
+"""The demo's web application: `GET /`, and `POST /ask/<number>` for each of the two models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Message(BaseModel):
 
 
 class Asked(BaseModel):
-    """What the page sends."""
+    """Request of the page."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class Asked(BaseModel):
 
 
 def build_app(demo: Demo) -> Starlette:
-    """The application over two loaded models."""
+    """Return the application for two loaded models."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import HTMLResponse, JSONResponse
@@ -56,7 +56,9 @@ def build_app(demo: Demo) -> Starlette:
     async def ask(request: Request) -> Response:
         number = request.path_params["number"]
         if number >= len(demo.contestants):
-            return JSONResponse({"error": f"there are models 0 to {len(demo.contestants) - 1}"}, 404)
+            return JSONResponse(
+                {"error": f"there are models 0 to {len(demo.contestants) - 1}"}, 404
+            )
         body = await request.body()
         if len(body) > MAX_BODY_BYTES:
             return JSONResponse({"error": f"more than {MAX_BODY_BYTES} bytes"}, 413)
@@ -71,7 +73,11 @@ def build_app(demo: Demo) -> Starlette:
             answer = await run_in_threadpool(demo.contestants[number].ask, question)
         except UserError as error:
             return JSONResponse({"error": str(error)}, 422)
-        said = {"text": answer.text, "image": base64.b64encode(answer.image).decode(), "is_cut": answer.is_cut}
+        said = {
+            "text": answer.text,
+            "image": base64.b64encode(answer.image).decode(),
+            "is_cut": answer.is_cut,
+        }
         return JSONResponse(said | {"seconds": time.perf_counter() - began})
 
     return Starlette(routes=[Route("/", show), Route("/ask/{number:int}", ask, methods=["POST"])])

@@ -1,4 +1,4 @@
-"""Which two models answer side by side, and what they are asked for."""
+"""The two models of the demo, and their questions and answers."""
 
 from __future__ import annotations
 
@@ -16,50 +16,58 @@ from schemas.domains import TRAITS, Page
 from schemas.recipe import Recipe
 
 MAX_NEW_TOKENS = 512
-"""Of a reply, whatever is asked for."""
+"""Upper limit on the length of a reply in tokens."""
 
 
 class Contestant:
-    """A model that answers one question after the other."""
+    """A model that answers one question at a time."""
 
     def __init__(self, name: str, answer: Callable[[Question], Answer]) -> None:
         self.name, self._answer = name, answer
         self._lock = Lock()
 
     def ask(self, question: Question) -> Answer:
-        """Its answer; others wait meanwhile."""
+        """Return the model's answer; other calls wait in the meantime."""
         with self._lock:
             return self._answer(question)
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the page shows."""
+    """Models and task of the demo."""
 
     page: Page
     contestants: list[Contestant]
     max_new_tokens: int
 
 
-def load_demo(model: str, against: str | None, recipe_name: str | None, device: str, home: Home) -> Demo:
+def load_demo(
+    model: str, against: str | None, recipe_name: str | None, device: str, home: Home
+) -> Demo:
     """Load both models.
 
-    Args: against: as `model`; unset: the newest version of the same name, or what the training began with.
-    Raises: RecipeError when the domain has no page; ModelError and StorageError when a model is not there.
+    Args: against: as `model`; unset takes the newest version of the same name, or the initial
+    weights of the training. Raises: RecipeError when the domain has no page; ModelError and
+    StorageError when a model does not exist.
     """
     first = find_candidate(model, home)
     recipe = evaluation_recipe(first, recipe_name, (), None, home)
     page = recipe.domain.traits.page
     if page is None:
         served = ", ".join(domain for domain, traits in TRAITS.items() if traits.page is not None)
-        raise RecipeError(f"{first.name}: there is no page for the domain {recipe.domain}; it serves {served}")
+        raise RecipeError(
+            f"{first.name}: there is no page for the domain {recipe.domain}; it serves {served}"
+        )
     second = find_candidate(against, home) if against else rival(first, recipe, home)
-    contestants = [Contestant(one.name, _load(page, one, recipe, device, home)) for one in (first, second)]
+    contestants = [
+        Contestant(one.name, _load(page, one, recipe, device, home)) for one in (first, second)
+    ]
     return Demo(page, contestants, min(recipe.evaluation.max_new_tokens, MAX_NEW_TOKENS))
 
 
 def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
-    """The newest version of the same name, where it is another one; else what the training began with."""
+    """Return the newest version of the same name, if it is another one, else the initial weights of
+    the training."""
     if first.version is not None:
         last = newest(home.mlflow_uri, first.version.name)
         if last is not None and last.version != first.version.version:
@@ -67,7 +75,9 @@ def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
     return Candidate(f"before training ({recipe.model.path})", recipe.model.path)
 
 
-def _load(page: Page, one: Candidate, recipe: Recipe, device: str, home: Home) -> Callable[[Question], Answer]:
+def _load(
+    page: Page, one: Candidate, recipe: Recipe, device: str, home: Home
+) -> Callable[[Question], Answer]:
     source = locate(one.weights, home.models)
     if page is Page.DRAW:
         from rl_core.demo.painter import Painter

@@ -1,4 +1,4 @@
-"""A diffusion model that draws one picture, denoised as in an evaluation."""
+"""A diffusion model that draws one picture at a time, denoised as in an evaluation."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from schemas.recipe import Recipe
 
 
 class Holder:
-    """Weights that nobody trains, as an engine asks for them."""
+    """Holder of fixed weights, with the interface that an engine expects."""
 
     def __init__(self, bundle: DiffusionBundle, device: torch.device) -> None:
         self.bundle, self.device = bundle, device
         self.policy = bundle.policy.to(device).eval()
 
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
-        """Always the same."""
+        """Return a constant version."""
         return WeightVersion(0)
 
     @contextmanager
     def gathered(self) -> Iterator[DiffusionPolicy]:
-        """The policy."""
+        """Yield the policy."""
         with torch.no_grad():
             yield self.policy
 
@@ -41,16 +41,21 @@ class Holder:
 
 
 class Painter:
-    """One loaded pipeline. Args: source: what `locate` returned. recipe: sizes, steps and guidance."""
+    """A loaded pipeline that draws.
+
+    Args: source: result of `locate`. recipe: sizes, steps and guidance.
+    """
 
     def __init__(self, source: str, recipe: Recipe, device: str) -> None:
         if recipe.diffusion.num_frames > 1:
-            raise RecipeError("the page shows pictures, not videos: diffusion.num_frames is more than 1")
+            raise RecipeError(
+                "the page shows pictures, not videos: diffusion.num_frames is more than 1"
+            )
         holder: Any = Holder(DiffusionBundle(source, recipe.model), torch.device(device))
         self.engine = DiffusionEngine(holder, recipe.diffusion, recipe.rollout, None, 0, 1)
 
     def answer(self, question: Question) -> Answer:
-        """The picture of the last message; the same seed is the same noise for every model."""
+        """Draw the last message; the same seed gives the same noise for every model."""
         self.engine.seed = question.seed
         item = {"uid": "asked", "prompt": question.messages[-1]["content"]}
         asked = DataProto.from_dict({}, {"item": [item]})

@@ -1,4 +1,4 @@
-"""What a model of the page is asked, and what it answers."""
+"""Questions to the models of the demo page, and their answers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Question:
-    """What one model is asked."""
+    """Question to one model."""
 
     messages: list[dict[str, str]]
-    """A conversation, the last message being the user's; of a drawing the last one counts."""
+    """A conversation that ends with the user's message; drawing uses the last message only."""
     seed: int
     temperature: float
-    """0 is greedy; drawings take no notice of it."""
+    """Sampling temperature, 0 for greedy decoding; not used for drawing."""
     max_new_tokens: int
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What it says."""
+    """Answer of one model."""
 
     text: str = ""
     image: bytes = b""
     """PNG."""
     is_cut: bool = False
-    """The reply reached the limit on its length."""
+    """True if the reply reached the length limit."""

@@ -15,7 +15,10 @@ from schemas.policy import ModelConfig
 
 
 class Speaker:
-    """One loaded model. Args: source: what `locate` returned. config: chat template and attention of the recipe."""
+    """A loaded language model that answers.
+
+    Args: source: result of `locate`. config: chat template and attention of the recipe.
+    """
 
     def __init__(self, source: str, config: ModelConfig, device: str) -> None:
         self.device = torch.device(device)
@@ -25,15 +28,18 @@ class Speaker:
         self.chat = ChatFormat(self.tokenizer, config.chat_template_kwargs, stop_ids)
 
     def answer(self, question: Question) -> Answer:
-        """Its reply to the conversation."""
+        """Return the model's reply to the conversation."""
         prompt, stop_ids = self.chat.encode(question.messages), tuple(sorted(self.chat.stop_ids))
         longest = longest_row_of(self.policy.language_model)
         room = question.max_new_tokens if longest is None else longest.num_tokens - len(prompt)
         if longest is not None and room < 1:
             raise DataError(
-                f"the conversation has {len(prompt)} tokens; begin a new one, since the model {longest.why}"
+                f"the conversation has {len(prompt)} tokens; begin a new one, since the model "
+                f"{longest.why}"
             )
-        sampling = Sampling(question.max_new_tokens, question.temperature, stop_ids, self.tokenizer.pad_token_id)
+        sampling = Sampling(
+            question.max_new_tokens, question.temperature, stop_ids, self.tokenizer.pad_token_id
+        )
         generator = torch.Generator(self.device).manual_seed(question.seed)
         requests = [Request(prompt, 1, room)]
         with self.policy.ready_to_decode() as packed:

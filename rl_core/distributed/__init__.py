@@ -1,6 +1,7 @@
-"""Placing work on devices: the only importer of ray. See README.md beside this file.
+"""Placement of work on devices, in the only package that imports ray. See README.md in this folder.
 
-Names are resolved on first use: a command that only needs a cluster (`rl_core.distributed.cluster`) imports no torch.
+Names are resolved on first use: a command that only needs a cluster (`rl_core.distributed.cluster`)
+imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from rl_core.distributed.blocks import Block, placement, remote
     from rl_core.distributed.cluster import ray_cluster
     from rl_core.distributed.device_pool import DevicePool
-    from rl_core.distributed.handles import PendingCall, Remote
+    from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit
     from rl_core.distributed.refs import DataProtoRef
     from rl_core.ranks.dispatch import Broadcast, Collect, Dispatch, Execute, distributed
     from rl_core.ranks.rank_info import RankInfo, TrainTopology
@@ -27,18 +28,22 @@ __all__ = [
     "Remote",
     "TrainTopology",
     "distributed",
+    "per_rank",
     "placement",
     "ray_cluster",
     "remote",
+    "submit",
 ]
 
 _HOMES = {
     **dict.fromkeys(("Block", "placement", "remote"), "rl_core.distributed.blocks"),
     "ray_cluster": "rl_core.distributed.cluster",
     "DevicePool": "rl_core.distributed.device_pool",
-    **dict.fromkeys(("PendingCall", "Remote"), "rl_core.distributed.handles"),
+    **dict.fromkeys(("PendingCall", "Remote", "per_rank", "submit"), "rl_core.distributed.handles"),
     "DataProtoRef": "rl_core.distributed.refs",
-    **dict.fromkeys(("Broadcast", "Collect", "Dispatch", "Execute", "distributed"), "rl_core.ranks.dispatch"),
+    **dict.fromkeys(
+        ("Broadcast", "Collect", "Dispatch", "Execute", "distributed"), "rl_core.ranks.dispatch"
+    ),
     **dict.fromkeys(("RankInfo", "TrainTopology"), "rl_core.ranks.rank_info"),
 }
 

@@ -1,4 +1,5 @@
-"""`with placement(pool): x = remote(Cls, ...)`: siblings share one process per device and see each other as objects."""
+"""Placement blocks, `with placement(pool): x = remote(Cls, ...)`: siblings share one process per
+device and see each other as objects."""
 
 from __future__ import annotations
 
@@ -6,20 +7,22 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TypeVar, cast
 
 from rl_core.distributed.device_pool import DevicePool, Devices
-from rl_core.distributed.handles import Remote
+from rl_core.distributed.handles import Handle, Remote
 from rl_core.distributed.worker import Sibling
 from rl_core.distributed.worker_group import WorkerGroup
 from rl_core.errors import RLTrainError
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
 
+T = TypeVar("T")
+
 _open_block: ContextVar[Block | None] = ContextVar("placement_block", default=None)
 
 
 class Block:
-    """A share of a pool's devices, the processes on it, and the blocks within it."""
+    """A share of a pool's devices, the processes on it, and the blocks inside it."""
 
     def __init__(
         self,
@@ -50,17 +53,24 @@ class Block:
 
     @property
     def world_size(self) -> int:
-        """Ranks of each of the block's components."""
+        """Number of ranks of each of the block's components."""
         return len(self.devices)
 
     def group(self) -> WorkerGroup:
-        """The processes for the next component: the siblings' own, or fresh ones when `shared_workers` is off."""
+        """Return the processes for the next component: the siblings' own, or new ones if
+        `shared_workers` is off."""
         if self.shared_workers and self.groups:
             return self.groups[0]
         pool = self.pool
         options = pool.add_workers(self.devices)
         infos = [
-            RankInfo(rank, self.world_size, pool.device_kind, pool.threads_per_worker, topology=self.topology)
+            RankInfo(
+                rank,
+                self.world_size,
+                pool.device_kind,
+                pool.threads_per_worker,
+                topology=self.topology,
+            )
             for rank in range(self.world_size)
         ]
         try:
@@ -72,12 +82,12 @@ class Block:
         return group
 
     def pids(self) -> list[int]:
-        """Process ids of all workers, those of inner blocks too."""
+        """Return the process ids of all workers, including those of inner blocks."""
         pids = [pid for group in self.groups for pid in group.pids()]
         return pids + [pid for block in self._inner for pid in block.pids()]
 
     def close(self) -> None:
-        """End the worker processes, those of inner blocks too, and free the devices."""
+        """Stop the worker processes, including those of inner blocks, and free the devices."""
         if self._closed:
             return
         self._closed = True
@@ -103,13 +113,15 @@ def placement(
 ) -> Iterator[Block]:
     """Open a block on a share of the pool's devices; `remote` inside it builds components there.
 
-    A block opened within another one of the same pool takes its share of that block's devices. Blocks side by side take
-    disjoint devices. The workers outlive the `with`; `Block.close` ends them.
+    A block opened inside another one of the same pool takes its share of that block's devices.
+    Blocks opened one after the other take disjoint devices. The workers outlive the `with`;
+    `Block.close` stops them.
 
-    Args: fraction: share of the devices, a whole number of them. shared_workers: siblings share a process per device
-    and get each other as plain objects; otherwise each `remote` starts its own processes. topology: sizes of the
-    parallel dimensions over the block's ranks; unset is data-parallel. beside: a block whose devices this one has too,
-    with further processes on each (`workers_per_device`), instead of a share of those that are free.
+    Args: fraction: share of the devices, a whole number of them. shared_workers: siblings share a
+    process per device and get each other as plain objects; otherwise each `remote` starts its own
+    processes. topology: sizes of the parallel dimensions over the block's ranks; unset is
+    data-parallel. beside: a block whose devices this one also uses, with further processes on each
+    (`workers_per_device`), instead of a share of the free ones.
 
     Raises: RecipeError when fraction, free devices or topology do not fit.
     """
@@ -126,16 +138,19 @@ def placement(
         _open_block.reset(token)
 
 
-def remote(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Remote:
+def remote(factory: Callable[..., T], *args: object, **kwargs: object) -> Remote[T]:
     """Build a component on every rank of the current block.
 
-    Args: factory: a class, or a classmethod of it that makes an instance (`remote(Cls.from_recipe, ...)`). Handles
-    among the arguments, also within lists, tuples and dicts, become the siblings themselves where they share the
-    process; the handle of a component elsewhere stays a handle, whose methods the worker may call.
+    Args: factory: a class, or a classmethod of it that makes an instance (`remote(Cls.from_recipe,
+    ...)`). Handles among the arguments, also within lists, tuples and dicts, become the siblings
+    themselves if they share the process; the handle of a component elsewhere stays a handle, whose
+    methods the worker may call.
     """
     cls = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
     if not (isinstance(cls, type) and (factory is cls or inspect.ismethod(factory))):
-        raise TypeError(f"remote needs a class or a classmethod that makes an instance, got {factory!r}")
+        raise TypeError(
+            f"remote needs a class or a classmethod that makes an instance, got {factory!r}"
+        )
     block = _open_block.get()
     if block is None:
         raise RLTrainError(f"remote({cls.__name__}) needs a surrounding `with placement(pool):`")
@@ -144,13 +159,19 @@ def remote(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Remote:
     group.num_siblings += 1
     built = _as_siblings(args, group), _as_siblings(kwargs, group)
     label = f"{name}.{'__init__' if factory is cls else factory.__name__}"
-    group.wait(label, group.submit("build", {rank: (name, factory, *built) for rank in group.ranks}))
-    return Remote(group, name, cls)
+    group.wait(
+        label, group.submit("build", {rank: (name, factory, *built) for rank in group.ranks})
+    )
+    return cast(T, Handle(group, name, cls))
 
 
-def _as_siblings(value: Any, group: WorkerGroup) -> Any:
-    if isinstance(value, Remote):
+def _as_siblings(value: object, group: WorkerGroup) -> object:
+    if isinstance(value, Handle):
         return Sibling(value._name) if value._group is group else value
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         return type(value)(_as_siblings(entry, group) for entry in value)
-    return {key: _as_siblings(entry, group) for key, entry in value.items()} if type(value) is dict else value
+    return (
+        {key: _as_siblings(entry, group) for key, entry in value.items()}
+        if type(value) is dict
+        else value
+    )

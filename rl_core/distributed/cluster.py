@@ -1,4 +1,4 @@
-"""The Ray cluster a run computes on: a running one, or a private one that ends with the run."""
+"""The Ray cluster of a run: a running one, or a private one that ends with the run."""
 
 from __future__ import annotations
 
@@ -13,20 +13,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _early: threading.Event | None = None
-"""Set once the cluster of `early_cluster` has started."""
+"""Event that is set once the cluster of `early_cluster` has started."""
 
 
 def configured_address(placement_address: str | None = None) -> str | None:
-    """Address of the cluster: `RL_TRAIN_RAY_ADDRESS`, the recipe's, or `RAY_ADDRESS`; None when there is none."""
-    return os.environ.get("RL_TRAIN_RAY_ADDRESS") or placement_address or os.environ.get("RAY_ADDRESS") or None
+    """Return the address of the cluster: `RL_TRAIN_RAY_ADDRESS`, the recipe's, or `RAY_ADDRESS`;
+    None if there is none."""
+    return (
+        os.environ.get("RL_TRAIN_RAY_ADDRESS")
+        or placement_address
+        or os.environ.get("RAY_ADDRESS")
+        or None
+    )
 
 
 @contextmanager
 def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
-    """For the block, a private cluster that starts beside what this process does; `ray_cluster` inside waits for it.
+    """Start a private cluster in parallel to the block; `ray_cluster` inside the block waits for
+    it.
 
-    Its first processes import what a worker needs before there is one. With GPUs there is none: a process that looks
-    for GPUs once, as imports may, does not see which it is given later.
+    Its first processes import the modules of workers in advance. With GPUs no cluster is started
+    early: a process that looks for GPUs once, as imports may, does not see the ones it is given
+    later.
     """
     global _early
     if device_kind != "cpu":
@@ -59,7 +67,8 @@ def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> No
 
 @contextmanager
 def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iterator[None]:
-    """A Ray connection for the block: the running one, that at `address`, or a private one that ends with the block."""
+    """Connect to Ray for the block: the running connection, the cluster at `address`, or a private
+    one that ends with the block."""
     import ray
 
     if _early is not None:
@@ -72,7 +81,9 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
 
 
 @contextmanager
-def _started(address: str | None, num_devices: int, device_kind: str, **options: Any) -> Iterator[None]:
+def _started(
+    address: str | None, num_devices: int, device_kind: str, **options: Any
+) -> Iterator[None]:
     import ray
 
     if address is None:
@@ -81,9 +92,13 @@ def _started(address: str | None, num_devices: int, device_kind: str, **options:
     if device_kind == "cuda" and address is None:
         options["num_gpus"] = num_devices
     # A private cluster's own token is no news to anyone.
-    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(
+        logging.ERROR
+    )
     # Nor that SIGTERM stays with whoever runs the flow.
-    logging.getLogger("ray._private.worker").addFilter(lambda record: "SIGTERM handler" not in record.getMessage())
+    logging.getLogger("ray._private.worker").addFilter(
+        lambda record: "SIGTERM handler" not in record.getMessage()
+    )
     with _keep_signal_handlers():
         ray.init(
             address=address or "local",
@@ -107,7 +122,8 @@ def _collected_output() -> AbstractContextManager[None]:
 
 @contextmanager
 def _keep_signal_handlers() -> Iterator[None]:
-    """`ray.init` replaces the SIGTERM handler, by which Prefect cancels a run in an orderly way; put it back."""
+    """Restore the SIGTERM handler, by which Prefect cancels a run in an orderly way, after
+    `ray.init` replaced it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

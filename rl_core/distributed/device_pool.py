@@ -1,18 +1,31 @@
-"""The devices of a run, on Ray placement groups, and which of them are taken."""
+"""The devices of a run, on Ray placement groups, and the allocation of them."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from rl_core.errors import RecipeError
 
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
 START_TIMEOUT_S = 300.0
-"""How long others may take to free the devices asked for; a cluster that has too few in all is refused at once."""
+"""Seconds to wait for others to free the requested devices; a cluster that has too few in total is
+refused at once."""
+
+
+class ActorOptions(TypedDict):
+    """Ray options of a worker process: its share of a device and where that is."""
+
+    num_cpus: float
+    num_gpus: float
+    scheduling_strategy: PlacementGroupSchedulingStrategy
 
 
 class Devices:
-    """A set of devices; shares of it are taken and given back, disjoint while both are held."""
+    """A set of devices; shares of it are taken and returned, and are disjoint while held."""
 
     def __init__(self, numbers: tuple[int, ...]) -> None:
         self.numbers = numbers
@@ -22,39 +35,44 @@ class Devices:
         return len(self.numbers)
 
     def take(self, fraction: float) -> Devices:
-        """A share of all devices, the first free ones. Raises: RecipeError when it is no whole number, or not free."""
+        """Take a share of all devices, the first free ones. Raises: RecipeError when it is not a
+        whole number, or not free."""
         wanted = whole_devices(fraction, len(self.numbers))
         if wanted > len(self._free):
             raise RecipeError(
-                f"placement(fraction={fraction:g}) asks for {wanted} of {len(self.numbers)} devices, "
-                f"{len(self._free)} are free; blocks side by side may add up to 1 at most"
+                f"placement(fraction={fraction:g}) asks for {wanted} of {len(self.numbers)} "
+                f"devices, {len(self._free)} are free; blocks side by side may add up to 1 at "
+                "most"
             )
         taken, self._free = self._free[:wanted], self._free[wanted:]
         return Devices(tuple(taken))
 
     def give_back(self, share: Devices) -> None:
-        """End a `take`."""
+        """Return a share that `take` gave."""
         self._free = sorted({*self._free, *share.numbers})
 
 
 def whole_devices(fraction: float, num_devices: int) -> int:
-    """`fraction` of the devices. Raises: RecipeError when that is no whole number of 1 or more."""
+    """Return `fraction` of the devices. Raises: RecipeError when that is not a whole number of at
+    least 1."""
     exact = fraction * num_devices
     whole = round(exact)
     if whole < 1 or whole > num_devices or abs(exact - whole) > 1e-6:
         fits = ", ".join(f"{number}/{num_devices}" for number in range(1, num_devices + 1)[:8])
         raise RecipeError(
-            f"placement(fraction={fraction:g}) of {num_devices} devices is {exact:g} devices, no whole number of them; "
-            f"use one of {fits}"
+            f"placement(fraction={fraction:g}) of {num_devices} devices is {exact:g} devices, no "
+            f"whole number of them; use one of {fits}"
         )
     return whole
 
 
 class DevicePool:
-    """A number of devices of one kind, a bundle each on Ray placement groups, made when the first worker starts.
+    """A number of devices of one kind, a bundle each on Ray placement groups, created when the
+    first worker starts.
 
-    A device holds up to `workers_per_device` processes, each with an equal share of its CPUs and its GPU. Where
-    `devices_per_node` is given, so many consecutive devices lie on one node, and collectives among them stay there.
+    A device holds up to `workers_per_device` processes, each with an equal share of its CPUs and
+    its GPU. If `devices_per_node` is given, that many consecutive devices are on one node, and
+    collectives among them stay there.
     """
 
     def __init__(
@@ -67,18 +85,26 @@ class DevicePool:
         threads_per_device: int = 0,
         collective_timeout_s: float = 600.0,
     ) -> None:
-        """Args: threads_per_device: CPU threads; 0 shares this machine's cores out evenly. collective_timeout_s: how
-        long a rank may be waited for before the call counts as hung.
+        """Create the pool; nothing is reserved yet.
+
+        Args: threads_per_device: CPU threads; 0 divides this machine's cores evenly.
+        collective_timeout_s: seconds to wait for a rank before the call counts as hung.
 
         Raises: RecipeError when the numbers do not fit together.
         """
-        if min(num_devices, workers_per_device, devices_per_node or 1) < 1 or collective_timeout_s <= 0:
+        if (
+            min(num_devices, workers_per_device, devices_per_node or 1) < 1
+            or collective_timeout_s <= 0
+        ):
             raise RecipeError(
-                f"num_devices={num_devices}, devices_per_node={devices_per_node}, workers_per_device="
-                f"{workers_per_device}, collective_timeout_s={collective_timeout_s:g}: all must be positive"
+                f"num_devices={num_devices}, devices_per_node={devices_per_node}, "
+                f"workers_per_device={workers_per_device}, "
+                f"collective_timeout_s={collective_timeout_s:g}: all must be positive"
             )
         if devices_per_node and num_devices > devices_per_node and num_devices % devices_per_node:
-            raise RecipeError(f"num_devices={num_devices} is no multiple of devices_per_node={devices_per_node}")
+            raise RecipeError(
+                f"num_devices={num_devices} is no multiple of devices_per_node={devices_per_node}"
+            )
         self.num_devices, self.device_kind = num_devices, device_kind
         self.devices_per_node, self.workers_per_device = devices_per_node, workers_per_device
         self.collective_timeout_s = collective_timeout_s
@@ -86,25 +112,31 @@ class DevicePool:
         self.threads_per_worker = max(1, threads // workers_per_device)
         self.devices = Devices(tuple(range(num_devices)))
         self._num_workers = [0] * num_devices
-        self._groups: list[Any] = []
+        self._groups: list[PlacementGroup] = []
 
-    def add_workers(self, devices: Devices) -> list[dict[str, Any]]:
-        """Room for one more process on each of these devices. Returns: the options of each process's Ray actor.
+    def add_workers(self, devices: Devices) -> list[ActorOptions]:
+        """Reserve resources for one more process on each of these devices.
 
-        Raises: RecipeError when a device is full or the cluster has not so many.
+        Returns: the options of each process's Ray actor. Raises: RecipeError when a device is full
+        or the cluster is too small.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        full = [number for number in devices.numbers if self._num_workers[number] >= self.workers_per_device]
+        full = [
+            number
+            for number in devices.numbers
+            if self._num_workers[number] >= self.workers_per_device
+        ]
         if full:
             raise RecipeError(
-                f"device(s) {full} already hold workers_per_device={self.workers_per_device} process(es); raise it, or "
-                "put the components into one block with shared_workers=True"
+                f"device(s) {full} already hold workers_per_device={self.workers_per_device} "
+                "process(es); raise it, or put the components into one block with "
+                "shared_workers=True"
             )
         if not self._groups:
             self._groups = self._reserve()
         share = 1 / self.workers_per_device
-        options = []
+        options: list[ActorOptions] = []
         for number in devices.numbers:
             self._num_workers[number] += 1
             node, bundle = divmod(number, self.devices_per_node or self.num_devices)
@@ -114,7 +146,7 @@ class DevicePool:
         return options
 
     def remove_workers(self, devices: Devices) -> None:
-        """Undo one `add_workers`; with the last process the placement groups go."""
+        """Undo one `add_workers`; with the last process the placement groups are removed."""
         from ray.util.placement_group import remove_placement_group
 
         for number in devices.numbers:
@@ -124,7 +156,7 @@ class DevicePool:
                 remove_placement_group(group)
             self._groups = []
 
-    def _reserve(self) -> list[Any]:
+    def _reserve(self) -> list[PlacementGroup]:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -135,7 +167,8 @@ class DevicePool:
         strategy = "STRICT_PACK" if self.devices_per_node else "PACK"
         num_groups = 0 if short else self.num_devices // per_node
         groups = [
-            placement_group([dict(bundle) for _ in range(per_node)], strategy=strategy) for _ in range(num_groups)
+            placement_group([dict(bundle) for _ in range(per_node)], strategy=strategy)
+            for _ in range(num_groups)
         ]
         if not short and all(group.wait(START_TIMEOUT_S) for group in groups):
             return groups
@@ -143,8 +176,9 @@ class DevicePool:
             remove_placement_group(group)
         per = f", {per_node} on one node" if self.devices_per_node else ""
         raise RecipeError(
-            f"placement needs {self.num_devices} x {bundle}{per}; the Ray cluster has {have.get('CPU', 0):g} CPUs and "
-            f"{have.get('GPU', 0):g} GPUs in all, of which {_free()}; lower placement.num_devices or add machines"
+            f"placement needs {self.num_devices} x {bundle}{per}; the Ray cluster has "
+            f"{have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs in all, of which "
+            f"{_free()}; lower placement.num_devices or add machines"
         )
 
 

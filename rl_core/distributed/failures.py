@@ -1,4 +1,4 @@
-"""What went wrong on which rank: one failure travels back per rank, and the one that caused the others is raised."""
+"""Failures of ranks: each rank reports its own, and the one that caused the others is raised."""
 
 from __future__ import annotations
 
@@ -11,40 +11,48 @@ from rl_core.errors import RLTrainError, WorkerDied, WorkerError, WorkerHung, Wo
 
 MEMORY_ADVICE = (
     "lower placement.micro_batch_size (training) or rollout.max_batch_size (sampling), turn on "
-    "fsdp.activation_checkpointing, shorten rollout.max_new_tokens, train adapters (lora), or use more devices"
+    "fsdp.activation_checkpointing, shorten rollout.max_new_tokens, train adapters (lora), or "
+    "use more devices"
 )
 # gloo and NCCL raise plain RuntimeErrors when a sibling is gone or late; only their text tells.
 _COLLECTIVE_MARKS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
-_MEMORY_MARKS = ("out of memory", "can't allocate memory", "cannot allocate memory", "std::bad_alloc")
+_MEMORY_MARKS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "std::bad_alloc",
+)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one rank gave no answer."""
+    """Reason why one rank gave no answer."""
 
     rank: int
     where: str
-    """Rank, role, method, process and host, in words."""
+    """Description of rank, role, method, process and host."""
     summary: str
-    """Type and message of the error, or how the process ended."""
+    """Type and message of the error, or the way the process ended."""
     remote_traceback: str = ""
     error: BaseException | None = None
-    """The error itself where it can be pickled."""
+    """The error itself, if it can be pickled."""
     died: bool = False
-    """The process is gone."""
+    """True if the process is gone."""
     in_collective: bool = False
-    """A sibling was late or gone, so that another rank's failure is the cause of this one."""
+    """True if a sibling was late or gone, so that another rank's failure is the cause of this
+    one."""
     out_of_memory: bool = False
 
     def to_error(self) -> RLTrainError:
-        """The error to raise on the driver: the project's own errors as themselves, others as one of `errors.py`."""
+        """Return the error to raise on the driver: the project's own errors unchanged, others as
+        one of `errors.py`."""
         text = f"{self.where}: {self.summary}"
         if self.out_of_memory:
             error: RLTrainError = WorkerOutOfMemory(f"{text}\nout of memory; {MEMORY_ADVICE}")
         elif self.died:
             error = WorkerDied(
-                f"{text}\nif the system ended it for want of memory (SIGKILL), {MEMORY_ADVICE}; a retry starts fresh "
-                "workers from the last complete checkpoint"
+                f"{text}\nif the system ended it for want of memory (SIGKILL), {MEMORY_ADVICE}; "
+                "a retry starts fresh workers from the last complete checkpoint"
             )
         elif isinstance(self.error, RLTrainError):
             error = self.error
@@ -57,7 +65,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, rank: int, where: str) -> Failure:
-    """A caught error on its way to the driver."""
+    """Convert a caught error to a failure that can be sent to the driver."""
     summary = "".join(traceback.format_exception_only(error)).strip()
     text = summary.lower()
     return Failure(
@@ -72,19 +80,29 @@ def failure_of(error: BaseException, rank: int, where: str) -> Failure:
 
 
 def cause(failures: Sequence[Failure]) -> Failure:
-    """The failure behind the others: a dead process first, then any error that is not about a sibling."""
-    return min(failures, key=lambda failure: (not failure.died, failure.in_collective, failure.rank))
+    """Return the failure behind the others: a dead process first, then any error that is not about
+    a sibling."""
+    return min(
+        failures, key=lambda failure: (not failure.died, failure.in_collective, failure.rank)
+    )
 
 
 def how_it_ended(error: Exception) -> str:
-    """Ray's account of a dead actor, without its boilerplate."""
+    """Return Ray's account of a dead actor, without its boilerplate."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = next((line for line in lines if "exit detail" in line.lower() or "cause" in line.lower()), "")
+    detail = next(
+        (line for line in lines if "exit detail" in line.lower() or "cause" in line.lower()), ""
+    )
     return f"the process ended: {detail or lines[0] if lines else type(error).__name__}"
 
 
-def hung_error(waiting: Sequence[Failure], missing: Sequence[str], call: str, timeout_s: float) -> WorkerHung:
-    """The error of a call that some ranks never finished. Args: missing: each missing rank in words."""
+def hung_error(
+    waiting: Sequence[Failure], missing: Sequence[str], call: str, timeout_s: float
+) -> WorkerHung:
+    """Return the error of a call that some ranks never finished.
+
+    Args: missing: description of each missing rank.
+    """
     waited = "; ".join(failure.summary.splitlines()[0] for failure in waiting[:1])
     return WorkerHung(
         f"{call} hung: siblings waited {timeout_s:g} s (placement.collective_timeout_s) for "
@@ -108,7 +126,8 @@ def _is_out_of_memory(error: BaseException, text: str) -> bool:
 
 
 def _pickles(error: BaseException) -> bool:
-    """Whether an error survives the way to the driver; many third-party ones pickle but cannot be built again."""
+    """Return True if an error can be pickled and rebuilt; many third-party ones pickle but cannot
+    be rebuilt."""
     try:
         return type(pickle.loads(pickle.dumps(error))) is type(error)
     except Exception:  # an error's own reduce may raise anything

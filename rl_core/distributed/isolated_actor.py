@@ -1,7 +1,8 @@
-"""An object in a process with another interpreter, on this machine: a Ray actor whose `py_executable` is not ours.
+"""An object in a process with another interpreter, on this machine: a Ray actor with its own
+`py_executable`.
 
-Both environments have the same Ray and the same Python; everything else may differ. The process belongs to the one that
-made it, and ends with it.
+Both environments have the same Ray and the same Python; everything else may differ. The process
+belongs to the one that started it, and ends with it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
@@ -22,26 +23,32 @@ from rl_core.distributed.worker import START_TIMEOUT_S
 from rl_core.errors import RecipeError, WorkerHung
 from rl_core.rollout.vllm_process.isolated_main import Guest, Trouble
 
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+A = TypeVar("A")
+
 HEARTBEAT_S = 10.0
-"""How often a busy process must show that it computes."""
+"""Seconds within which a busy process must show activity."""
 IDLE_SHARE = 0.05
-"""Of a core: a process that uses less than this while it is called is not at work."""
+"""Share of a core below which a process counts as idle while it is called."""
 PROJECT = Path(__file__).resolve().parents[2]
 
 
 class Outside:
     """Handle of the object.
 
-    Args: cls, args: what to build; they pickle, and the modules they are from exist in both environments.
-    label: who calls, for errors. environment: variables of the process. timeout_s: how long a call may stand still.
+    Args: cls, args: class and arguments to build; they pickle, and their modules exist in both
+    environments. label: name of the caller, for errors. environment: variables of the process.
+    timeout_s: longest time without activity during a call.
     Raises: RecipeError when the interpreter cannot be used; otherwise as `call`.
     """
 
     def __init__(
         self,
         python: str,
-        cls: type[Any],
-        *args: Any,
+        cls: type[object],
+        *args: object,
         label: str,
         environment: dict[str, str],
         timeout_s: float,
@@ -52,7 +59,7 @@ class Outside:
         check_interpreter(python)
         self._name, self._label, self._timeout_s = cls.__name__, label, timeout_s
         self._process: psutil.Process | None = None
-        guest: Any = ray.remote(Guest)
+        guest = ray.remote(Guest)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         variables = {"PYTHONPATH": str(PROJECT), **environment}
         self._actor = guest.options(
@@ -62,30 +69,35 @@ class Outside:
             runtime_env={"py_executable": python, "env_vars": variables},
             # Ray sets CUDA_VISIBLE_DEVICES after these, so the guest is told again.
         ).remote(environment)
-        self._process = psutil.Process(self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S))
+        self._process = psutil.Process(
+            self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S)
+        )
         self._wait("__init__", self._actor.build.remote(cls, args))
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Id of the process."""
         assert self._process is not None
         return self._process.pid
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: object) -> Any:
         """Call a method and wait.
 
-        Raises: WorkerDied within seconds of the process' end; WorkerHung when it stands still; the project's own errors
-        as they were raised there, WorkerError for others.
+        Raises: WorkerDied within seconds of the process' end; WorkerHung when it is inactive; the
+        project's own errors as they were raised there, WorkerError for others.
         """
         return self._wait(method, self._actor.call.remote(method, args))
 
     def close(self) -> None:
-        """End the process, a stopped one too, which would not hear Ray's request to."""
+        """Kill the process, even a stopped one, which would not react to Ray's request."""
         if self._process is not None and self._process.is_running():
             os.kill(self._process.pid, signal.SIGKILL)
 
-    def _wait(self, method: str, future: Any, timeout_s: float | None = None) -> Any:
-        """The answer. Args: timeout_s: most time in all; unset waits for as long as the process computes."""
+    def _wait(self, method: str, future: ObjectRef[A], timeout_s: float | None = None) -> A:
+        """Wait for the answer.
+
+        Args: timeout_s: longest total time; unset waits as long as the process is active.
+        """
         import ray
         from ray.exceptions import RayActorError, RayError
 
@@ -101,15 +113,20 @@ class Outside:
         try:
             answer = ray.get(future)
         except RayActorError as error:
-            raise Failure(0, self._where(method), how_it_ended(error), died=True).to_error() from error
+            raise Failure(
+                0, self._where(method), how_it_ended(error), died=True
+            ).to_error() from error
         except RayError as error:
             raise Failure(0, self._where(method), str(error)).to_error() from error
         if isinstance(answer, Trouble):
-            raise Failure(0, self._where(method), answer.summary, answer.traceback, answer.error).to_error()
+            raise Failure(
+                0, self._where(method), answer.summary, answer.traceback, answer.error
+            ).to_error()
         return answer
 
     def _used_s(self) -> float:
-        """Processor time of the process so far; 0 before it is known and after its end, which Ray reports."""
+        """Return the CPU time of the process so far; 0 before it is known and after its end, which
+        Ray reports."""
         with suppress(psutil.Error):
             if self._process is not None:
                 times = self._process.cpu_times()
@@ -122,15 +139,25 @@ class Outside:
 
 
 def check_interpreter(python: str) -> None:
-    """Raises: RecipeError when there is none at this path, or its Python or Ray is not ours."""
+    """Check that the interpreter exists and that its Python and Ray are the same as here.
+
+    Raises: RecipeError when not.
+    """
     import ray
 
-    ask = "import sys; from importlib.metadata import version; print(sys.version.split()[0], version('ray'))"
+    ask = (
+        "import sys; from importlib.metadata import version; print(sys.version.split()[0], "
+        "version('ray'))"
+    )
     try:
-        done = subprocess.run([python, "-c", ask], capture_output=True, text=True, timeout=START_TIMEOUT_S)
+        done = subprocess.run(
+            [python, "-c", ask], capture_output=True, text=True, timeout=START_TIMEOUT_S
+        )
     except OSError as error:
         raise RecipeError(f"{python} cannot be run: {error.strerror}") from error
     ours = f"{sys.version.split()[0]} {ray.__version__}"
     theirs = done.stdout.strip() or (done.stderr.strip().splitlines() or ["no answer"])[-1]
     if theirs != ours:
-        raise RecipeError(f"{python} has Python and Ray {theirs}; they must be the same on both sides: {ours}")
+        raise RecipeError(
+            f"{python} has Python and Ray {theirs}; they must be the same on both sides: {ours}"
+        )

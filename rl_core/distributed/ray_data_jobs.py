@@ -1,7 +1,7 @@
-"""The heavy part of a preparation on a cluster: each job is a row of a Ray Data dataset, and its result comes back.
+"""Distribution of a preparation's heavy part to a cluster: each job is a row of a Ray Data dataset.
 
-Inputs and output must lie where every node reads and writes them (a shared disk). Results come back in the order of the
-jobs, so what is published is what a single machine makes.
+Inputs and output must be on a disk that all nodes share. Results come back in the order of the
+jobs, so the published result is the same as on a single machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from rl_core.data.prepare.workers import Advance, Runner, named_function
 
 
 def cluster_runner(address: str) -> Runner:
-    """Runs jobs on the cluster at `address`; progress is told job by job."""
+    """Return a runner that executes jobs on the cluster at `address`; progress is reported job by
+    job."""
 
     def run(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
         from rl_core.distributed.cluster import ray_cluster
@@ -47,12 +48,13 @@ def _run(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
 
 @dataclass
 class _RunJob:
-    """Runs on a worker. What a job raises travels as a value, since Ray Data would wrap it into its own error."""
+    """Runs a job on a worker. Its error travels as a value, since Ray Data would wrap it into its
+    own."""
 
     function: str
     jobs: list[Any]
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, bytes]:
+    def __call__(self, row: dict[str, int]) -> dict[str, bytes]:
         done = [0]
 
         def count(number: int) -> None:

@@ -1,7 +1,8 @@
-"""Validation on a cluster: each part of each file is a row of a Ray Data dataset, and its findings the result.
+"""Validation on a cluster: each part of each file is a row of a Ray Data dataset, and its findings
+the result.
 
-The files must lie where every node reads them (a shared disk). Findings come back in the order of the parts, so the
-report is the one that a single machine makes.
+The files must be on a disk that all nodes share. Findings come back in the order of the parts, so
+the report is the same as on a single machine.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
@@ -19,13 +20,18 @@ from rl_core.data.check.parts import Checked, CheckSettings, Part, check_part
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
 
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
 _REJECTIONS = TypeAdapter(list[Rejection])
 
 
 def cluster_runner(address: str) -> Runner:
-    """Checks parts on the cluster at `address`."""
+    """Return a runner that checks parts on the cluster at `address`."""
 
-    def run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+    def run(
+        parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
+    ) -> Iterator[tuple[Part, Checked]]:
         from rl_core.distributed.cluster import ray_cluster
 
         if parts:
@@ -35,7 +41,9 @@ def cluster_runner(address: str) -> Runner:
     return run
 
 
-def _run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+def _run(
+    parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
+) -> Iterator[tuple[Part, Checked]]:
     import ray
     import ray.data
 
@@ -57,18 +65,18 @@ def _run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> I
 
 @dataclass
 class _CheckPart:
-    """Runs on a worker, on the one core that Ray Data gives it."""
+    """Checks a part on a worker, on the one core that Ray Data assigns."""
 
     parts: list[Part]
     settings: CheckSettings
-    held_out: Any
+    held_out: ObjectRef[HeldOut]
 
-    def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+    def __call__(self, row: dict[str, int]) -> list[dict[str, object]]:
         import ray
 
         index = int(row["id"])
-        held_out: Any = ray.get(self.held_out)
-        found = []
+        held_out = ray.get(self.held_out)
+        found: list[dict[str, object]] = []
         try:
             for checked in check_part(self.parts[index], self.settings, held_out, num_threads=1):
                 found.append(_packed(index, checked))
@@ -77,7 +85,7 @@ class _CheckPart:
         return found
 
 
-def _packed(index: int, checked: Checked, error: str = "") -> dict[str, Any]:
+def _packed(index: int, checked: Checked, error: str = "") -> dict[str, object]:
     return {
         "part": index,
         "num_rows": checked.num_rows,

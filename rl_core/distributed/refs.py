@@ -1,41 +1,47 @@
-"""Batches that stay where they were made: the driver holds references, a consumer fetches the rows it was given.
+"""Batches by reference: the rows stay where they were made, and a consumer fetches those that it
+was given.
 
-A worker that answers with a DataProto puts its wide columns into its node's object store, one object per column, and
-sends a description: which columns, how many rows, the metadata, and the narrow columns themselves (rewards, counts).
-The driver joins descriptions, reads narrow columns without fetching anything, fetches a wide one only when asked for it
-by name, and cuts without touching a row: a shard is a list of (part, first row, end row).
+A worker that answers with a DataProto puts its wide columns into its node's object store, one
+object per column, and sends a description: columns, number of rows, metadata, and the narrow
+columns themselves (rewards, counts). The driver joins descriptions, reads narrow columns without
+fetching anything, fetches a wide one only when it is requested by name, and cuts without touching a
+row: a shard is a list of (part, first row, end row).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl_core.data_proto import DataProto, DataProtoError
+from rl_core.data_proto import DataProto, DataProtoError, MetaInfo
 from rl_core.distributed.collect import join_meta, real_rows
 from rl_core.errors import WorkerDied
 from rl_core.ranks.dispatch import fill_up, shard_rows
 
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
 NARROW_BYTES = 64
-"""A tensor column of at most so many bytes a row travels with the description."""
+"""Largest number of bytes per row at which a tensor column is sent with the description."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One rank's answer, described."""
+    """Description of one rank's answer."""
 
     num_rows: int
-    meta_info: dict[str, Any]
+    meta_info: MetaInfo
     narrow: DataProto
     """The narrow columns themselves."""
-    wide: dict[str, Any]
-    """Object reference of each wide column, tensors and objects alike: a DataProto with that one column."""
+    wide: dict[str, ObjectRef[DataProto]]
+    """Object reference of each wide column, tensors and objects alike: a DataProto with that one
+    column."""
     tensor_keys: tuple[str, ...]
     object_keys: tuple[str, ...]
 
@@ -44,13 +50,13 @@ class Part:
         return {*self.tensor_keys, *self.object_keys}
 
     def column(self, key: str) -> DataProto:
-        """One column, fetched when it is wide."""
+        """Return one column, fetched if it is wide."""
         if key in self.wide:
             return _get([self.wide[key]], key)[0]
         return self.narrow.select([key], [])
 
     def only(self, keys: set[str]) -> Part:
-        """The same rows with some of their columns, none of them fetched."""
+        """Return the same rows with some of their columns, without fetching any."""
         return replace(
             self,
             narrow=self.narrow.select([key for key in self.narrow_keys if key in keys], []),
@@ -60,10 +66,13 @@ class Part:
         )
 
     def rows(self, start: int, stop: int, keys: set[str]) -> DataProto:
-        """Some rows of the columns `keys`, all fetched at once."""
+        """Return some rows of the columns `keys`, all fetched at once."""
         wanted = [key for key in self.wide if key in keys]
         narrow = self.narrow.select([key for key in self.narrow_keys if key in keys], [])
-        pieces = [*_get([self.wide[key] for key in wanted], wanted), *([narrow] if narrow.batch is not None else [])]
+        pieces = [
+            *_get([self.wide[key] for key in wanted], wanted),
+            *([narrow] if narrow.batch is not None else []),
+        ]
         return _side_by_side([piece[start:stop] for piece in pieces], self.meta_info)
 
     @property
@@ -71,34 +80,51 @@ class Part:
         return [key for key in self.tensor_keys if key not in self.wide]
 
 
-def store(answer: Any) -> Part:
-    """Leave the wide columns of an answer in the object store. Raises: TypeError when it is no DataProto."""
+def store(answer: object) -> Part:
+    """Put the wide columns of an answer into the object store. Raises: TypeError when it is not a
+    DataProto."""
     import ray
 
     if not isinstance(answer, DataProto):
-        raise TypeError(f"a method with collect=JOIN answered with {type(answer).__name__}; it must be a DataProto")
-    tensors = {} if answer.batch is None else {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
-    wide: dict[str, Any] = {}
+        raise TypeError(
+            f"a method with collect=JOIN answered with {type(answer).__name__}; it must be a "
+            "DataProto"
+        )
+    tensors = (
+        {}
+        if answer.batch is None
+        else {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
+    )
+    wide: dict[str, ObjectRef[DataProto]] = {}
     for key, tensor in tensors.items():
         if tensor.is_nested or tensor.numel() * tensor.element_size() > NARROW_BYTES * len(answer):
             wide[key] = ray.put(DataProto.from_dict({key: tensor}))
     for key, values in answer.non_tensor_batch.items():
         wide[key] = ray.put(DataProto(None, {key: values}))
-    narrow = DataProto.from_dict({key: tensor for key, tensor in tensors.items() if key not in wide})
-    return Part(len(answer), answer.meta_info, narrow, wide, tuple(tensors), tuple(answer.non_tensor_batch))
+    narrow = DataProto.from_dict(
+        {key: tensor for key, tensor in tensors.items() if key not in wide}
+    )
+    return Part(
+        len(answer), answer.meta_info, narrow, wide, tuple(tensors), tuple(answer.non_tensor_batch)
+    )
 
 
 class DataProtoRef:
-    """The joined answer of several ranks, by reference. Reads like a DataProto; columns may be added or replaced."""
+    """Joined answer of several ranks, by reference. Reads like a DataProto; columns may be added or
+    replaced."""
 
     def __init__(self, parts: Sequence[Part], num_rows: int | None = None) -> None:
-        """Args: parts: in shard order. num_rows: rows that were cut for the answers, before any copies.
+        """Join the parts.
 
+        Args: parts: in shard order. num_rows: rows that were cut for the answers, before any
+        copies.
         Raises: DataProtoError when columns, metadata or row counts do not fit together.
         """
         for part in parts[1:]:
             if part.keys != parts[0].keys:
-                raise DataProtoError(f"answers differ in columns: {sorted(parts[0].keys)} and {sorted(part.keys)}")
+                raise DataProtoError(
+                    f"answers differ in columns: {sorted(parts[0].keys)} and {sorted(part.keys)}"
+                )
         self.parts = tuple(parts)
         self.meta_info = join_meta([part.meta_info for part in parts])
         self._num_rows = real_rows([part.num_rows for part in parts], num_rows)
@@ -108,7 +134,10 @@ class DataProtoRef:
         return self._num_rows
 
     def __repr__(self) -> str:
-        return f"DataProtoRef({len(self)} rows in {len(self.parts)} parts, columns {sorted(self.keys)})"
+        return (
+            f"DataProtoRef({len(self)} rows in {len(self.parts)} parts, columns "
+            f"{sorted(self.keys)})"
+        )
 
     @property
     def keys(self) -> set[str]:
@@ -117,46 +146,56 @@ class DataProtoRef:
 
     @property
     def non_tensor_batch(self) -> Mapping[str, np.ndarray]:
-        """The object columns; each is fetched when it is looked at."""
+        """The object columns; each is fetched on access."""
         return _ObjectColumns(self)
 
     def tensor(self, key: str) -> Tensor:
-        """One tensor column, [rows, ...]; a narrow one without fetching. Raises: DataProtoError when there is none."""
+        """Return one tensor column, [rows, ...]; a narrow one without fetching. Raises:
+        DataProtoError when there is none."""
         if self._added.batch is not None and key in list(self._added.batch.keys()):
             return self._added.tensor(key)
         if key not in self.parts[0].tensor_keys:
-            raise DataProtoError(f"no tensor {key!r} in the batch; it has {sorted(self.parts[0].tensor_keys)}")
+            raise DataProtoError(
+                f"no tensor {key!r} in the batch; it has {sorted(self.parts[0].tensor_keys)}"
+            )
         return torch.cat([part.column(key).tensor(key) for part in self.parts])[: len(self)]
 
     def union(self, other: DataProto) -> DataProtoRef:
-        """Add columns that this process holds, in place, and return self. Raises: DataProtoError on a shared name."""
+        """Add columns that this process holds, in place, and return self. Raises: DataProtoError on
+        a shared name."""
         shared = self.keys & _names(other)
         if shared or len(other) != len(self):
             raise DataProtoError(
-                f"union: {len(other)} rows of {sorted(_names(other))} do not go with {len(self)} rows"
-                + (f"; shared columns: {sorted(shared)}" if shared else "")
+                f"union: {len(other)} rows of {sorted(_names(other))} do not go with {len(self)} "
+                "rows" + (f"; shared columns: {sorted(shared)}" if shared else "")
             )
         self._added = _side_by_side([self._added, other], {})
         return self
 
     def replace(self, other: DataProto) -> DataProtoRef:
-        """Put columns of this process in place of those of the same name, or beside them, and return self.
+        """Replace columns of the same name by columns of this process, or add them, and return
+        self.
 
-        Raises: DataProtoError when the rows differ in number.
+        Raises: DataProtoError when the numbers of rows differ.
         """
         if len(other) != len(self):
-            raise DataProtoError(f"replace: {len(other)} rows of {sorted(_names(other))} for {len(self)} rows")
+            raise DataProtoError(
+                f"replace: {len(other)} rows of {sorted(_names(other))} for {len(self)} rows"
+            )
         self._added = _side_by_side([self._added, other], {})
         return self
 
     def select(self, keys: Sequence[str]) -> DataProtoRef:
-        """The same rows with some of their columns, for a consumer that needs no others; nothing is fetched.
+        """Return the same rows with some of their columns, for a consumer that needs no others;
+        nothing is fetched.
 
         Raises: DataProtoError on an unknown column.
         """
         wanted = set(keys)
         if wanted - self.keys:
-            raise DataProtoError(f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}")
+            raise DataProtoError(
+                f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}"
+            )
         chosen = DataProtoRef([part.only(wanted - _names(self._added)) for part in self.parts])
         chosen._num_rows = self._num_rows
         added = self._added.select(
@@ -166,16 +205,21 @@ class DataProtoRef:
         return chosen.replace(added) if _names(added) else chosen
 
     def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
-        """The batch itself, or some of its columns, in this process."""
+        """Fetch the batch, or some of its columns, into this process."""
         return self.shard(1, 0, keys).fetch(with_padding_count=False)
 
     def shard(self, num_parts: int, part: int, keys: Sequence[str] | None = None) -> ShardRef:
-        """One of `num_parts` shards of equal size, by reference; filled up like `rl_core.ranks.dispatch.shard_of`."""
+        """Return one of `num_parts` shards of equal size, by reference; padded like
+        `rl_core.ranks.dispatch.shard_of`."""
         if not len(self):
-            raise DataProtoError(f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows")
+            raise DataProtoError(
+                f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows"
+            )
         wanted = self.keys if keys is None else set(keys)
         if wanted - self.keys:
-            raise DataProtoError(f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}")
+            raise DataProtoError(
+                f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}"
+            )
         start, stop, num_copies = shard_rows(len(self), num_parts, part)
         spans, first = [], 0
         for one in self.parts:
@@ -188,38 +232,43 @@ class DataProtoRef:
             [key for key in self._added.non_tensor_batch if key in wanted],
         )
         mine = added[start:stop] if _names(added) else added
-        return ShardRef(tuple(spans), wanted, mine, self.meta_info, num_copies, -(-len(self) // num_parts))
+        return ShardRef(
+            tuple(spans), wanted, mine, self.meta_info, num_copies, -(-len(self) // num_parts)
+        )
 
 
 @dataclass(frozen=True)
 class ShardRef:
-    """Rows for one consumer; `fetch` brings them, and nothing else, into its process."""
+    """Rows for one consumer; `fetch` brings these rows alone into its process."""
 
     spans: tuple[tuple[Part, int, int], ...]
     keys: set[str]
     added: DataProto
-    """Columns the driver added, these rows only."""
-    meta_info: dict[str, Any]
+    """Columns that the driver added, these rows only."""
+    meta_info: MetaInfo
     num_copies: int
     num_rows: int
-    """With copies."""
+    """Number of rows, including copies."""
 
     def fetch(self, *, with_padding_count: bool = True) -> DataProto:
-        """The rows, filled up with copies. Raises: WorkerDied when the worker that made them is gone."""
+        """Fetch the rows, padded with copies. Raises: WorkerDied when the worker that made them is
+        gone."""
         pieces = [part.rows(start, stop, self.keys) for part, start, stop in self.spans]
-        rows = pieces[0] if len(pieces) == 1 else DataProto.concat([_bare(piece) for piece in pieces])
+        rows = (
+            pieces[0] if len(pieces) == 1 else DataProto.concat([_bare(piece) for piece in pieces])
+        )
         whole = _side_by_side([rows, self.added], self.meta_info)
         return fill_up(whole, self.num_copies, self.num_rows) if with_padding_count else whole
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A batch the driver put into the object store once, for however many ranks."""
+    """A batch that the driver put into the object store once, for all ranks."""
 
-    ref: Any
+    ref: ObjectRef[DataProto]
 
     def fetch(self) -> DataProto:
-        """The batch."""
+        """Fetch the batch."""
         return _get([self.ref], "of a batch")[0]
 
 
@@ -236,13 +285,15 @@ class _ObjectColumns(Mapping[str, np.ndarray]):
         return np.concatenate(columns)[: len(self._batch)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._batch.parts[0].object_keys, *self._batch._added.non_tensor_batch]))
+        return iter(
+            dict.fromkeys([*self._batch.parts[0].object_keys, *self._batch._added.non_tensor_batch])
+        )
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
 
-def _get(refs: list[Any], what: Any) -> list[DataProto]:
+def _get(refs: list[ObjectRef[DataProto]], what: str | list[str]) -> list[DataProto]:
     import ray
     from ray.exceptions import ObjectLostError
 
@@ -252,13 +303,15 @@ def _get(refs: list[Any], what: Any) -> list[DataProto]:
         raise WorkerDied(f"column {what} is gone with the worker that made it: {error}") from error
 
 
-def _side_by_side(pieces: Sequence[DataProto], meta_info: dict[str, Any]) -> DataProto:
-    """The columns of pieces with the same rows; empty pieces are left out."""
+def _side_by_side(pieces: Sequence[DataProto], meta_info: MetaInfo) -> DataProto:
+    """Join the columns of pieces with the same rows; empty pieces are left out."""
     tensors: dict[str, Tensor] = {}
     arrays: dict[str, np.ndarray] = {}
     for piece in pieces:
         arrays |= piece.non_tensor_batch
-        tensors |= {} if piece.batch is None else {str(key): tensor for key, tensor in piece.batch.items()}
+        tensors |= (
+            {} if piece.batch is None else {str(key): tensor for key, tensor in piece.batch.items()}
+        )
     num_rows = next((len(piece) for piece in pieces if _names(piece)), 0)
     batch = TensorDict(tensors, batch_size=[num_rows]) if tensors else None
     return DataProto(batch, arrays, dict(meta_info))

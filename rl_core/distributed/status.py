@@ -1,7 +1,8 @@
-"""What a worker is doing, asked for from outside while it is busy: a thread of the worker answers on a socket.
+"""Status of a worker, available while it is busy: a thread of the worker answers on a socket.
 
-A Ray actor answers nothing while its method runs, and methods stay on the main thread because timeouts of scorers use
-signals. The answer is one JSON object; a caller without the worker's token is not answered.
+A Ray actor answers nothing while its method runs, and methods stay on the main thread because
+timeouts of scorers use signals. The answer is one JSON object; a caller without the worker's token
+gets none.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ TOKEN_BYTES = 16
 
 @dataclass(frozen=True)
 class Status:
-    """A moment of a worker."""
+    """Status of a worker at one moment."""
 
     method: str
-    """What the main thread runs, as `Role.method`; empty when idle."""
+    """Method on the main thread, as `Role.method`; empty if idle."""
     seconds: float
-    """For how long."""
+    """Seconds since the method started."""
     place: str
-    """The innermost line of it, as `file:line function`."""
+    """Innermost line of the method, as `file:line function`."""
 
 
 class StatusServer:
-    """Answers with the status of this process's main thread until the process ends."""
+    """Server that answers with the status of this process's main thread until the process ends."""
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(TOKEN_BYTES // 2)
@@ -44,15 +45,15 @@ class StatusServer:
 
     @property
     def method(self) -> str:
-        """What the main thread runs; empty when idle."""
+        """Method on the main thread; empty if idle."""
         return self._method
 
     def begin(self, method: str) -> None:
-        """The main thread starts `method`."""
+        """Record that the main thread starts `method`."""
         self._method, self._since = method, time.monotonic()
 
     def end(self) -> None:
-        """The main thread is idle again."""
+        """Record that the main thread is idle again."""
         self.begin("")
 
     def status(self) -> Status:
@@ -72,7 +73,8 @@ class StatusServer:
 
 
 def ask(host: str, port: int, token: str) -> Status | None:
-    """The status of a worker; None when it does not answer within three seconds (stopped, swapped out, gone)."""
+    """Return the status of a worker; None if it does not answer within three seconds (stopped,
+    swapped out, gone)."""
     try:
         with socket.create_connection((host, port), timeout=TIMEOUT_S) as connection:
             connection.sendall(token.encode())

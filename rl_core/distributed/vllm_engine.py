@@ -1,7 +1,9 @@
-"""A rollout engine of language models that samples with vLLM, which runs in an environment of its own.
+"""Rollout engine of language models that samples with vLLM, which runs in its own Python
+environment.
 
-Each rank of the engine keeps the weights that arrive in shared memory and has a vLLM server beside it, on the same
-device; the ranks behind one handle are the replicas, and the rows of a rollout are spread over them.
+Each rank of the engine keeps the received weights in shared memory and has its own vLLM server on
+the same device; the ranks behind one handle are the replicas, and the rows of a rollout are
+distributed over them.
 
     trainer ── buckets ──> rank: shared memory ──> server: checksums, reload_weights
                            rank: episodes ── requests, seeds ──> server: tokens, log-probabilities
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from rl_core.distributed.isolated_actor import PROJECT, Outside
 from rl_core.errors import RecipeError
@@ -36,30 +39,41 @@ from schemas.recipe import DType, LoraConfig
 from schemas.rollout import RolloutConfig, SyncMode, VllmConfig
 
 POLICY = "model."
-"""What a policy's parameters are called more than those of its checkpoint."""
+"""Prefix of a policy's parameter names that a checkpoint does not have."""
 CPU_KV_CACHE_GIB = 4.0
 SEEDS = 2**62
 
 
 class SharedReplica(Replica):
-    """The weights that arrive, in shared memory under the names of a checkpoint; nothing is computed with them here."""
+    """Received weights, in shared memory under the names of a checkpoint; nothing is computed with
+    them here."""
 
-    def __init__(self, bundle: Any, lora: LoraConfig | None, mode: SyncMode, dtype: DType, rank_info: RankInfo) -> None:
+    def __init__(
+        self,
+        bundle: Any,
+        lora: LoraConfig | None,
+        mode: SyncMode,
+        dtype: DType,
+        rank_info: RankInfo,
+    ) -> None:
         super().__init__(bundle, lora, mode, dtype, rank_info)
         kept = self.policy.state_dict()
-        held = self.parameters | {name: one for name, one in self.policy.named_buffers() if name in kept}
+        held = self.parameters | {
+            name: one for name, one in self.policy.named_buffers() if name in kept
+        }
         self.shared = SharedWeights({checkpoint_name(name): one.data for name, one in held.items()})
         for name, one in held.items():
             one.data = self.shared.tensors[checkpoint_name(name)]
 
     @property
     def home(self) -> torch.device:
-        """The host's memory, whatever the server computes on."""
+        """Host memory, whatever device the server computes on."""
         return torch.device("cpu")
 
 
 class VllmEngine(Receiver, RolloutEngine):
-    """A rollout engine whose replies come from vLLM. Raises: RecipeError when it cannot be started as asked."""
+    """Rollout engine whose replies come from vLLM. Raises: RecipeError when it cannot be started as
+    requested."""
 
     bundle_class = TextBundle
     replica_class = SharedReplica
@@ -76,39 +90,54 @@ class VllmEngine(Receiver, RolloutEngine):
             VllmServer,
             model.config.to_dict() | {"architectures": [type(model).__name__]},
             self.replica.shared.path,
-            server_options(self.config, self.max_context_length, rank_info, next(model.parameters()).dtype),
+            server_options(
+                self.config, self.max_context_length, rank_info, next(model.parameters()).dtype
+            ),
             label=self.where,
             environment=environment(rank_info),
             timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
         )
         if vllm.sleep:
-            # The trainer is built next, perhaps on the same device; the first weights wake the server.
+            # The trainer is built next, perhaps on the same device; the first weights wake the
+            # server.
             self.sleep()
 
     @property
     def rows_at_once(self) -> int:
-        """All that are ready: the server queues what exceeds `max_batch_size`, and fills each row that ends."""
+        """Number of ready rows: the server queues those beyond `max_batch_size`, and replaces each
+        row that ends."""
         return sys.maxsize
 
     @contextmanager
     def decoding(self, sampling: Sampling, generator: torch.Generator) -> Iterator[Generate]:
-        """For the block, what answers requests by the server. Each gets a seed, so a repeat gives the same replies."""
+        """Yield a function that answers requests by the server. Each request gets a seed, so a
+        repeat gives the same replies."""
         self.server.call("begin")
 
         def generate(requests: list[Request]) -> list[Reply]:
-            seeds = torch.randint(SEEDS, (len(requests),), generator=generator, device=generator.device).tolist()
+            seeds = torch.randint(
+                SEEDS, (len(requests),), generator=generator, device=generator.device
+            ).tolist()
             prompts = [
                 Prompt(request.token_ids, request.num_replies, sampling.limit(request), seed)
                 for request, seed in zip(requests, seeds, strict=True)
             ]
             drawn = self.server.call("generate", prompts, sampling.temperature, sampling.eos_ids)
-            limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
-            return [_reply(one, sampling.cut_off(limit)) for one, limit in zip(drawn, limits, strict=True)]
+            limits = [
+                sampling.limit(request) for request in requests for _ in range(request.num_replies)
+            ]
+            return [
+                _reply(one, sampling.cut_off(limit))
+                for one, limit in zip(drawn, limits, strict=True)
+            ]
 
         yield generate
 
-    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
-        """End an update: the server checks what arrived, where it will read it, and loads it.
+    def finish_sync(
+        self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
+    ) -> None:
+        """End an update: the server checks the received weights, in the memory that it reads, and
+        loads them.
 
         Raises: WeightMismatch when a tensor is not what was sent; the engine then stays unusable.
         """
@@ -120,37 +149,44 @@ class VllmEngine(Receiver, RolloutEngine):
         self.replica.version = version
 
     def probe(self) -> None:
-        """Nothing: what samples is the server, whose log-probabilities every rollout is compared by."""
+        """Return None: the server samples, and every rollout compares its log-probabilities."""
         return None
 
     def sleep(self) -> None:
-        """Give the device's memory back until the next weights or the next rollout. Raises: RecipeError on a CPU."""
+        """Release the device's memory until the next weights or the next rollout. Raises:
+        RecipeError on a CPU."""
         self.server.call("sleep")
 
 
 def checkpoint_name(parameter: str) -> str:
-    """What a policy's parameter is called in the checkpoint of its model."""
+    """Return the name of a policy's parameter in the checkpoint of its model."""
     return parameter.removeprefix(POLICY)
 
 
-def check_model(model: Any, bundle: ModelBundle) -> None:
-    """Raises: RecipeError for a model that vLLM would refuse in its own words."""
+def check_model(model: nn.Module, bundle: ModelBundle) -> None:
+    """Refuse a model that vLLM does not support, with a clearer message.
+
+    Raises: RecipeError.
+    """
     if bundle.processor is not None:
-        raise RecipeError(f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use dedicated")
+        raise RecipeError(
+            f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use "
+            "dedicated"
+        )
     if other := renamed_in_checkpoints(model):
         raise RecipeError(
-            f"rollout.engine: vllm reads weights by the names of a checkpoint, and this model's are not those of its "
-            f"parameters ({other[0]} among them); use dedicated"
+            "rollout.engine: vllm reads weights by the names of a checkpoint, and this model's "
+            f"are not those of its parameters ({other[0]} among them); use dedicated"
         )
 
 
 def interpreter(config: VllmConfig) -> str:
-    """Path of the interpreter with vLLM. Raises: RecipeError when there is none."""
+    """Return the path of the interpreter with vLLM. Raises: RecipeError when there is none."""
     path = PROJECT / Path(config.python).expanduser()
     if not path.is_file():
         raise RecipeError(
-            f"rollout.vllm.python: there is no {path}; `make .venv-vllm/.installed` builds the environment for CPUs, "
-            "and docs/running.md says how to make one for GPUs"
+            f"rollout.vllm.python: there is no {path}; `make .venv-vllm/.installed` builds the "
+            "environment for CPUs, and docs/running.md says how to make one for GPUs"
         )
     return str(path)
 
@@ -158,7 +194,7 @@ def interpreter(config: VllmConfig) -> str:
 def server_options(
     config: RolloutConfig, max_context_length: int, rank_info: RankInfo, dtype: torch.dtype
 ) -> ServerOptions:
-    """Of this rank's server."""
+    """Return the options of this rank's server."""
     on_cpu, vllm = rank_info.device_kind == "cpu", config.vllm
     gib = vllm.kv_cache_gib or (CPU_KV_CACHE_GIB if on_cpu else None)
     return ServerOptions(
@@ -173,7 +209,8 @@ def server_options(
 
 
 def environment(rank_info: RankInfo) -> dict[str, str]:
-    """Variables of the server's process: one process, this rank's device and threads, and nothing from the network."""
+    """Return the environment of the server's process: one process, this rank's device and threads,
+    and no network access."""
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",

@@ -1,4 +1,5 @@
-"""From the trainer's weights to a dedicated engine's: gathered, cast, sent in buckets, and compared by checksum.
+"""Weight sync from the trainer to a dedicated engine: gathered, cast, sent in buckets, and compared
+by checksum.
 
     with placement(pool, fraction=1 / 2):
         rollout = remote(DedicatedEngine, ...)
@@ -7,7 +8,8 @@
         sync = remote(WeightSync, backend=backend, rollout=rollout)
     sync.sync()
 
-All training ranks gather; the first one sends and speaks to the engine, each of whose ranks holds the whole model.
+All training ranks gather; the first one sends and calls the engine, each of whose ranks holds the
+whole model.
 """
 
 from __future__ import annotations
@@ -15,53 +17,66 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from rl_core.data_proto import DataProto
-from rl_core.distributed.handles import PendingCall, Remote
+from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit, world_size_of
 from rl_core.errors import WeightMismatch
 from rl_core.models.checks.comparison import difference
 from rl_core.models.export.checksums import Checksum, checksum
 from rl_core.ranks.dispatch import Collect, distributed
 from rl_core.ranks.rank_info import RankInfo
-from rl_core.rollout.dedicated import WIRE
+from rl_core.rollout.dedicated import WIRE, Receiver
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.sharding.fsdp_wrap import DTYPES
-from rl_core.train.weights.buckets import Bucket, Named, WeightVersion, kept_weights, pack, sent_weights
+from rl_core.train.weights.buckets import (
+    Bucket,
+    Named,
+    WeightVersion,
+    kept_weights,
+    pack,
+    sent_weights,
+)
 from rl_core.train.weights.process_group import WireHost
 from schemas.rollout import SyncConfig, SyncTransport
 
 BUCKETS_UNDER_WAY = 2
-"""Buckets in the object store at once: one is gathered while the other is loaded."""
+"""Number of buckets in the object store at once: one is gathered while the other is loaded."""
 
 NUM_COMPARED = 2
-"""Syncs after which both sides are asked the same."""
+"""Number of syncs after which the results of both sides are compared on the same inputs."""
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What one sync did."""
+    """Result of one sync."""
 
     version: WeightVersion
-    """The weights that the engine now holds."""
+    """Version of the weights that the engine now holds."""
     num_buckets: int
-    """0 when it held them already."""
+    """Number of buckets; 0 if the engine had the weights already."""
     num_bytes: int
-    """Of weights, sent once."""
+    """Bytes of weights sent, counted once."""
     seconds: float
 
 
 class WeightSync:
-    """The bridge between a FSDPBackend, its sibling, and a DedicatedEngine in another placement block."""
+    """Bridge between a FSDPBackend, its sibling, and a DedicatedEngine in another placement
+    block."""
 
     needs_rank_info = True
 
     def __init__(
-        self, backend: FSDPBackend, rollout: Remote, config: SyncConfig | None = None, *, rank_info: RankInfo
+        self,
+        backend: FSDPBackend,
+        rollout: Remote[Receiver],
+        config: SyncConfig | None = None,
+        *,
+        rank_info: RankInfo,
     ) -> None:
         config = config or SyncConfig()
         self.backend, self.rollout, self.config = backend, rollout, config
@@ -70,18 +85,20 @@ class WeightSync:
         self._sends = rank_info.rank == 0
         self._transport: Transport | None = None
         self._synced: WeightVersion | None = None
-        """What the engine holds, on the rank that sends."""
+        """Version that the engine holds, on the rank that sends."""
         self._kept: dict[str, Checksum] | None = None
         self._num_compared = 0
-        """Syncs after which trainer and engine were asked the same."""
+        """Number of syncs after which trainer and engine were compared."""
 
     @distributed(collect=Collect.RANK_ZERO)
     def sync(self, *, evaluation: bool = False) -> SyncReport:
-        """Bring the engine up to date; nothing is sent when it is. Collective.
+        """Bring the engine up to date; send nothing if it is. Collective.
 
-        The first sync also compares what the engine loaded by itself (the frozen base of adapters). After the first and
-        the second, whose adapters are no longer zero, both sides score the same inputs.
-        Args: evaluation: send what greedy evaluation uses, where that differs from what rollouts use (moving averages).
+        The first sync also compares the weights that the engine loaded by itself (the frozen base
+        of adapters). After the first and the second, whose adapters are no longer zero, both sides
+        score the same inputs.
+        Args: evaluation: send the weights of greedy evaluation, if they differ from those of
+        rollouts (moving averages).
         Raises: WeightMismatch when the engine's weights are not the trainer's afterwards.
         """
         start = time.perf_counter()
@@ -91,9 +108,12 @@ class WeightSync:
             return SyncReport(version, 0, 0, time.perf_counter() - start)
         expected = {} if held is not None else self._kept_checksums()
         self._synced = None
-        weights = self._on_wire(sent_weights(self.backend, self.mode, averaged=version.averaged), expected)
+        weights = self._on_wire(
+            sent_weights(self.backend, self.mode, averaged=version.averaged), expected
+        )
         num_buckets, num_bytes = self._send(weights)
-        # Before anything on the sending rank alone may fail: a rank that is gone would be waited for.
+        # Before anything on the sending rank alone may fail: a rank that is gone would be waited
+        # for.
         asked = self._asked(version) if num_compared < NUM_COMPARED else None
         if self._sends:
             self.rollout.finish_sync(version, expected, self.dtype)
@@ -103,27 +123,37 @@ class WeightSync:
         return SyncReport(version, num_buckets, num_bytes, time.perf_counter() - start)
 
     def _held(self) -> tuple[WeightVersion | None, int]:
-        """What the engine holds, and how often it was compared, by the one rank that knows how the last sync ended."""
-        held: list[Any] = [self._synced, self._num_compared]
+        """Return the version that the engine holds, and the number of comparisons, from the one
+        rank that knows how the last sync ended."""
+        held = [(self._synced, self._num_compared)]
         dist.broadcast_object_list(held, src=0)
-        return held[0], held[1]
+        return held[0]
 
     def _asked(self, version: WeightVersion) -> tuple[Tensor, float]:
-        """What the trainer says of some inputs, and how far the engine may be from it. Collective."""
-        coarsest = max(self.dtype, DTYPES[self.backend.fsdp_cfg.param_dtype], key=lambda one: torch.finfo(one).eps)
+        """Return the trainer's results on the probe inputs, and the allowed difference of the
+        engine's. Collective."""
+        coarsest = max(
+            self.dtype,
+            DTYPES[self.backend.fsdp_cfg.param_dtype],
+            key=lambda one: torch.finfo(one).eps,
+        )
         return self.backend.probe(coarsest, averaged=version.averaged)
 
     def _compare(self, version: WeightVersion, said_N: Tensor, bound: float) -> None:
-        """Raises: WeightMismatch when the engine says other things of the same inputs."""
-        for rank, found_N in enumerate(self.rollout.probe()):
+        """Compare the engine's results on the probe inputs with the trainer's.
+
+        Raises: WeightMismatch when they differ.
+        """
+        for rank, found_N in enumerate(per_rank(self.rollout.probe)()):
             if found_N is not None and (found := difference(said_N, found_N, bound)):
                 raise WeightMismatch(
-                    f"rollout engine rank {rank}, weights {version}: it does not say what the trainer says: {found}"
+                    f"rollout engine rank {rank}, weights {version}: it does not say what the "
+                    f"trainer says: {found}"
                 )
         self._num_compared += 1
 
     def _kept_checksums(self) -> dict[str, Checksum]:
-        """Of frozen weights, computed once."""
+        """Return the checksums of frozen weights, computed once."""
         if self._kept is None:
             kept: dict[str, Checksum] = {}
             for _ in self._on_wire(kept_weights(self.backend, self.mode), kept):
@@ -132,7 +162,8 @@ class WeightSync:
         return dict(self._kept)
 
     def _on_wire(self, weights: Iterable[Named], sums: dict[str, Checksum]) -> Iterator[Named]:
-        """Weights in the wire's format, their checksums noted; gathered but dropped on ranks that do not send."""
+        """Yield weights in the wire's format, recording their checksums; gathered but dropped on
+        ranks that do not send."""
         for name, weight in weights:
             if self._sends:
                 cast = weight.to(self.dtype)
@@ -140,7 +171,7 @@ class WeightSync:
                 yield name, cast
 
     def _send(self, weights: Iterator[Named]) -> tuple[int, int]:
-        """Returns: the number of buckets and of bytes."""
+        """Send the weights. Returns: the number of buckets and of bytes."""
         buckets = pack(weights, self.config.bucket_bytes)
         num_buckets = num_bytes = 0
         for bucket in buckets:
@@ -154,27 +185,28 @@ class WeightSync:
 
 
 class Transport(Protocol):
-    """A way for buckets."""
+    """A way to send buckets."""
 
     def send(self, bucket: Bucket) -> None:
-        """Send one bucket; it may still be under way afterwards."""
+        """Send one bucket; it may still be in transit afterwards."""
         ...
 
     def flush(self) -> None:
-        """Wait until all have arrived."""
+        """Wait until all buckets have arrived."""
         ...
 
 
 class ObjectStore:
-    """Through Ray's object store: a bucket is put once, and each of the engine's machines fetches it once."""
+    """Transport through Ray's object store: a bucket is put once, and each of the engine's machines
+    fetches it once."""
 
-    def __init__(self, rollout: Remote) -> None:
+    def __init__(self, rollout: Remote[Receiver]) -> None:
         self.rollout = rollout
-        self._pending: list[PendingCall] = []
+        self._pending: list[PendingCall[list[None]]] = []
 
     def send(self, bucket: Bucket) -> None:
         batch = DataProto.from_dict({WIRE: bucket.values_N.cpu()})
-        self._pending.append(self.rollout.load_bucket.submit(bucket.pieces, batch))
+        self._pending.append(submit(per_rank(self.rollout.load_bucket), bucket.pieces, batch))
         if len(self._pending) == BUCKETS_UNDER_WAY:
             self._pending.pop(0).result()
 
@@ -184,30 +216,37 @@ class ObjectStore:
 
 
 class Broadcasts:
-    """By collectives from this rank to all of the engine's, in a group of their own."""
+    """Transport by collectives from this rank to all of the engine's, in a separate group."""
 
-    def __init__(self, rollout: Remote, backend: FSDPBackend) -> None:
+    def __init__(self, rollout: Remote[Receiver], backend: FSDPBackend) -> None:
         import ray
 
         self.rollout = rollout
-        host = WireHost(ray.util.get_node_ip_address(), rollout._group.world_size, backend.device)
-        joining = rollout.join_wire.submit(host.meeting)
+        host = WireHost(ray.util.get_node_ip_address(), world_size_of(rollout), backend.device)
+        joining = submit(per_rank(rollout.join_wire), host.meeting)
         self._group = host.enter()
         joining.result()
 
     def send(self, bucket: Bucket) -> None:
-        receiving = self.rollout.receive_bucket.submit(bucket.pieces, bucket.values_N.dtype)
+        receiving = submit(
+            per_rank(self.rollout.receive_bucket), bucket.pieces, bucket.values_N.dtype
+        )
         try:
             self._group.broadcast(bucket.values_N)
         except RuntimeError:
-            # A broken group says only that a receiver is gone or late; the receivers' own answers say which, and why.
+            # A broken group says only that a receiver is gone or late; the receivers' own answers
+            # say which, and why.
             receiving.result()
             raise
         receiving.result()
 
     def flush(self) -> None:
-        """Each bucket has arrived when `send` returns."""
+        """Do nothing: each bucket has arrived when `send` returns."""
 
 
-def _open(transport: SyncTransport, rollout: Remote, backend: FSDPBackend) -> Transport:
-    return ObjectStore(rollout) if transport is SyncTransport.OBJECT_STORE else Broadcasts(rollout, backend)
+def _open(transport: SyncTransport, rollout: Remote[Receiver], backend: FSDPBackend) -> Transport:
+    return (
+        ObjectStore(rollout)
+        if transport is SyncTransport.OBJECT_STORE
+        else Broadcasts(rollout, backend)
+    )

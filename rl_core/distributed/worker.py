@@ -1,4 +1,4 @@
-"""The process on one device: it holds the siblings of one placement block as plain objects."""
+"""The process on one device, which holds the siblings of one placement block as plain objects."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.distributed.failures import Failure, failure_of
 from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
-from rl_core.kernels.allocator import keep_freed_memory
-from rl_core.kernels.float32_matmul import widen_products
+from rl_core.kernels import keep_freed_memory, widen_products
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.own_packages import search_users_folders_last
 
@@ -24,42 +23,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START_TIMEOUT_S = 300.0
-"""How long processes may take to start and find each other."""
+"""Seconds that processes may take to start and find each other."""
 
 
 @dataclass(frozen=True)
 class Sibling:
-    """Stands for a sibling in the arguments of a remote constructor, until the worker puts the object there."""
+    """Placeholder of a sibling in the arguments of a remote constructor, until the worker inserts
+    the object."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker is."""
+    """Address of a worker."""
 
     host: str
     hostname: str
     pid: int
     started: float
-    """Its process's `start_time`; with the id it is unique."""
+    """`start_time` of its process; together with the id it is unique."""
     free_port: int
     status_port: int
     token: str
 
 
 class DeviceWorker:
-    """Body of the Ray actor. Builds siblings, resolves references between them, and calls their methods."""
+    """Body of the Ray actor. Builds siblings, resolves references between them, and calls their
+    methods."""
 
     def __init__(self, info: RankInfo, collective_timeout_s: float) -> None:
         search_users_folders_last()
         self.info, self.collective_timeout_s = info, collective_timeout_s
-        self.objects: dict[str, Any] = {}
+        self.objects: dict[str, object] = {}
         self.server = StatusServer()
         label_output(lambda: f"rank {self.info.rank} {self.server.method}".rstrip())
 
     def address(self) -> Address:
-        """Where this worker is, with a port that is free for the process group."""
+        """Return the address of this worker, with a port that is free for the process group."""
         import psutil
 
         from rl_core.runtime.process_record import start_time
@@ -67,12 +68,22 @@ class DeviceWorker:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        host = "127.0.0.1" if self.info.world_size == 1 else socket.gethostbyname(socket.gethostname())
+        host = (
+            "127.0.0.1" if self.info.world_size == 1 else socket.gethostbyname(socket.gethostname())
+        )
         started = start_time(psutil.Process())
-        return Address(host, socket.gethostname(), os.getpid(), started, port, self.server.port, self.server.token)
+        return Address(
+            host,
+            socket.gethostname(),
+            os.getpid(),
+            started,
+            port,
+            self.server.port,
+            self.server.token,
+        )
 
     def join_group(self, address: str, port: int) -> Failure | None:
-        """Set memory and threads, and enter the process group of the block."""
+        """Set memory and threads, and join the process group of the block."""
         with self._reported("WorkerGroup.join") as report:
             if self.info.device_kind == "cpu":
                 keep_freed_memory()
@@ -86,40 +97,61 @@ class DeviceWorker:
             if info.device_kind == "cuda":
                 torch.cuda.set_device(0)
             timeout = timedelta(seconds=self.collective_timeout_s)
-            # Subgroups (device meshes) do not inherit the world group's timeout but read these defaults.
+            # Subgroups (device meshes) do not inherit the world group's timeout but read these
+            # defaults.
             for default in ("default_pg_timeout", "default_pg_nccl_timeout"):
                 setattr(dist.distributed_c10d, default, timeout)
-            # A slow start is no hung collective: ranks meet at the store first, with a patience of their own.
+            # A slow start is no hung collective: ranks meet at the store first, with a patience of
+            # their own.
             patience = timedelta(seconds=START_TIMEOUT_S)
             store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
                 address, port, info.world_size, info.rank == 0, timeout=patience
             )
             dist.init_process_group(
-                info.collective_backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
+                info.collective_backend,
+                store=store,
+                rank=info.rank,
+                world_size=info.world_size,
+                timeout=timeout,
             )
         return report.failure
 
     def build(
-        self, name: str, factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        name: str,
+        factory: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> Failure | None:
-        """Construct a sibling; a class that says `needs_rank_info` is given this worker's."""
+        """Construct a sibling; a class with `needs_rank_info` gets this worker's."""
         owner = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
-        with self._reported(f"{name}.{'__init__' if owner is factory else factory.__name__}") as report:
-            args, kwargs = self._resolve(args), self._resolve(kwargs)
+        with self._reported(
+            f"{name}.{'__init__' if owner is factory else factory.__name__}"
+        ) as report:
+            named = {key: self._resolve(value) for key, value in kwargs.items()}
             if getattr(owner, "needs_rank_info", False):
-                kwargs["rank_info"] = self.info
-            self.objects[name] = factory(*args, **kwargs)
-            # A sibling lives as long as its process: walking through it for garbage, a third of a second, finds none.
+                named["rank_info"] = self.info
+            self.objects[name] = factory(*map(self._resolve, args), **named)
+            # A sibling lives as long as its process: walking through it for garbage, a third of a
+            # second, finds none.
             gc.freeze()
         return report.failure
 
     def call(
-        self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, wanted: bool, stored: bool
-    ) -> Any:
+        self,
+        name: str,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        *,
+        wanted: bool,
+        stored: bool,
+    ) -> object:
         """Call a sibling's method.
 
-        Args: wanted: whether the answer counts. stored: leave it in the object store and answer with references.
-        Returns: the answer, None when it is not wanted, or the Failure.
+        Args: wanted: True if the answer counts. stored: put it into the object store and answer
+        with references.
+        Returns: the answer, None if it is not wanted, or the Failure.
         """
         answer = None
         with self._reported(f"{name}.{method}") as report:
@@ -142,12 +174,16 @@ class DeviceWorker:
         finally:
             self.server.end()
 
-    def _resolve(self, value: Any) -> Any:
+    def _resolve(self, value: object) -> object:
         if isinstance(value, Sibling):
             return self.objects[value.name]
-        if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        if type(value) is tuple or type(value) is list:
             return type(value)(map(self._resolve, value))
-        return {key: self._resolve(entry) for key, entry in value.items()} if type(value) is dict else value
+        return (
+            {key: self._resolve(entry) for key, entry in value.items()}
+            if type(value) is dict
+            else value
+        )
 
 
 @dataclass
@@ -155,5 +191,5 @@ class _Report:
     failure: Failure | None = None
 
 
-def _fetch(value: Any) -> Any:
+def _fetch(value: object) -> object:
     return value.fetch() if isinstance(value, ShardRef | Stored) else value

@@ -1,4 +1,5 @@
-"""The worker processes of one world, in rank order: calls to them, and the watch over a call while it runs."""
+"""The worker processes of one world, in rank order: calls to them, and supervision of running
+calls."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from rl_core.distributed.failures import Failure, cause, how_it_ended, hung_error
 from rl_core.distributed.output import forward
@@ -17,28 +18,51 @@ from rl_core.distributed.worker import START_TIMEOUT_S, Address, DeviceWorker
 from rl_core.errors import WorkerDied
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
 
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle, ActorProxy
+
+    from rl_core.distributed.device_pool import ActorOptions
+
+A = TypeVar("A")
+
 GRACE_S = 5.0
-"""After one rank's collective broke off, so long are the others waited for, to learn which of them is the cause."""
+"""Seconds to wait for the other ranks after one rank's collective failed, to find the cause."""
 HEARTBEAT_S = 10.0
-"""How often a busy rank must show that it is alive, beside its call."""
+"""Seconds within which a busy rank must show activity during its call."""
 
 
 class WorkerGroup:
-    """One process per device, joined in one process group. Pickles, so that a worker may call another group."""
+    """One process per device, joined in one process group. Pickles, so that a worker may call
+    another group."""
 
-    def __init__(self, actors: Sequence[Any], topology: TrainTopology, collective_timeout_s: float) -> None:
-        self.actors, self.topology, self.collective_timeout_s = list(actors), topology, collective_timeout_s
+    def __init__(
+        self,
+        actors: Sequence[ActorProxy[DeviceWorker]],
+        topology: TrainTopology,
+        collective_timeout_s: float,
+    ) -> None:
+        self.actors, self.topology, self.collective_timeout_s = (
+            list(actors),
+            topology,
+            collective_timeout_s,
+        )
         self.num_siblings = 0
         self.addresses: list[Address] = []
-        self._left_over: list[Any] = []
+        self._left_over: Sequence[ObjectRef[Any]] = ()
         self._closed = False
 
     @classmethod
-    def start(cls, infos: Sequence[RankInfo], options: Sequence[dict[str, Any]], timeout_s: float) -> WorkerGroup:
-        """Start a process per rank and join them. Args: options: of each rank's Ray actor."""
+    def start(
+        cls, infos: Sequence[RankInfo], options: Sequence[ActorOptions], timeout_s: float
+    ) -> WorkerGroup:
+        """Start a process per rank and join them in a process group.
+
+        Args: options: options of each rank's Ray actor.
+        """
         import ray
 
-        actor_cls: Any = ray.remote(DeviceWorker)
+        actor_cls = ray.remote(DeviceWorker)
         actors = [
             actor_cls.options(max_restarts=0, **option).remote(info, timeout_s)
             for info, option in zip(infos, options, strict=True)
@@ -46,9 +70,13 @@ class WorkerGroup:
         group = cls(actors, infos[0].topology, timeout_s)
         try:
             everyone = group.submit("address", {rank: () for rank in group.ranks})
-            group.addresses = list(group.wait("WorkerGroup.address", everyone, START_TIMEOUT_S).values())
+            group.addresses = list(
+                group.wait("WorkerGroup.address", everyone, START_TIMEOUT_S).values()
+            )
             head = group.addresses[0]
-            joining = group.submit("join_group", {rank: (head.host, head.free_port) for rank in group.ranks})
+            joining = group.submit(
+                "join_group", {rank: (head.host, head.free_port) for rank in group.ranks}
+            )
             group.wait("WorkerGroup.join_group", joining, START_TIMEOUT_S)
         except BaseException:
             group.close()
@@ -65,33 +93,45 @@ class WorkerGroup:
         return range(self.world_size)
 
     def pids(self) -> list[int]:
-        """Process ids of the workers, in rank order."""
+        """Return the process ids of the workers, in rank order."""
         return [address.pid for address in self.addresses]
 
-    def submit(self, method: str, calls: Mapping[int, tuple[Any, ...]], **kwargs: Any) -> dict[Any, int]:
+    def submit(
+        self, method: str, calls: Mapping[int, tuple[object, ...]], **kwargs: bool
+    ) -> dict[ObjectRef[Any], int]:
         """Start a worker method on some ranks. Returns: the rank of each future.
 
-        Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that failed elsewhere.
+        Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that
+        failed elsewhere.
         """
         import ray
 
         if self._closed:
             raise WorkerDied(f"{method}: the workers were closed; build them anew")
         if self._left_over:
-            stuck = ray.wait(self._left_over, num_returns=len(self._left_over), timeout=GRACE_S)[1]
+            stuck = ray.wait(
+                list(self._left_over), num_returns=len(self._left_over), timeout=GRACE_S
+            )[1]
             if stuck:
                 raise WorkerDied(
-                    f"{method}: {len(stuck)} rank(s) still wait in an earlier call that failed on another rank; "
-                    "close the placement block and build the workers anew"
+                    f"{method}: {len(stuck)} rank(s) still wait in an earlier call that failed "
+                    "on another rank; close the placement block and build the workers anew"
                 )
-            self._left_over = []
-        return {getattr(self.actors[rank], method).remote(*args, **kwargs): rank for rank, args in calls.items()}
+            self._left_over = ()
+        return {
+            getattr(self.actors[rank], method).remote(*args, **kwargs): rank
+            for rank, args in calls.items()
+        }
 
-    def wait(self, label: str, futures: Mapping[Any, int], timeout_s: float | None = None) -> dict[int, Any]:
-        """The answer of each rank. Args: label: the call, as `Role.method`. timeout_s: instead of the collective one.
+    def wait(
+        self, label: str, futures: Mapping[ObjectRef[A], int], timeout_s: float | None = None
+    ) -> dict[int, A]:
+        """Return the answer of each rank.
 
-        Raises: WorkerDied within seconds of a process' end; WorkerHung when siblings wait for a rank longer than the
-        collective timeout; WorkerOutOfMemory, WorkerError or the project's own error as the worker raised it.
+        Args: label: name of the call, as `Role.method`. timeout_s: replaces the collective timeout.
+        Raises: WorkerDied within seconds of a process' end; WorkerHung when siblings wait for a
+        rank longer than the collective timeout; WorkerOutOfMemory, WorkerError or the project's own
+        error as the worker raised it.
         """
         watch = _Watch(self, label, dict(futures), timeout_s or self.collective_timeout_s)
         try:
@@ -101,39 +141,43 @@ class WorkerGroup:
             raise
 
     def describe(self, rank: int, label: str) -> str:
-        """A rank in words."""
+        """Describe a rank for messages."""
         address = self.addresses[rank] if self.addresses else None
-        return f"rank {rank} ({label}" + (f", pid {address.pid} on {address.hostname})" if address else ")")
+        return f"rank {rank} ({label}" + (
+            f", pid {address.pid} on {address.hostname})" if address else ")"
+        )
 
     def status(self, rank: int) -> Status | None:
-        """What a rank is doing, busy or not; None when it does not answer."""
+        """Return the status of a rank, busy or not; None if it does not answer."""
         address = self.addresses[rank]
         return ask(address.host, address.status_port, address.token)
 
     def close(self) -> None:
-        """End the worker processes, stopped and hung ones too."""
+        """Stop the worker processes, including stopped and hung ones."""
         import ray
 
         self._closed = True
         for actor in self.actors:
-            ray.kill(actor)
+            ray.kill(cast("ActorHandle[DeviceWorker]", actor))
         for address in self.addresses:
             _kill_here(address)
 
 
-class _Watch:
-    """One call on several ranks while it runs."""
+class _Watch(Generic[A]):
+    """Supervision of one call on several ranks."""
 
-    def __init__(self, group: WorkerGroup, label: str, pending: dict[Any, int], timeout_s: float) -> None:
+    def __init__(
+        self, group: WorkerGroup, label: str, pending: dict[ObjectRef[A], int], timeout_s: float
+    ) -> None:
         self.group, self.label, self.pending, self.timeout_s = group, label, pending, timeout_s
         self.world = sorted(pending.values())
-        self.answers: dict[int, Any] = {}
+        self.answers: dict[int, A] = {}
         self.failures: list[Failure] = []
         self.last_seen = dict.fromkeys(self.world, time.monotonic())
         self.next_heartbeat = time.monotonic() + HEARTBEAT_S
         self.first_end: float | None = None
 
-    def finish(self) -> dict[int, Any]:
+    def finish(self) -> dict[int, A]:
         while self.pending:
             self._take(HEARTBEAT_S if self.first_end is None else min(HEARTBEAT_S, self.timeout_s))
             forward()
@@ -144,7 +188,7 @@ class _Watch:
         return {rank: self.answers[rank] for rank in self.world}
 
     def _take(self, timeout_s: float) -> None:
-        """Wait for one more rank, and note how it ended."""
+        """Wait for one more rank, and record how it ended."""
         import ray
         from ray.exceptions import RayActorError, RayTaskError
 
@@ -152,7 +196,8 @@ class _Watch:
         try:
             done, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
         except SystemError as error:
-            # Ray runs signal handlers while it waits; what one raised, to end the run, arrives as the cause of this.
+            # Ray runs signal handlers while it waits; what one raised, to end the run, arrives as
+            # the cause of this.
             if error.__cause__ is None:
                 raise
             done, raised = [], error.__cause__
@@ -164,18 +209,27 @@ class _Watch:
             try:
                 answer = ray.get(future)
             except RayActorError as error:
-                answer = Failure(rank, self.group.describe(rank, self.label), how_it_ended(error), died=True)
+                answer = Failure(
+                    rank, self.group.describe(rank, self.label), how_it_ended(error), died=True
+                )
             except RayTaskError as error:
-                answer = Failure(rank, self.group.describe(rank, self.label), str(error.cause), str(error))
+                answer = Failure(
+                    rank, self.group.describe(rank, self.label), str(error.cause), str(error)
+                )
             if isinstance(answer, Failure):
                 self.failures.append(answer)
             else:
                 self.answers[rank] = answer
 
     def _raise(self) -> None:
-        """Raise the failure behind the others; a broken collective alone says only that someone else is missing."""
+        """Raise the failure behind the others; a failed collective alone only says that another
+        rank is missing."""
         deadline = time.monotonic() + GRACE_S
-        while self.pending and cause(self.failures).in_collective and (left := deadline - time.monotonic()) > 0:
+        while (
+            self.pending
+            and cause(self.failures).in_collective
+            and (left := deadline - time.monotonic()) > 0
+        ):
             self._take(left)
         first = cause(self.failures)
         if first.in_collective and self.pending:
@@ -185,7 +239,11 @@ class _Watch:
         raise error from (None if error is first.error else first.error)
 
     def _check_stragglers(self) -> None:
-        if self.pending and self.first_end is not None and time.monotonic() - self.first_end > self.timeout_s:
+        if (
+            self.pending
+            and self.first_end is not None
+            and time.monotonic() - self.first_end > self.timeout_s
+        ):
             raise self._hung(self.pending.values())
 
     def _check_heartbeats(self) -> None:
@@ -196,12 +254,17 @@ class _Watch:
                 self.last_seen[rank] = time.monotonic()
         self.next_heartbeat = time.monotonic() + HEARTBEAT_S
         now = time.monotonic()
-        silent = [rank for rank in self.pending.values() if now - self.last_seen[rank] > self.timeout_s]
+        silent = [
+            rank for rank in self.pending.values() if now - self.last_seen[rank] > self.timeout_s
+        ]
         if silent:
             raise self._hung(silent)
 
-    def _hung(self, ranks: Any) -> Exception:
-        missing = [f"{self.group.describe(rank, self.label)}, {self._doing(rank)}" for rank in sorted(ranks)]
+    def _hung(self, ranks: Iterable[int]) -> Exception:
+        missing = [
+            f"{self.group.describe(rank, self.label)}, {self._doing(rank)}"
+            for rank in sorted(ranks)
+        ]
         return hung_error(self.failures, missing, self.label, self.timeout_s)
 
     def _doing(self, rank: int) -> str:
@@ -212,7 +275,8 @@ class _Watch:
 
 
 def _kill_here(address: Address) -> None:
-    """SIGKILL a worker of this machine: a stopped process does not hear Ray's request to end."""
+    """SIGKILL a worker of this machine: a stopped process does not react to Ray's request to
+    end."""
     from rl_core.runtime.process_record import find_process
 
     if address.hostname != socket.gethostname():

@@ -1,6 +1,7 @@
-"""The imports that take a worker longest, whatever it trains.
+"""The slowest imports of a worker, whatever it trains.
 
-Ray imports this module in idle processes (`preload_python_modules`), so that a worker starts with them done.
+Ray imports this module in idle processes (`preload_python_modules`), so that a worker starts with
+them done.
 """
 
 from importlib import import_module
@@ -8,5 +9,10 @@ from importlib import import_module
 from rl_core.runtime.fast_imports import fast_imports
 
 with fast_imports():
-    for name in ("rl_core.distributed.worker", "rl_core.trainers.text", "transformers.modeling_utils", "peft"):
+    for name in (
+        "rl_core.distributed.worker",
+        "rl_core.trainers.text",
+        "transformers.modeling_utils",
+        "peft",
+    ):
         import_module(name)

@@ -1,1 +1,1 @@
-"""What this machine lacks, and what to do about it; `rl-train doctor`."""
+"""Checks of this machine, with the fix for each problem; `rl-train doctor`."""

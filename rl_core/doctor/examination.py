@@ -1,4 +1,4 @@
-"""Everything that is looked at, in the order in which it is put right."""
+"""All checks, in the order in which problems are best fixed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_core.services.catalogue import REPOSITORY
 
 
 def examine(home: Home) -> Iterator[Finding]:
-    """Look at everything; each finding comes as soon as it is known."""
+    """Run all checks; yield each finding as soon as it is known."""
     yield from examine_packages(REPOSITORY)
     yield from examine_machine(home)
     yield from examine_network(home)

@@ -1,4 +1,4 @@
-"""One thing that was looked at: what was found, and how to mend it."""
+"""The result of one check: what was found, and how to fix it."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     GOOD = "good"
-    """Nothing to do."""
+    """No problem."""
     WARNING = "warning"
-    """Runs work, yet something may be slow, or fail later."""
+    """Runs work, but something may be slow, or fail later."""
     PROBLEM = "problem"
     """Something does not work."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, what was found, and its mend."""
+    """Result of one check: its subject, what was found, and the fix."""
 
     area: str
     name: str
     level: Level
     found: str
     mend: str = ""
-    """What to do; empty where nothing is to be done."""
+    """Fix of the problem; empty if there is nothing to do."""
 
 
 def good(area: str, name: str, found: str) -> Finding:
-    """Nothing to do."""
+    """Return a finding without a problem."""
     return Finding(area, name, Level.GOOD, found)
 
 
 def warning(area: str, name: str, found: str, mend: str) -> Finding:
-    """Runs work, with something to know."""
+    """Return a finding about something that works but may be slow or fail later."""
     return Finding(area, name, Level.WARNING, found, mend)
 
 
 def problem(area: str, name: str, found: str, mend: str) -> Finding:
-    """Something does not work."""
+    """Return a finding about something that does not work."""
     return Finding(area, name, Level.PROBLEM, found, mend)

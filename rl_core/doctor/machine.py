@@ -1,4 +1,4 @@
-"""Devices, memory, disk, and whether the folders in use can be written to and locked."""
+"""Checks of devices, memory and disk, and of writing to and locking the folders in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 from filelock import FileLock
 
 from rl_core.doctor.finding import Finding, good, problem, warning
-from rl_core.kernels.float32_matmul import has_bfloat16_products
+from rl_core.kernels import has_bfloat16_products
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 from rl_core.tracking.database import database_file, fault_of
@@ -22,18 +22,20 @@ from rl_core.tracking.database import database_file, fault_of
 AREA = "machine"
 GIB = 2**30
 LITTLE_MEMORY, TOO_LITTLE_MEMORY = 4 * GIB, 2 * GIB
-"""Of memory: SmolLM2-135M with LoRA trains in two; Prefect, MLflow and Ray want another one or two."""
+"""Limits on free memory: SmolLM2-135M with LoRA trains in two GiB; Prefect, MLflow and Ray need one
+or two more."""
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
 FULL_PERCENT = 95
-"""Ray stops to write objects to a disk that is fuller than this."""
+"""Disk usage in percent beyond which Ray stops writing objects."""
 BUSY = 1.5
-"""Runnable processes per core above which training waits for others."""
+"""Runnable processes per core above which training has to wait for others."""
 LITTLE_SHARED_MEMORY = GIB
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def examine_machine(home: Home) -> Iterator[Finding]:
-    """What computes, remembers and stores. Writes (and removes) small files in the home and the temporary folder."""
+    """Check compute, memory and storage. Writes (and removes) small files in the home and the
+    temporary folder."""
     yield cores()
     yield products(has_bfloat16_products())
     yield accelerators()
@@ -49,58 +51,92 @@ def examine_machine(home: Home) -> Iterator[Finding]:
 
 
 def cores() -> Finding:
-    """How many this process may use, and whether others use them."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Check how many cores this process may use, and how busy they are."""
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     load = os.getloadavg()[0]
     found = f"{usable} usable, load {load:.1f}"
     if load > BUSY * usable:
-        return warning(AREA, "cores", found, "wait for what else runs (`top`), or expect steps to take longer")
+        return warning(
+            AREA, "cores", found, "wait for what else runs (`top`), or expect steps to take longer"
+        )
     return good(AREA, "cores", found)
 
 
 def products(in_bfloat16: bool) -> Finding:
-    """Args: in_bfloat16: whether the processor multiplies matrices in that format."""
+    """Check the speed of bfloat16 matrix products.
+
+    Args: in_bfloat16: True if the CPU has bfloat16 instructions.
+    """
     if in_bfloat16:
         return good(AREA, "processor", "multiplies in bfloat16")
-    return good(AREA, "processor", "has no products in bfloat16: they are computed in float32, and take longer")
+    return good(
+        AREA,
+        "processor",
+        "has no products in bfloat16: they are computed in float32, and take longer",
+    )
 
 
 def accelerators() -> Finding:
-    """What torch can compute on besides the CPU."""
+    """List the accelerators that torch can use."""
     import torch
 
     if not torch.cuda.is_available():
         return good(AREA, "accelerators", "none; the profile `cpu` is for this machine")
-    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    devices = [
+        torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
+    ]
     named = ", ".join(f"{device.name} ({device.total_memory / GIB:.0f} GiB)" for device in devices)
     return good(AREA, "accelerators", f"{len(devices)}: {named}")
 
 
 def memory(available: int, allowed: int | None) -> Finding:
-    """Args: available: bytes that are free on the machine. allowed: bytes left of this process's limit."""
+    """Check the free memory.
+
+    Args: available: bytes that are free on the machine. allowed: bytes left of this process's
+    limit.
+    """
     room = available if allowed is None else min(available, allowed)
-    found = f"{room / GIB:.1f} GiB available" + ("" if allowed is None else f" (limit leaves {allowed / GIB:.1f} GiB)")
+    found = f"{room / GIB:.1f} GiB available" + (
+        "" if allowed is None else f" (limit leaves {allowed / GIB:.1f} GiB)"
+    )
     if room < TOO_LITTLE_MEMORY:
-        return problem(AREA, "memory", found, "end what else runs; the smallest language model needs 2 GiB")
+        return problem(
+            AREA, "memory", found, "end what else runs; the smallest language model needs 2 GiB"
+        )
     if room < LITTLE_MEMORY:
-        return warning(AREA, "memory", found, "set placement.micro_batch_size=1, or end what else runs")
+        return warning(
+            AREA, "memory", found, "set placement.micro_batch_size=1, or end what else runs"
+        )
     return good(AREA, "memory", found)
 
 
 def shared_memory(free: int) -> Finding:
-    """Args: free: bytes in /dev/shm, where Ray keeps what workers hand each other."""
+    """Check the shared memory.
+
+    Args: free: bytes in /dev/shm, in which Ray passes objects between workers.
+    """
     found = f"{free / GIB:.1f} GiB in /dev/shm"
     if free < LITTLE_SHARED_MEMORY:
-        return warning(AREA, "shared memory", found, "give a container more: docker run --shm-size=4g")
+        return warning(
+            AREA, "shared memory", found, "give a container more: docker run --shm-size=4g"
+        )
     return good(AREA, "shared memory", found)
 
 
 def disk(name: str, folder: Path) -> Finding:
-    """Room for checkpoints, exports and Ray's objects."""
+    """Check the disk space for checkpoints, exports and Ray's objects."""
     usage = shutil.disk_usage(_nearest(folder))
     percent = 100 * (1 - usage.free / usage.total)
-    found = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.0f} at {folder} ({percent:.0f} % used)"
-    mend = f"remove old runs, or set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a larger disk"
+    found = (
+        f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.0f} at {folder} ({percent:.0f} "
+        "% used)"
+    )
+    mend = (
+        f"remove old runs, or set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a larger "
+        "disk"
+    )
     if usage.free < TOO_LITTLE_DISK:
         return problem(AREA, f"disk of {name}", found, mend)
     if usage.free < LITTLE_DISK or percent > FULL_PERCENT:
@@ -109,8 +145,11 @@ def disk(name: str, folder: Path) -> Finding:
 
 
 def writing(name: str, folder: Path) -> Finding:
-    """Whether a file can be written there, by doing it."""
-    mend = f"set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a folder of your own, or change its owner"
+    """Check that a file can be written to the folder, by writing one."""
+    mend = (
+        f"set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a folder of your own, or "
+        "change its owner"
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".rl-train-doctor-") as file:
@@ -123,8 +162,12 @@ def writing(name: str, folder: Path) -> Finding:
 
 
 def locking(folder: Path) -> Finding:
-    """Whether SQLite and file locks work there; on some network file systems they do not."""
-    mend = "put RL_TRAIN_HOME on a local disk, or use PostgreSQL and an MLflow server (docs/operating.md)"
+    """Check that SQLite and file locks work in the folder; on some network file systems they do
+    not."""
+    mend = (
+        "put RL_TRAIN_HOME on a local disk, or use PostgreSQL and an MLflow server "
+        "(docs/operating.md)"
+    )
     try:
         with (
             tempfile.TemporaryDirectory(dir=folder, prefix=".rl-train-doctor-") as scratch,
@@ -137,12 +180,14 @@ def locking(folder: Path) -> Finding:
     except (OSError, sqlite3.Error) as error:
         return problem(AREA, "locks in home", f"{folder}: {error}", mend)
     if not locked:
-        return problem(AREA, "locks in home", f"{folder}: two writers were let into one SQLite database", mend)
+        return problem(
+            AREA, "locks in home", f"{folder}: two writers were let into one SQLite database", mend
+        )
     return good(AREA, "locks in home", "file locks and SQLite work")
 
 
 def tracking(home: Home) -> Finding:
-    """Whether the MLflow database of this home can be used, where there is one."""
+    """Check that the MLflow database of this home, if it exists, can be used."""
     path = database_file(home.mlflow_uri)
     if path is None:
         return good(AREA, "MLflow database", f"a server's: {redact(home.mlflow_uri)}")
@@ -166,7 +211,7 @@ def _is_refused(connection: sqlite3.Connection) -> bool:
 
 
 def _cgroup_room(root: Path) -> int | None:
-    """Bytes left below a container's limit; None without one."""
+    """Return the bytes left below a container's memory limit; None without one."""
     try:
         limit = (root / "memory.max").read_text().strip()
         used = int((root / "memory.current").read_text())
@@ -176,5 +221,5 @@ def _cgroup_room(root: Path) -> int | None:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """Return the folder, or its nearest existing parent."""
     return next(one for one in (folder, *folder.parents) if one.exists())

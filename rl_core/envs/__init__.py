@@ -1,7 +1,20 @@
-"""Environments: small classes that turn a model's reply into a reward (the SkyRL contract)."""
+"""Environments: small classes that grade a model's reply with a reward (the SkyRL contract)."""
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, ConversationType, Message, tag_pairs
-from rl_core.envs.registration import EnvSpec, accepted_ground_truths, environments, make, register, registered
+from rl_core.envs.base import (
+    BaseTextEnv,
+    BaseTextEnvStepOutput,
+    ConversationType,
+    Message,
+    tag_pairs,
+)
+from rl_core.envs.registration import (
+    EnvSpec,
+    accepted_ground_truths,
+    environments,
+    make,
+    register,
+    registered,
+)
 from rl_core.envs.tools.core import ToolGroup, tool
 from schemas.ground_truth import ground_truth_kind
 

@@ -1,7 +1,8 @@
 r"""Competition maths (AIME, DAPO): the last `Answer: ...` or `\boxed{...}` in the reply's tail.
 
-Only the last `tail_characters` are read, so an answer must be final; where both forms stand there, the later one
-counts. math-verify compares it with the truth. Reward +1 or -1, as in DAPO (arXiv 2503.14476).
+Only the last `tail_characters` are read, so an answer must be final; where both forms stand there,
+the later one counts. math-verify compares it with the truth. Reward +1 or -1, as in DAPO (arXiv
+2503.14476).
 """
 
 from __future__ import annotations
@@ -21,54 +22,71 @@ _ANSWER = re.compile(r"answer\s*\**\s*:\s*\**[ \t]*([^\n]+)", re.IGNORECASE)
 
 
 def read_final(tail: str) -> str | None:
-    r"""What follows the last `Answer:` of a text, or stands in its last `\boxed{}`, whichever begins later."""
+    r"""Return the text after the last `Answer:`, or inside the last `\boxed{}`, whichever begins
+    later."""
     boxed = last_boxed(tail)
     answers = list(_ANSWER.finditer(tail))
     if answers and (boxed is None or answers[-1].end() > tail.rfind("\\boxed{")):
         line = answers[-1][1]
         inner = last_boxed(line)
         text = line if inner is None else inner
-        text = re.sub(r"<\|?(?:im_end|eot_id|endoftext|/?s)\|?>", "", text).strip().strip("*_`").strip()
+        text = (
+            re.sub(r"<\|?(?:im_end|eot_id|endoftext|/?s)\|?>", "", text)
+            .strip()
+            .strip("*_`")
+            .strip()
+        )
         return text.rstrip(".").strip() or None
     return (boxed.strip() or None) if boxed is not None else None
 
 
 @environments.register("aime")
 class AIMEEnv(BaseTextEnv):
-    """One turn; +1.0 when the final answer equals the truth mathematically, else -1.0."""
+    """Single-turn environment; reward +1.0 if the final answer equals the truth mathematically,
+    else -1.0."""
 
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`."""
 
         tail_characters: int = Field(default=300, ge=1)
-        """How much of the reply's end is read."""
+        """Number of characters at the end of the reply in which the answer is searched."""
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError when the row's ground truth is missing."""
+        """Check the row.
+
+        Raises: EnvError when the row's ground truth is missing.
+        """
         super().__init__(env_config, extras)
         self.truths = [str(answer) for answer in self.acceptable_answers]
         self._verifier = math_verifiers.lease(None)
         self._metrics: dict[str, float] = {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Grade the reply; `metadata` has `acc`, whether it is right, and `pred`, the answer read (or None)."""
+        """Grade the reply; `metadata` has `acc`, True if it is right, and `pred`, the answer that
+        was read (or None)."""
         self.turns += 1
         pred = read_final(action[-self.config.tail_characters :])
-        acc = pred is not None and any(self._verifier.value.same(truth, pred) for truth in self.truths)
+        acc = pred is not None and any(
+            self._verifier.value.same(truth, pred) for truth in self.truths
+        )
         self._metrics = {"acc": float(acc), "answered": float(pred is not None)}
         metadata = {"acc": acc, "pred": pred}
-        return BaseTextEnvStepOutput(observations=[], reward=1.0 if acc else -1.0, done=True, metadata=metadata)
+        return BaseTextEnvStepOutput(
+            observations=[], reward=1.0 if acc else -1.0, done=True, metadata=metadata
+        )
 
     def close(self) -> None:
-        """Give back the comparing process."""
+        """Release the process that compares answers."""
         super().close()
         self._verifier.release()
 
     def get_metrics(self) -> dict[str, float]:
-        """`acc` and `answered`, 0 or 1 each."""
+        """Return `acc` and `answered`, 0 or 1 each."""
         return dict(self._metrics)

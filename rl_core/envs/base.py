@@ -1,4 +1,4 @@
-"""What every text environment is: one row, a number of turns, a reward for each."""
+"""Base class of text environments: one row, one or more turns, a reward for each turn."""
 
 from __future__ import annotations
 
@@ -21,54 +21,62 @@ ConversationType: TypeAlias = list[Message]
 
 
 class BaseTextEnvStepOutput(TypedDict):
-    """What one turn gives back."""
+    """Result of one turn."""
 
     observations: list[Message]
-    """Messages the model sees next; empty when the conversation is done."""
+    """Messages that the model sees next; empty when the conversation is done."""
     reward: float
-    """The reward of this turn."""
+    """Reward of this turn."""
     done: bool
-    """Whether the conversation is over."""
+    """True if the conversation is over."""
     metadata: dict[str, Any]
-    """What a person debugging the reward wants to see, such as the answer that was read."""
+    """Details for debugging the reward, such as the answer that was read."""
 
 
 def plain(value: Any) -> Any:
-    """`value` with numpy arrays and scalars (as parquet readers give them) as plain lists and numbers."""
+    """Convert numpy arrays and scalars (as parquet readers return them) in `value` to plain lists
+    and numbers."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def tag_pairs(*names: str) -> frozenset[str]:
-    """The opening and the closing tag of each name."""
+    """Return the opening and the closing tag of each name."""
     return frozenset(tag for name in names for tag in (f"<{name}>", f"</{name}>"))
 
 
 class BaseTextEnv:
-    """One conversation about one row. A subclass implements `step`; everything else has a default."""
+    """One conversation about one row. A subclass implements `step`; everything else has a
+    default."""
 
     class Config(PluginConfig):
         """Settings from the recipe's `env_config`."""
 
         max_turns: int = Field(default=1, ge=1)
-        """Turns the model has; `max_turns` in the row or in its `extra_info` wins."""
+        """Maximum number of turns; `max_turns` in the row or in its `extra_info` overrides it."""
 
-    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list", "test_cases"})
-    """The kinds of `reward_spec.ground_truth` this environment takes."""
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset(
+        {"string", "number", "list", "test_cases"}
+    )
+    """Kinds of `reward_spec.ground_truth` that this environment accepts."""
     tags: ClassVar[frozenset[str]] = tag_pairs("think")
-    """Tags that it reads in replies. Where a tokenizer has them as special tokens, they stay in the text."""
+    """Tags that the environment reads in replies. If they are special tokens of a tokenizer, they
+    stay in the text."""
     max_concurrent_steps: ClassVar[int | None] = None
-    """Most of its kind at work at once in one rank; unset leaves it to `rollout.episodes.at_once`."""
+    """Maximum number of environments of this class that run concurrently in one rank; None leaves
+    it to `rollout.episodes.at_once`."""
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Check the row at the door.
+        """Check the row.
 
         Args:
             env_config: a `Config`, or its fields as a mapping.
             extras: the row: `reward_spec`, `extra_info` and any other column.
 
-        Raises: EnvError on an unknown setting or a row this environment cannot use.
+        Raises: EnvError on an unknown setting or a row that this environment cannot use.
         """
         self.config = self._as_config(env_config)
         self.extras: dict[str, Any] = dict(extras or {})
@@ -78,15 +86,18 @@ class BaseTextEnv:
         self.tool_to_toolgroup: dict[str, str] = {}
 
     def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
-        """The prompt the model sees first, and information about the row. Called once, before `step`."""
+        """Return the model's first prompt, and information about the row. Called once, before
+        `step`."""
         return prompt, {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput | Awaitable[BaseTextEnvStepOutput]:
-        """One turn: the model's own words in, observations and reward out. May be a coroutine."""
+        """Play one turn: take the model's reply, return observations and reward. May be a
+        coroutine."""
         raise NotImplementedError(f"{type(self).__name__}.step")
 
     def close(self) -> None:
-        """Release what the environment and its tools hold. Called once, also after an error."""
+        """Release the resources of the environment and its tools. Called once, also after an
+        error."""
         for group in self.tool_groups:
             group.close()
 
@@ -98,39 +109,44 @@ class BaseTextEnv:
             self.tool_to_toolgroup.update(group.get_tool_to_group_mapping())
 
     def _execute_tool(self, tool_group_name: str, tool_name: str, tool_input: Any) -> Any:
-        """What a tool answers. Args: tool_input: its positional arguments. Raises: EnvError when it is unknown."""
+        """Call a tool and return its result.
+
+        Args: tool_input: positional arguments of the tool. Raises: EnvError when the tool is
+        unknown.
+        """
         for group in self.tool_groups:
             if group.get_name() == tool_group_name:
                 return group.execute_tool(tool_name, *tool_input)
         raise EnvError(f"{self.where}: there is no tool group {tool_group_name!r}")
 
     def get_metrics(self) -> dict[str, float]:
-        """Numbers about this conversation, read after the last turn."""
+        """Return the metrics of this conversation, read after the last turn."""
         return {}
 
     @staticmethod
     def aggregate_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The mean of each metric over the conversations that report it."""
+        """Return the mean of each metric over the conversations that report it."""
         names = sorted({name for one in metrics for name in one})
         values = {name: [float(one[name]) for one in metrics if name in one] for name in names}
         return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
 
     @property
     def extra_info(self) -> dict[str, Any]:
-        """The row's `extra_info`, empty when it has none."""
+        """The row's `extra_info`, empty if it has none."""
         return dict(self.extras.get("extra_info") or {})
 
     @property
     def reward_spec(self) -> Mapping[str, Any]:
-        """The row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it); empty when it has neither."""
+        """The row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it); empty if
+        it has neither."""
         found = self.extras.get("reward_spec")
         return (self.extras.get("reward_model") if found is None else found) or {}
 
     @property
     def ground_truth(self) -> Any:
-        """The row's ground truth, `{"target": ...}` and test cases written as JSON undone.
+        """The row's ground truth, with `{"target": ...}` unwrapped and test cases parsed from JSON.
 
-        Raises: EnvError when it is missing or of a kind not taken here.
+        Raises: EnvError when it is missing or of a kind that the environment does not accept.
         """
         value = plain(self.reward_spec.get("ground_truth"))
         if isinstance(value, Mapping) and set(value) == {"target"}:
@@ -139,17 +155,22 @@ class BaseTextEnv:
             value = _from_json(value)
         if ground_truth_kind(value) not in self.ground_truth_kinds:
             allowed = ", ".join(sorted(self.ground_truth_kinds))
-            raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of ({allowed}), got {value!r:.200}")
+            raise EnvError(
+                f"{self.where}: reward_spec.ground_truth must be one of ({allowed}), got "
+                f"{value!r:.200}"
+            )
         return value
 
     @property
     def acceptable_answers(self) -> list[Any]:
-        """The ground truth as a list: each of its answers is right. Raises: EnvError as `ground_truth` does."""
+        """The ground truth as a list of answers, each of which is right. Raises: EnvError as
+        `ground_truth` does."""
         truth = self.ground_truth
         return list(truth) if isinstance(truth, list | tuple) else [truth]
 
     def row_value(self, *names: str) -> Any:
-        """The first of these columns that the row has, beside or inside `extra_info`; None when it has none."""
+        """Return the value of the first of these columns in the row or its `extra_info`; None if it
+        has none of them."""
         for place in (self.extras, self.extra_info):
             for name in names:
                 value = plain(place.get(name))
@@ -160,7 +181,7 @@ class BaseTextEnv:
 
     @property
     def where(self) -> str:
-        """The row's name in messages."""
+        """Name of the row in error messages."""
         index = self.extra_info.get("index")
         return type(self).__name__ + (f" row {index}" if index is not None else "")
 
@@ -177,8 +198,15 @@ class BaseTextEnv:
         value = self.row_value("max_turns")
         if value is None:
             return self.config.max_turns
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value != int(value):
-            raise EnvError(f"{self.where}: max_turns must be a whole number of at least 1, got {value!r}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value < 1
+            or value != int(value)
+        ):
+            raise EnvError(
+                f"{self.where}: max_turns must be a whole number of at least 1, got {value!r}"
+            )
         return int(value)
 
 

@@ -1,7 +1,8 @@
 r"""Geometry from a picture (Geometry3K): reasoning, `</think>`, then the answer in `\boxed{}`.
 
-reward = (1 - w) * math-verify(last box after the thinking) + w * form, with w = 0.1. The form is right when the reply
-is one block of thinking, closed once (`<think>` itself may stand in the prompt's template), and a box after it.
+reward = (1 - w) * math-verify(last box after the thinking) + w * format, with w = 0.1. The format
+is right if the reply is one block of thinking, closed once (`<think>` itself may be in the prompt's
+template), with a box after it.
 """
 
 from __future__ import annotations
@@ -23,21 +24,27 @@ _FORM = re.compile(r"\s*(?:<think>)?((?:(?!</?think>).)+)</think>((?:(?!</?think
 
 @environments.register("geo3k")
 class Geo3kEnv(BaseTextEnv):
-    r"""One turn; 0.9 for a last `\boxed{}` after `</think>` that equals the truth, and 0.1 for the form."""
+    r"""Single-turn environment; reward 0.9 for a last `\boxed{}` after `</think>` that equals the
+    truth, plus 0.1 for the format."""
 
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`."""
 
         format_weight: float = Field(default=0.1, ge=0, le=1)
-        """The share of the reward that the form earns."""
+        """Share of the reward that the format earns."""
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError when the row's ground truth is missing."""
+        """Check the row.
+
+        Raises: EnvError when the row's ground truth is missing.
+        """
         super().__init__(env_config, extras)
         self.truths = [str(answer) for answer in self.acceptable_answers]
         self._verifier = math_verifiers.lease(None)
@@ -47,9 +54,14 @@ class Geo3kEnv(BaseTextEnv):
         """Grade the reply; `metadata` has the answer that was read, `accuracy` and `format`."""
         self.turns += 1
         answer = last_boxed(after_thinking(action))
-        accuracy = float(answer is not None and any(self._verifier.value.same(truth, answer) for truth in self.truths))
+        accuracy = float(
+            answer is not None
+            and any(self._verifier.value.same(truth, answer) for truth in self.truths)
+        )
         form = _FORM.fullmatch(action)
-        format_score = float(form is not None and bool(form[1].strip()) and last_boxed(form[2]) is not None)
+        format_score = float(
+            form is not None and bool(form[1].strip()) and last_boxed(form[2]) is not None
+        )
         weight = self.config.format_weight
         self._metrics = {"accuracy": accuracy, "format": format_score}
         reward = (1 - weight) * accuracy + weight * format_score
@@ -57,10 +69,10 @@ class Geo3kEnv(BaseTextEnv):
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
     def close(self) -> None:
-        """Give back the comparing process."""
+        """Release the process that compares answers."""
         super().close()
         self._verifier.release()
 
     def get_metrics(self) -> dict[str, float]:
-        """`accuracy` and `format`, 0 or 1 each."""
+        """Return `accuracy` and `format`, 0 or 1 each."""
         return dict(self._metrics)

@@ -1,9 +1,10 @@
-"""Grade-school maths: the reply ends in `#### <number>`; the reward is 1 when the number is right, else 0.
+"""Grade-school maths: the reply ends in `#### <number>`; the reward is 1 if the number is right,
+else 0.
 
-The line after the last `####` is read, and only that: a reply has one answer, its final one. The line starts with
-the number; words may follow (`42 apples`), further digits may not (`42 or 43` is no answer). Commas, `$`, spaces,
-a trailing `.`, markdown emphasis and trailing zeros do not matter: `$1,234.00` is 1234.
-Comparison is exact, in decimals.
+Only the line after the last `####` is read: a reply has one answer, its final one. The line starts
+with the number; words may follow (`42 apples`), further digits may not (`42 or 43` is no answer).
+Commas, `$`, spaces, a trailing `.`, markdown emphasis and trailing zeros do not matter: `$1,234.00`
+is 1234. Comparison is exact, in decimals.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ _LEADING_NUMBER = re.compile(r"\s*=?\s*([-+]?)\s*([0-9][0-9,]*(?:\.[0-9]+)?|\.[0
 
 
 def read_number(line: str) -> Decimal | None:
-    """The one number a line starts with, or None when there is none or more than one."""
+    """Read the one number that a line starts with; return None if there is none or more than
+    one."""
     cleaned = _DECORATION.sub("", line).replace("\u2212", "-").strip()
     match = _LEADING_NUMBER.match(_GROUPING_SPACE.sub("", cleaned))
     return Decimal(match[1] + match[2].replace(",", "")) if match else None
 
 
 def read_answer(reply: str) -> Decimal | None:
-    """The number on the first line after the last `####` of a reply; a closing `####` is decoration."""
+    """Read the number on the first line after the last `####` of a reply; a closing `####` is
+    ignored."""
     _, marker, tail = reply.rstrip("# \n\t\r").rpartition("####")
     lines = tail.strip().splitlines()
     return read_number(lines[0]) if marker and lines else None
 
 
 def read_truth(value: Any) -> Decimal:
-    """One accepted answer: a number, its text, or a worked solution ending in `####`. Raises: ValueError otherwise."""
+    """Read one accepted answer: a number, its text, or a worked solution that ends in `####`.
+    Raises: ValueError otherwise."""
     value = plain(value)
     if isinstance(value, str):
         number = read_answer(value) if "####" in value else read_number(value)
@@ -50,20 +54,24 @@ def read_truth(value: Any) -> Decimal:
 
 
 def read_truths(env: BaseTextEnv) -> list[Decimal]:
-    """The accepted answers of an environment's row. Raises: EnvError when one of them is no number."""
+    """Return the accepted answers of an environment's row. Raises: EnvError when one of them is not
+    a number."""
     answers = env.acceptable_answers
     try:
         return [read_truth(answer) for answer in answers]
     except ValueError as error:
-        raise EnvError(f"{env.where}: reward_spec.ground_truth must be a number: {error}") from error
+        raise EnvError(
+            f"{env.where}: reward_spec.ground_truth must be a number: {error}"
+        ) from error
 
 
 @environments.register("gsm8k")
 class GSM8kEnv(BaseTextEnv):
-    """One turn; reward 1.0 when the number after the last `####` equals the truth, or any of a list, else 0.0."""
+    """Single-turn environment; reward 1.0 if the number after the last `####` equals the truth, or
+    any of a list, else 0.0."""
 
     class Config(BaseTextEnv.Config):
-        """Settings from the recipe's `env_config`; there are none besides the shared ones."""
+        """Settings from the recipe's `env_config`; only the fields of the base class."""
 
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
 
@@ -72,7 +80,10 @@ class GSM8kEnv(BaseTextEnv):
         env_config: Config | Mapping[str, Any] | None = None,
         extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError when the row's ground truth is missing or not a number."""
+        """Check the row.
+
+        Raises: EnvError when the row's ground truth is missing or not a number.
+        """
         super().__init__(env_config, extras)
         self.truths = read_truths(self)
         self._metrics: dict[str, float] = {}
@@ -87,5 +98,5 @@ class GSM8kEnv(BaseTextEnv):
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
     def get_metrics(self) -> dict[str, float]:
-        """`correct` and `answered` (a well-formed answer), 0 or 1 each."""
+        """Return `correct` and `answered` (a well-formed answer), 0 or 1 each."""
         return dict(self._metrics)

@@ -1,11 +1,13 @@
 """Programs against test cases (LiveCodeBench): the reply's last code block must pass them all.
 
-A test case is `{input, output, testtype, metadata}`. `stdin` tests give the program its input and compare what it
-prints; `functional` tests, which name `metadata.func_name`, call that function (or method of `Solution`) with the lines
-of the input as JSON arguments and compare what it returns. A program that only defines functions is called too.
+A test case is `{input, output, testtype, metadata}`. `stdin` tests give the program its input and
+compare its output; `functional` tests, which name `metadata.func_name`, call that function (or
+method of `Solution`) with the lines of the input as JSON arguments and compare its return value. A
+`stdin` program that only defines functions is called too.
 
-The program runs in a sandbox, each test in a fresh process there. Expected outputs stay out here: what the program sees
-of a test is its input. Tests run in order until one fails; deadlines hold for each and for all of them.
+The program runs in a sandbox, each test in a fresh process there. Expected outputs never enter the
+sandbox: the program only sees the input of a test. Tests run in order until one fails; there is a
+deadline for each test and for all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, plain
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.code import last_code_block
 from rl_core.envs.tools.grading import read_literal, same_output, same_result
-from rl_core.envs.tools.sandbox import Call, Execution, Outcome, Sandbox, SandboxMode, SandboxSettings, lease_pool
+from rl_core.envs.tools.sandbox import (
+    Call,
+    Execution,
+    Outcome,
+    Sandbox,
+    SandboxMode,
+    SandboxSettings,
+    lease_pool,
+)
 from rl_core.errors import EnvError
 from schemas.numbers import Seconds
 
@@ -32,7 +42,7 @@ MAX_SOURCE_CHARACTERS = 200_000
 
 @dataclass(frozen=True)
 class TestCase:
-    """One test. `call` is set for a functional one."""
+    """One test. `call` is set for a functional test."""
 
     __test__ = False
 
@@ -43,19 +53,21 @@ class TestCase:
 
 @environments.register("lcb")
 class LCBEnv(BaseTextEnv):
-    """One turn; 1.0 when the program in the reply passes all tests, else 0.0."""
+    """Single-turn environment; reward 1.0 if the program in the reply passes all tests, else
+    0.0."""
 
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`."""
 
         timeout_s: Seconds = Field(default=6.0, gt=0)
-        """Wall time of one test."""
+        """Wall time of one test in seconds."""
         total_timeout_s: Seconds = Field(default=60.0, gt=0)
-        """Wall time of all tests of one program together."""
+        """Wall time of all tests of one program together in seconds."""
         memory_mb: int = Field(default=1024, ge=64)
-        """Address space of one test's process."""
+        """Address space of one test's process in MiB."""
         sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
-        """`unsafe` runs programs without a sandbox, where bubblewrap cannot run."""
+        """Isolation of programs; `unsafe` runs them without a sandbox, on machines where bubblewrap
+        cannot run."""
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"test_cases"})
@@ -63,23 +75,36 @@ class LCBEnv(BaseTextEnv):
     max_concurrent_steps: ClassVar[int | None] = os.cpu_count()
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError on a row whose tests cannot be run, or when there is no sandbox."""
+        """Check the row and lease a sandbox pool.
+
+        Raises: EnvError on a row whose tests cannot be run, or when there is no sandbox.
+        """
         super().__init__(env_config, extras)
         self.tests = [self._test(index, case) for index, case in enumerate(self.ground_truth)]
         if not any(test.call or str(test.expected).strip() for test in self.tests):
-            raise EnvError(f"{self.where}: every expected output is empty: a program that prints nothing would pass")
-        settings = SandboxSettings(mode=self.config.sandbox, memory_bytes=self.config.memory_mb * 2**20)
+            raise EnvError(
+                f"{self.where}: every expected output is empty: a program that prints nothing "
+                "would pass"
+            )
+        settings = SandboxSettings(
+            mode=self.config.sandbox, memory_bytes=self.config.memory_mb * 2**20
+        )
         self._pool = lease_pool(settings)
         self._metrics: dict[str, float] = {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Grade the reply; `metadata` says how many tests passed and how the first failure came about."""
+        """Grade the reply; `metadata` has the number of passed tests and the reason of the first
+        failure."""
         self.turns += 1
         source = last_code_block(action)
         if source is None or len(source) > MAX_SOURCE_CHARACTERS:
-            return self._verdict(0, {"failure": "no code block" if source is None else "the program is too long"})
+            return self._verdict(
+                0, {"failure": "no code block" if source is None else "the program is too long"}
+            )
         started = time.monotonic()
         with self._pool.value.sandbox(source) as sandbox:
             for index, test in enumerate(self.tests):
@@ -92,17 +117,20 @@ class LCBEnv(BaseTextEnv):
         return self._verdict(len(self.tests), {})
 
     def close(self) -> None:
-        """Give back the sandboxes."""
+        """Release the sandboxes."""
         super().close()
         self._pool.release()
 
     def get_metrics(self) -> dict[str, float]:
-        """`correct`, `has_code` and `timeout`, 0 or 1 each, and the share of tests passed before the first failure."""
+        """Return `correct`, `has_code` and `timeout`, 0 or 1 each, and the share of tests passed
+        before the first failure."""
         return dict(self._metrics)
 
     def _failure(self, sandbox: Sandbox, test: TestCase, timeout_s: float) -> dict[str, Any] | None:
-        """Why the program fails the test; None when it passes."""
-        execution = sandbox.run(timeout_s=timeout_s, stdin=test.stdin, call=test.call, call_bare=test.call is None)
+        """Return the reason why the program fails the test, or None if it passes."""
+        execution = sandbox.run(
+            timeout_s=timeout_s, stdin=test.stdin, call=test.call, call_bare=test.call is None
+        )
         if execution.outcome == Outcome.FINISHED:
             return None if _passes(test, execution) else {"failure": "wrong answer"}
         tail = execution.stderr[-500:].decode("utf-8", "replace")
@@ -142,7 +170,9 @@ class LCBEnv(BaseTextEnv):
             except ValueError as error:
                 raise EnvError(f"{place}.metadata is not JSON: {metadata!r:.100}") from error
         names = metadata if isinstance(metadata, Mapping) else {}
-        name = names.get("func_name") or names.get("fn_name") or self.row_value("func_name", "fn_name")
+        name = (
+            names.get("func_name") or names.get("fn_name") or self.row_value("func_name", "fn_name")
+        )
         kind = case.get("testtype")
         if kind not in (None, "", "stdin", "functional"):
             raise EnvError(f"{place}.testtype must be stdin or functional, got {kind!r}")

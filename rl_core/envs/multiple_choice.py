@@ -1,8 +1,8 @@
-r"""A question with options: the reply names one letter, in `\boxed{}`.
+r"""Multiple-choice questions: the reply names one letter, in `\boxed{}`.
 
-The letter may carry brackets, a full stop, `\text{}`, or its option's own words (`B. Paris`). Boxes after the thinking
-count, and they must all hold the same letter: naming several options is no answer. The truth is a letter, or the words
-of an option.
+The letter may have brackets, a full stop, `\text{}`, or its option's own words (`B. Paris`). Boxes
+after the thinking count, and they must all hold the same letter: naming several options is no
+answer. The truth is a letter, or the words of an option.
 """
 
 from __future__ import annotations
@@ -19,22 +19,30 @@ from rl_core.envs.tools.code import after_thinking
 from rl_core.errors import EnvError
 
 _WRAPPER = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mathsf|boldsymbol)\s*\{([^{}]*)\}")
-_LETTER = re.compile(r"(?:option|choice|answer)?\s*:?\s*[(\[]?\s*([A-Za-z])\s*[)\]]?\s*[.:,]?", re.IGNORECASE)
+_LETTER = re.compile(
+    r"(?:option|choice|answer)?\s*:?\s*[(\[]?\s*([A-Za-z])\s*[)\]]?\s*[.:,]?", re.IGNORECASE
+)
 
 
 @environments.register("multiple_choice")
 class MultipleChoiceEnv(BaseTextEnv):
-    """One turn; 1.0 when the one boxed letter is the right one, else 0.0."""
+    """Single-turn environment; reward 1.0 if the one boxed letter is right, else 0.0."""
 
     class Config(BaseTextEnv.Config):
-        """Settings from the recipe's `env_config`; there are none besides the shared ones."""
+        """Settings from the recipe's `env_config`; only the fields of the base class."""
 
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string"})
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError when the row's truth is neither a letter nor an option, or no letter that it offers."""
+        """Check the row.
+
+        Raises: EnvError when the row's truth is neither a letter nor an option, or a letter that is
+        not among the options.
+        """
         super().__init__(env_config, extras)
         self.options = _options(self.row_value("options", "choices"))
         truth = str(self.ground_truth)
@@ -42,26 +50,32 @@ class MultipleChoiceEnv(BaseTextEnv):
         letter = read_letter(truth, self.options) or (same[0] if len(same) == 1 else None)
         if letter is None or (self.options and letter not in self.options):
             offered = ", ".join(self.options) or "a letter"
-            raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of {offered}, got {truth!r}")
+            raise EnvError(
+                f"{self.where}: reward_spec.ground_truth must be one of {offered}, got {truth!r}"
+            )
         self.letter = letter
         self._metrics: dict[str, float] = {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Grade the reply; `metadata["answer"]` is the letter, or None when there is none or more than one."""
+        """Grade the reply; `metadata["answer"]` is the letter, or None if there is none or more
+        than one."""
         self.turns += 1
         letters = {read_letter(text, self.options) for text in all_boxed(after_thinking(action))}
         answer = letters.pop() if len(letters) == 1 else None
         reward = float(answer == self.letter)
         self._metrics = {"correct": reward, "answered": float(answer is not None)}
-        return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={"answer": answer})
+        return BaseTextEnvStepOutput(
+            observations=[], reward=reward, done=True, metadata={"answer": answer}
+        )
 
     def get_metrics(self) -> dict[str, float]:
-        """`correct` and `answered`, 0 or 1 each."""
+        """Return `correct` and `answered`, 0 or 1 each."""
         return dict(self._metrics)
 
 
 def read_letter(text: str, options: Mapping[str, str]) -> str | None:
-    """The one letter a text names, upper case; what follows it must be that option's own words."""
+    """Read the one letter that a text names, in upper case; any words after it must be that
+    option's own."""
     while (unwrapped := _WRAPPER.sub(r"\1", text)) != text:
         text = unwrapped
     text = re.sub(r"\\[ ,;!]|[$*`]", "", text).strip()
@@ -79,14 +93,22 @@ def read_letter(text: str, options: Mapping[str, str]) -> str | None:
 def _options(value: Any) -> dict[str, str]:
     value = plain(value)
     if isinstance(value, Mapping):
-        return {str(key).strip("(). ").upper(): str(text) for key, text in value.items() if text is not None}
+        return {
+            str(key).strip("(). ").upper(): str(text)
+            for key, text in value.items()
+            if text is not None
+        }
     texts = [str(text) for text in value or []]
     # Options may be written with their letters: "A. Rome".
     marked = [
-        re.match(rf"\(?{letter}[).:]\s*", text) for letter, text in zip(string.ascii_uppercase, texts, strict=False)
+        re.match(rf"\(?{letter}[).:]\s*", text)
+        for letter, text in zip(string.ascii_uppercase, texts, strict=False)
     ]
     cut = [mark.end() for mark in marked if mark] if texts and all(marked) else [0] * len(texts)
-    return {letter: text[start:] for letter, text, start in zip(string.ascii_uppercase, texts, cut, strict=False)}
+    return {
+        letter: text[start:]
+        for letter, text, start in zip(string.ascii_uppercase, texts, cut, strict=False)
+    }
 
 
 def _words(text: str) -> str:

@@ -1,11 +1,13 @@
-"""Procedural tasks of the reasoning-gym package, graded by each task's own scorer; no download.
+"""Procedural tasks of the reasoning-gym package, graded by each task's own scorer, without a
+download.
 
-A row's `extra_info` is `{task, seed, index, config, question}`. Most scorers read the entry's metadata, which no row
-carries, so the entry is made again from (task, seed, index, config) and must ask the row's question.
-Tasks whose content depends on the size of the data set (`acre`) need `size` in `config`.
+A row's `extra_info` is `{task, seed, index, config, question}`. Most scorers read the entry's
+metadata, which rows do not have, so the entry is generated again from (task, seed, index, config)
+and must have the row's question. Tasks whose content depends on the size of the data set (`acre`)
+need `size` in `config`.
 
-A scorer that raises on a reply grades it 0 and says so in `metadata["scorer_error"]`: scorers raise on malformed
-answers (`prime_factorization` on words), and a reply must not get out of a 0 by being malformed.
+A scorer that raises on a reply grades it 0 and says so in `metadata["scorer_error"]`: scorers raise
+on malformed answers (`prime_factorization` on words), and a malformed reply must not avoid a 0.
 """
 
 from __future__ import annotations
@@ -30,52 +32,72 @@ UNSOUND_SCORERS = {
     "game_of_life_halting": "its scorer gives full marks to any text",
     "puzzle24": "its scorer does not compare the numbers used with the numbers given",
 }
-"""Tasks whose scorer in reasoning-gym 0.1.25 rewards wrong answers in full."""
+"""Tasks whose scorer in reasoning-gym 0.1.25 gives full reward to wrong answers, with the
+reason."""
 
 _EVALUATED_LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 _EVALUATED_ARITHMETIC = frozenset(
-    {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
+    {
+        "countdown",
+        "intermediate_integration",
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+    }
 )
 
 
 @environments.register("reasoning_gym")
 class ReasoningGymEnv(BaseTextEnv):
-    """One turn; reward 1.0 for the scorer's full score, else 0.0 (or the score itself with `partial_credit`)."""
+    """Single-turn environment; reward 1.0 for the scorer's full score, else 0.0 (or the score
+    itself with `partial_credit`)."""
 
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`."""
 
         answer: AnswerPlace = AnswerPlace.LAST_NUMBER
-        """Where the answer is read from in the reply."""
+        """Place of the answer in the reply."""
         partial_credit: bool = False
-        """Pay the scorer's fractions. Several scorers pay for a long text that merely contains the answer."""
+        """Use fractional scores as rewards. Several scorers give them to a long text that merely
+        contains the answer."""
         allow_unsound_scorers: bool = False
-        """Take tasks whose scorer is known to reward wrong answers in full."""
+        """Accept tasks whose scorer is known to give full reward to wrong answers."""
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number"})
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "answer")
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError when the row lacks its task, seed or index, or names a task with an unsound scorer."""
+        """Check the row.
+
+        Raises: EnvError when the row lacks its task, seed or index, or names a task with an unsound
+        scorer.
+        """
         super().__init__(env_config, extras)
         self.task = self._field("task", str)
         self.seed = self._field("seed", int)
         self.index = self._field("index", int)
         if self.task in UNSOUND_SCORERS and not self.config.allow_unsound_scorers:
             reason = UNSOUND_SCORERS[self.task]
-            raise EnvError(f"{self.where}: task {self.task!r}: {reason}; set allow_unsound_scorers to use it anyway")
+            raise EnvError(
+                f"{self.where}: task {self.task!r}: {reason}; set allow_unsound_scorers to use "
+                "it anyway"
+            )
         self._metrics: dict[str, float] = {}
 
     def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
-        """The prompt as it is, and the task's name and question. Raises: EnvError when the row cannot be graded."""
+        """Return the prompt unchanged, and the task's name and question. Raises: EnvError when the
+        row cannot be graded."""
         # Made here, so that a row that cannot be graded fails before the model is asked.
         return prompt, {"task": self.task, "question": self.entry["question"]}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Grade the reply; `metadata` has the answer that was read and the scorer's own score in [0, 1]."""
+        """Grade the reply; `metadata` has the answer that was read and the scorer's own score in
+        [0, 1]."""
         self.turns += 1
         answer = read_answer(action, self.config.answer)
         score, error = self._score(answer)
@@ -91,21 +113,25 @@ class ReasoningGymEnv(BaseTextEnv):
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
     def get_metrics(self) -> dict[str, float]:
-        """`correct`, `answered` and `scorer_error`, 0 or 1 each."""
+        """Return `correct`, `answered` and `scorer_error`, 0 or 1 each."""
         return dict(self._metrics)
 
     @cached_property
     def entry(self) -> dict[str, Any]:
-        """What the scorer compares with: question, answer and metadata. Raises: EnvError when it cannot be made."""
+        """The scorer's reference: question, answer and metadata. Raises: EnvError when it cannot be
+        generated."""
         try:
             entry = dict(self._dataset[self.index])
         except IndexError as error:
-            raise EnvError(f"{self.where}: task {self.task!r} has no index {self.index}: {error}") from error
+            raise EnvError(
+                f"{self.where}: task {self.task!r} has no index {self.index}: {error}"
+            ) from error
         question = self.extra_info.get("question")
         if question is not None and question != entry["question"]:
             raise EnvError(
-                f"{self.where}: task {self.task!r} with seed {self.seed} and index {self.index} no longer asks the"
-                f" row's question; prepare the data again with this version of reasoning-gym, or put size into config"
+                f"{self.where}: task {self.task!r} with seed {self.seed} and index {self.index} "
+                "no longer asks the row's question; prepare the data again with this version of "
+                "reasoning-gym, or put size into config"
             )
         if self.reward_spec.get("ground_truth") is not None:
             entry["answer"] = str(self.ground_truth)
@@ -121,7 +147,9 @@ class ReasoningGymEnv(BaseTextEnv):
         try:
             return _dataset(self.task, json.dumps(config, sort_keys=True))
         except (TypeError, ValueError, AssertionError) as error:
-            raise EnvError(f"{self.where}: task {self.task!r} cannot be made with {config}: {error}") from error
+            raise EnvError(
+                f"{self.where}: task {self.task!r} cannot be made with {config}: {error}"
+            ) from error
 
     def _score(self, answer: str | None) -> tuple[float, str | None]:
         if answer is None or not _is_safe(self.task, answer):
@@ -137,7 +165,9 @@ class ReasoningGymEnv(BaseTextEnv):
         if isinstance(value, float) and kind is int and value.is_integer():
             value = int(value)
         if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
-            expected = "a task name of reasoning-gym" if kind is str else "a whole number of at least 0"
+            expected = (
+                "a task name of reasoning-gym" if kind is str else "a whole number of at least 0"
+            )
             raise EnvError(f"{self.where}: extra_info.{name} must be {expected}, got {value!r}")
         return value
 
@@ -148,7 +178,9 @@ def _is_safe(task: str, answer: str) -> bool:
     if task in _EVALUATED_ARITHMETIC:
         return is_plain_arithmetic(answer)
     # NaN passes a test of the form `error > tolerance` as a right answer.
-    return task != "complex_arithmetic" or not any(word in answer.lower() for word in ("nan", "inf"))
+    return task != "complex_arithmetic" or not any(
+        word in answer.lower() for word in ("nan", "inf")
+    )
 
 
 @lru_cache(maxsize=256)

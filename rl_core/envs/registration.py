@@ -1,4 +1,5 @@
-"""Environments by id: the built-in ones, found in this folder, and the user's own, registered at run time."""
+"""Registry of environments by id: the built-in ones, found in this folder, and the user's own,
+registered at run time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from rl_core.errors import EnvError, RecipeError
 from rl_core.runtime.registry import PluginConfig, Registry, import_target, nearest
 
 environments: Registry[BaseTextEnv] = Registry("environment", "rl_core.envs")
-"""The built-in environments: decorate a class in this folder with `@environments.register("<id>")`."""
+"""The built-in environments: decorate a class in this folder with
+`@environments.register("<id>")`."""
 
 CLASS_KEYS = ("target", "kwargs")
 """Keys of a recipe's options that name the environment's class and its further arguments."""
@@ -24,20 +26,22 @@ _discovery = Lock()
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How an environment is made."""
+    """Definition of an environment: its class and the arguments of its instances."""
 
     id: str
-    """The `env_class` of a row."""
+    """Id that rows name in `env_class`."""
     entry_point: str | type
     """The class, or its import path `pkg.module:Class`."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments given to every instance; those given to `make` win."""
+    """Keyword arguments of every instance; arguments of `make` override them."""
 
     def load(self) -> type:
-        """The class. Raises: EnvError when it cannot be imported or has no `step`."""
+        """Import the class. Raises: EnvError when it cannot be imported or has no `step`."""
         cls = _import(self.entry_point) if isinstance(self.entry_point, str) else self.entry_point
         if not (inspect.isclass(cls) and callable(getattr(cls, "step", None))):
-            raise EnvError(f"environment {self.id!r}: {self.entry_point!r} is not a class with a step method")
+            raise EnvError(
+                f"environment {self.id!r}: {self.entry_point!r} is not a class with a step method"
+            )
         return cls
 
 
@@ -45,9 +49,9 @@ def register(id: str, entry_point: str | type, kwargs: Mapping[str, Any] | None 
     """Add an environment under `id`.
 
     Args:
-        id: what rows name in `env_class`.
-        entry_point: the class, or its import path `pkg.module:Class`, imported when first made.
-        kwargs: keyword arguments given to every instance.
+        id: name of the environment in the rows' `env_class`.
+        entry_point: the class, or its import path `pkg.module:Class`, imported when first used.
+        kwargs: keyword arguments of every instance.
 
     Raises: EnvError when the id is taken.
     """
@@ -57,19 +61,23 @@ def register(id: str, entry_point: str | type, kwargs: Mapping[str, Any] | None 
 
 
 def registered() -> list[str]:
-    """All known ids, sorted."""
+    """Return all known ids, sorted."""
     return sorted({*_builtin_names(), *_specs})
 
 
 def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
-    """How `env_id` is made.
+    """Return the definition of `env_id`.
 
-    Args: options: what a recipe says about it; `target: pkg.module:Class` names the class right there.
+    Args: options: the environment's options in a recipe; `target: pkg.module:Class` selects the
+    class directly.
     Raises: EnvError naming the nearest or all known ids.
     """
     if options and options.get("target") is not None:
         if env_id in _builtin_names():
-            raise EnvError(f"environment {env_id!r} is built in; give the class {options['target']} another name")
+            raise EnvError(
+                f"environment {env_id!r} is built in; give the class {options['target']} another "
+                "name"
+            )
         return EnvSpec(env_id, str(options["target"]), dict(options.get("kwargs") or {}))
     if env_id in _specs:
         return _specs[env_id]
@@ -80,8 +88,10 @@ def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
     raise EnvError(f"unknown environment {env_id!r}{nearest(env_id, registered())}")
 
 
-def make(env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None = None, **kwargs: Any) -> BaseTextEnv:
-    """A fresh environment for one row.
+def make(
+    env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None = None, **kwargs: Any
+) -> BaseTextEnv:
+    """Create an environment for one row.
 
     Args:
         env_id: a registered id, or an import path `pkg.module:Class`.
@@ -97,24 +107,29 @@ def make(env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None =
     if options is not None:
         env_config = as_settings(cls, own_options(options))
     given: dict[str, Any] = {"env_config": env_config, "extras": extras}
-    arguments = {**known.kwargs, **{key: value for key, value in given.items() if value is not None}, **kwargs}
+    arguments = {
+        **known.kwargs,
+        **{key: value for key, value in given.items() if value is not None},
+        **kwargs,
+    }
     arguments = {"env_config": {}, "extras": {}, **arguments}
     return cls(**arguments)
 
 
 def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe says about an environment, without the keys that name its class."""
+    """Return a recipe's options of an environment, without the keys that name its class."""
     return {key: value for key, value in options.items() if key not in CLASS_KEYS}
 
 
 def config_class(cls: type) -> type[PluginConfig] | None:
-    """The environment's own `Config`, or None where it has none and takes any options."""
+    """Return the environment's own `Config`, or None if it has none and accepts any options."""
     config_cls = getattr(cls, "Config", None)
     return None if config_cls is BaseTextEnv.Config else config_cls
 
 
 def as_settings(cls: type, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options as the environment reads them: one without a `Config` may use attributes (`env_config.db_path`)."""
+    """Convert options to what the environment reads: one without a `Config` may use attributes
+    (`env_config.db_path`)."""
     if not options or config_class(cls) is not None:
         return options
     from omegaconf import OmegaConf
@@ -123,7 +138,8 @@ def as_settings(cls: type, options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def portable_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """A recipe's options, with the environments registered here named by import path, for other processes.
+    """Return a recipe's options with registered environments named by import path, for use in other
+    processes.
 
     Raises: EnvError for a class that no other process could import.
     """
@@ -132,23 +148,32 @@ def portable_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
         entry = known.entry_point
         path = entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}"
         if not isinstance(entry, str) and (entry.__module__ == "__main__" or "<locals>" in path):
-            raise EnvError(f"environment {env_id!r}: workers cannot import {path}; put the class into a module")
-        portable[env_id] = {"target": path, "kwargs": dict(known.kwargs), **portable.get(env_id, {})}
+            raise EnvError(
+                f"environment {env_id!r}: workers cannot import {path}; put the class into a module"
+            )
+        portable[env_id] = {
+            "target": path,
+            "kwargs": dict(known.kwargs),
+            **portable.get(env_id, {}),
+        }
     return portable
 
 
 def accepted_ground_truths() -> dict[str, frozenset[str]]:
-    """For every id, the kinds of `reward_spec.ground_truth` it takes. Imports the environments."""
+    """Return the accepted kinds of `reward_spec.ground_truth` for every id. Imports the
+    environments."""
     return {env_id: kinds_of(spec(env_id).load()) for env_id in registered()}
 
 
 def kinds_of(cls: type) -> frozenset[str]:
-    """The kinds of ground truth an environment class takes; all of them where it does not say."""
+    """Return the kinds of ground truth that an environment class accepts; all kinds if it does not
+    declare any."""
     return frozenset(getattr(cls, "ground_truth_kinds", BaseTextEnv.ground_truth_kinds))
 
 
 def _builtin_names() -> list[str]:
-    # Rollout threads may ask at once; without the lock a second one would see a half-filled registry.
+    # Rollout threads may ask at once; without the lock a second one would see a half-filled
+    # registry.
     with _discovery:
         return environments.names()
 

@@ -1,4 +1,5 @@
-"""A prompt to rewrite. What a rewrite is worth shows when it is drawn, so nothing is judged here."""
+"""Prompts to rewrite. The value of a rewrite shows in the pictures drawn from it, so nothing is
+graded here."""
 
 from __future__ import annotations
 
@@ -11,20 +12,23 @@ from rl_core.envs.registration import environments
 
 @environments.register("rewrite")
 class RewriteEnv(BaseTextEnv):
-    """One turn without a reward of its own; the trainer of the domain `pe` adds what the pictures earn."""
+    """Single-turn environment without a reward of its own; the trainer of the domain `pe` adds the
+    pictures' reward."""
 
     class Config(BaseTextEnv.Config):
-        """Settings from the recipe's `env_config`; there are none besides the shared ones."""
+        """Settings from the recipe's `env_config`; only the fields of the base class."""
 
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset()
-    """It looks at none."""
+    """Accepted kinds of ground truth: none, since the environment does not read it."""
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(env_config, extras)
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Take the rewrite."""
+        """Accept the rewrite and end the conversation."""
         self.turns += 1
         return BaseTextEnvStepOutput(observations=[], reward=0.0, done=True, metadata={})

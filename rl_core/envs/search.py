@@ -1,7 +1,9 @@
-"""Questions answered by searching (Search-R1): `<search>` asks a retrieval server, `<answer>` ends the conversation.
+"""Questions answered by searching (Search-R1): `<search>` queries a retrieval server, `<answer>`
+ends the conversation.
 
-1 when the answer equals the truth, or one of them, after SQuAD's normalisation (lower case, no punctuation, no
-articles, single spaces), else 0. Only the model's own last `<answer>` counts, never one in a retrieved page.
+The reward is 1 if the answer equals the truth, or one of several, after SQuAD's normalisation
+(lower case, no punctuation, no articles, single spaces), else 0. Only the model's own last
+`<answer>` counts, never one in a retrieved page.
 """
 
 from __future__ import annotations
@@ -29,40 +31,43 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """SQuAD's form of an answer (arXiv 1606.05250, the evaluation script)."""
+    """Normalise an answer as SQuAD does (arXiv 1606.05250, the evaluation script)."""
     words = text.lower().translate(_PUNCTUATION)
     return " ".join(re.sub(r"\b(?:a|an|the)\b", " ", words).split())
 
 
 def exact_match(answer: str, truth: str) -> bool:
-    """Whether both are the same answer; one that normalises to nothing (`The`) must be the same text."""
+    """Return True if two answers are equal after normalisation; answers that normalise to nothing
+    (`The`) must be the same text."""
     if normalised(truth):
         return normalised(answer) == normalised(truth)
     return bool(answer.strip()) and answer.strip().casefold() == truth.strip().casefold()
 
 
 class SearchSettings(BaseTextEnv.Config):
-    """What every environment with the search tool lets a recipe say."""
+    """Settings shared by environments with the search tool."""
 
     max_turns: int = Field(default=2, ge=1)
-    """Turns the model has."""
+    """Maximum number of turns."""
     search_url: str = "http://127.0.0.1:8000/retrieve"
-    """The retrieval server; `rl-train serve-search corpus.jsonl` starts one here."""
+    """Address of the retrieval server; `rl-train serve-search corpus.jsonl` starts one on this
+    machine."""
     topk: int = Field(default=3, ge=1)
     """Documents per search."""
     timeout: Seconds = Field(default=30.0, gt=0)
-    """Seconds for one search, all its tries included."""
+    """Seconds for one search, including retries."""
     max_tries: int = Field(default=3, ge=1)
-    """How often a server that fails is asked."""
+    """Number of tries for a search on a failing server."""
 
     def tool_group(self) -> SearchToolGroup:
-        """The search tool with these settings."""
+        """Create the search tool with these settings."""
         return SearchToolGroup(self.search_url, self.topk, self.timeout, self.max_tries)
 
 
 @environments.register("search")
 class SearchEnv(BaseTextEnv):
-    """Up to `max_turns` turns; 1.0 when the model's answer is the truth, else 0.0."""
+    """Environment of up to `max_turns` turns; reward 1.0 if the model's answer is right, else
+    0.0."""
 
     class Config(SearchSettings):
         """Settings from the recipe's `env_config`; all belong to the search tool."""
@@ -72,23 +77,32 @@ class SearchEnv(BaseTextEnv):
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "search", "information", "answer")
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError when the row's ground truth is missing."""
+        """Check the row and create its tools.
+
+        Raises: EnvError when the row's ground truth is missing.
+        """
         super().__init__(env_config, extras)
         self.truths = [str(answer) for answer in self.acceptable_answers]
         self.init_tool_groups([self.config.tool_group()])
         self._metrics: dict[str, float] = {"searches": 0.0, "search_errors": 0.0}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Search, or grade the turn when it has an answer or no turn is left."""
+        """Search, or grade the turn if it has an answer or is the last one."""
         self.turns += 1
         answer = last_tag(action)
         if answer is not None or self.turns >= self.max_turns:
-            reward = float(answer is not None and any(exact_match(answer, truth) for truth in self.truths))
+            reward = float(
+                answer is not None and any(exact_match(answer, truth) for truth in self.truths)
+            )
             self._metrics.update(correct=reward, answered=float(answer is not None))
             metadata = {"answer": answer.strip() if answer is not None else None}
-            return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+            return BaseTextEnvStepOutput(
+                observations=[], reward=reward, done=True, metadata=metadata
+            )
         query = _SEARCH.search(action)
         if query is None:
             text, metadata = NO_QUERY, {"tool_group": None, "tool_name": None, "tool_input": ""}
@@ -100,9 +114,12 @@ class SearchEnv(BaseTextEnv):
             self._metrics["searches"] += 1
             self._metrics["search_errors"] += "Search error" in found[:24]
         return BaseTextEnvStepOutput(
-            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+            observations=[{"role": "user", "content": text}],
+            reward=0.0,
+            done=False,
+            metadata=metadata,
         )
 
     def get_metrics(self) -> dict[str, float]:
-        """`correct`, `answered`, `searches`, `search_errors` and `turns`."""
+        """Return `correct`, `answered`, `searches`, `search_errors` and `turns`."""
         return {**self._metrics, "turns": float(self.turns)}

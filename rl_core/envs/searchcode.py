@@ -1,7 +1,8 @@
-"""Maths with two tools, a search and Python: `<tool><search>..</search></tool>`, `<tool><python>..</python></tool>`.
+"""Maths with two tools, a search and Python: `<tool><search>..</search></tool>`,
+`<tool><python>..</python></tool>`.
 
-`<solution>` ends the conversation; its number is graded as in `gsm8k`, with or without `####` before it. What a tool
-wrote is never read as the model's solution.
+`<solution>` ends the conversation; its number is graded as in `gsm8k`, with or without `####`
+before it. Tool output is never read as the model's solution.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SOLUTION = re.compile(r"<solution>((?:(?!<solution>).)*?)</solution>", re.DOTAL
 
 
 def read_solution(action: str) -> Decimal | None:
-    """The number in the last `<solution>` of a reply, or None."""
+    """Return the number in the last `<solution>` of a reply, or None."""
     found = _SOLUTION.findall(action)
     if not found:
         return None
@@ -40,15 +41,18 @@ def read_solution(action: str) -> Decimal | None:
 
 @environments.register("searchcode")
 class SearchCodeEnv(BaseTextEnv):
-    """Up to `max_turns` turns; 1.0 when the solution's number is right, else 0.0."""
+    """Environment of up to `max_turns` turns; reward 1.0 if the solution's number is right, else
+    0.0."""
 
     class Config(SearchSettings):
-        """Settings from the recipe's `env_config`; those of `search` belong to its search tool."""
+        """Settings from the recipe's `env_config`; the fields of `search` belong to the search
+        tool."""
 
         python_timeout_s: Seconds = Field(default=10.0, gt=0)
         """Seconds for one call of the Python tool."""
         sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
-        """`unsafe` runs the model's code without a sandbox, where bubblewrap cannot run."""
+        """Isolation of programs; `unsafe` runs them without a sandbox, on machines where bubblewrap
+        cannot run."""
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
@@ -57,9 +61,14 @@ class SearchCodeEnv(BaseTextEnv):
     max_concurrent_steps: ClassVar[int | None] = os.cpu_count()
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError when the row's truth is no number, or when there is no sandbox."""
+        """Check the row and create its tools.
+
+        Raises: EnvError when the row's truth is not a number, or when there is no sandbox.
+        """
         super().__init__(env_config, extras)
         self.truths = read_truths(self)
         python = PythonCodeExecutorToolGroup(self.config.python_timeout_s, self.config.sandbox)
@@ -67,7 +76,7 @@ class SearchCodeEnv(BaseTextEnv):
         self._metrics: dict[str, float] = {"tool_calls": 0.0}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Call the turn's tool, or grade the turn when it has a solution or no turn is left."""
+        """Call the turn's tool, or grade the turn if it has a solution or is the last one."""
         self.turns += 1
         # What stands in a tool's call is the tool's.
         words = _TOOL.sub("", action)
@@ -76,22 +85,33 @@ class SearchCodeEnv(BaseTextEnv):
             reward = float(answer is not None and answer in self.truths)
             self._metrics.update(correct=reward, answered=float(answer is not None))
             metadata: dict[str, Any] = {"answer": None if answer is None else str(answer)}
-            return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+            return BaseTextEnvStepOutput(
+                observations=[], reward=reward, done=True, metadata=metadata
+            )
         name, argument = _read_call(action)
         group = self.tool_to_toolgroup.get(name or "")
-        metadata = {"tool_group": group, "tool_name": name if group else None, "tool_input": argument}
+        metadata = {
+            "tool_group": group,
+            "tool_name": name if group else None,
+            "tool_input": argument,
+        }
         if group is None:
-            known = " or ".join(f"<tool><{tool}>...</{tool}></tool>" for tool in sorted(self.tool_to_toolgroup))
+            known = " or ".join(
+                f"<tool><{tool}>...</{tool}></tool>" for tool in sorted(self.tool_to_toolgroup)
+            )
             text = f"No tool was called. Write {known}, or finish with <solution>...</solution>."
         else:
             self._metrics["tool_calls"] += 1
             text = self._execute_tool(group, name or "", [argument])
         return BaseTextEnvStepOutput(
-            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+            observations=[{"role": "user", "content": text}],
+            reward=0.0,
+            done=False,
+            metadata=metadata,
         )
 
     def get_metrics(self) -> dict[str, float]:
-        """`correct`, `answered`, `tool_calls` and `turns`."""
+        """Return `correct`, `answered`, `tool_calls` and `turns`."""
         return {**self._metrics, "turns": float(self.turns)}
 
 

@@ -1,12 +1,13 @@
 """Questions about a database: query it with `<sql>`, finish with `<solution>` (SkyRL-SQL).
 
--1 for a conversation in the wrong form, 1 when the solution's result equals the gold query's, else 0. The form, judged
-on the model's own words alone: exactly one solution, with neither tags nor nothing in it; thinking (`<think>`), at the
-start of every turn that follows an observation; no observation written by the model itself.
+The reward is -1 for a conversation in the wrong format, 1 if the solution's result equals the gold
+query's, else 0. The format is judged on the model's own words alone: exactly one solution, which
+contains no tags and is not empty; thinking (`<think>`) at the start of every turn that follows an
+observation; no observation written by the model itself.
 
-Results compare as multisets of rows; an ORDER BY in the gold query makes the order count. The solution must be one
-SELECT and return as many columns. Where the gold query returns no row, any empty result would be equal, so the solution
-must read every column that the gold query reads.
+Results compare as multisets of rows; an ORDER BY in the gold query makes the order count. The
+solution must be one SELECT and return as many columns. If the gold query returns no row, any empty
+result would be equal, so the solution must read every column that the gold query reads.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from rl_core.envs.tools.sql import (
 from rl_core.errors import EnvError
 from schemas.numbers import Seconds
 
-NO_QUERY = "Your previous action is invalid. Think inside <think>, then write one query inside <sql> and </sql>."
+NO_QUERY = (
+    "Your previous action is invalid. Think inside <think>, then write one query inside <sql> "
+    "and </sql>."
+)
 
 _SQL = re.compile(r"<sql>(.*?)</sql>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
@@ -45,15 +49,17 @@ _TAG = re.compile(r"</?(?:think|sql|solution|observation)\b", re.IGNORECASE)
 
 @environments.register("text2sql")
 class Text2SQLEnv(BaseTextEnv):
-    """Up to `max_turns` turns; at the end -1.0 for a wrong form, 1.0 for the gold query's result, else 0.0."""
+    """Environment of up to `max_turns` turns; at the end, reward -1.0 for a wrong format, 1.0 for
+    the gold query's result, else 0.0."""
 
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`."""
 
         max_turns: int = Field(default=5, ge=1)
-        """Turns the model has."""
+        """Maximum number of turns."""
         db_path: str = "~/data/sql"
-        """Folder of `spider/database/<db_id>/<db_id>.sqlite` and its like."""
+        """Root folder of the databases, with `spider/database/<db_id>/<db_id>.sqlite` and the
+        like."""
         timeout_s: Seconds = Field(default=5.0, gt=0)
         """Seconds for one query."""
         gold_timeout_s: Seconds = Field(default=30.0, gt=0)
@@ -64,25 +70,34 @@ class Text2SQLEnv(BaseTextEnv):
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "sql", "solution", "observation")
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises: EnvError when the row's database is missing or outside the root, or it has no gold query."""
+        """Check the row and find its database.
+
+        Raises: EnvError when the row's database is missing or outside the root, or it has no gold
+        query.
+        """
         super().__init__(env_config, extras)
         self.gold_sql = str(self.ground_truth)
         db_id, source = self.row_value("db_id"), self.row_value("data_source", "data")
         if not isinstance(db_id, str) or not isinstance(source, str):
-            raise EnvError(f"{self.where}: db_id and data_source must be strings, got {db_id!r} and {source!r}")
+            raise EnvError(
+                f"{self.where}: db_id and data_source must be strings, got {db_id!r} and {source!r}"
+            )
         self.db_file = database_file(self.config.db_path, source, db_id)
         self.init_tool_groups([SQLCodeExecutorToolGroup(self.db_file, self.config.timeout_s)])
         self.actions: list[str] = []
         self._metrics: dict[str, float] = {}
 
     def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
-        """The prompt as it is. Raises: EnvError when the gold query cannot be run."""
+        """Return the prompt unchanged. Raises: EnvError when the gold query cannot be run."""
         return prompt, {"rows": len(self.gold.rows)}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Run the turn's query, or grade the conversation when it has a solution or no turn is left."""
+        """Run the turn's query, or grade the conversation if it has a solution or this is the last
+        turn."""
         self.turns += 1
         self.actions.append(action)
         if self.turns >= self.max_turns or _SOLUTION.search(action):
@@ -99,23 +114,33 @@ class Text2SQLEnv(BaseTextEnv):
         reminder = f"<reminder>You have {left} turns left to complete the task.</reminder>"
         text = f"\n\n<observation>{found}\n{reminder}</observation>\n\n"
         return BaseTextEnvStepOutput(
-            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+            observations=[{"role": "user", "content": text}],
+            reward=0.0,
+            done=False,
+            metadata=metadata,
         )
 
     def get_metrics(self) -> dict[str, float]:
-        """`correct`, `well_formed` and `turns`."""
+        """Return `correct`, `well_formed` and `turns`."""
         return {**self._metrics, "turns": float(self.turns)}
 
     @property
     def gold(self) -> QueryResult:
-        """What the gold query returns. Raises: EnvError when it fails."""
+        """Result of the gold query. Raises: EnvError when it fails."""
         status = os.stat(self.db_file)
         try:
-            gold = _run_gold(str(self.db_file), status.st_mtime_ns, self.gold_sql, self.config.gold_timeout_s)
+            gold = _run_gold(
+                str(self.db_file), status.st_mtime_ns, self.gold_sql, self.config.gold_timeout_s
+            )
         except SQLError as error:
-            raise EnvError(f"{self.where}: the gold query {self.gold_sql!r:.200} cannot be run: {error}") from error
+            raise EnvError(
+                f"{self.where}: the gold query {self.gold_sql!r:.200} cannot be run: {error}"
+            ) from error
         if not gold.is_complete:
-            raise EnvError(f"{self.where}: the gold query {self.gold_sql!r:.200} returns more than {MAX_ROWS} rows")
+            raise EnvError(
+                f"{self.where}: the gold query {self.gold_sql!r:.200} returns more than "
+                f"{MAX_ROWS} rows"
+            )
         return gold
 
     def _verdict(self) -> BaseTextEnvStepOutput:
@@ -127,7 +152,10 @@ class Text2SQLEnv(BaseTextEnv):
                 reward = float(self._is_right(solution))
             except SQLError as refused:
                 error, reward = str(refused), 0.0
-        self._metrics = {"correct": float(reward == 1.0), "well_formed": float(solution is not None)}
+        self._metrics = {
+            "correct": float(reward == 1.0),
+            "well_formed": float(solution is not None),
+        }
         metadata = {"solution": solution, **({"error": error} if error is not None else {})}
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
@@ -143,15 +171,22 @@ class Text2SQLEnv(BaseTextEnv):
 
 
 def read_solution(actions: list[str]) -> str | None:
-    """The solution of a well-formed conversation, given the model's own turns; None when it is not well-formed."""
+    """Return the solution of a conversation, given the model's own turns; None if the format is
+    wrong."""
     words = "".join(actions)
-    if words.count("<solution>") != 1 or words.count("</solution>") != 1 or re.search(r"</?observation\b", words):
+    if (
+        words.count("<solution>") != 1
+        or words.count("</solution>") != 1
+        or re.search(r"</?observation\b", words)
+    ):
         return None
     found = _SOLUTION.search(actions[-1])
     if found is None or _TAG.search(found[1]):
         return None
     starts_with_thought = all(action.lstrip().startswith("<think>") for action in actions[1:])
-    if not starts_with_thought or not _THOUGHT.search("".join([*actions[:-1], actions[-1][: found.start()]])):
+    if not starts_with_thought or not _THOUGHT.search(
+        "".join([*actions[:-1], actions[-1][: found.start()]])
+    ):
         return None
     return _unfenced(found[1]) or None
 

@@ -1,4 +1,4 @@
-"""How many turns environments give, told before any of them is made."""
+"""Number of turns of environments, known before any of them is created."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from rl_core.envs.registration import config_class, spec
 
 
 def most_turns(env_id: str, options: Mapping[str, Any] | None = None) -> int:
-    """Turns that an environment gives a row that asks for no number of its own: the recipe's, or its class's default.
+    """Return the turns of an environment for a row without its own number: the recipe's, or its
+    class's default.
 
     Raises: EnvError when there is no such environment.
     """
@@ -21,7 +22,12 @@ def most_turns(env_id: str, options: Mapping[str, Any] | None = None) -> int:
     return int(fields["max_turns"].default) if "max_turns" in fields else 1
 
 
-def of_several_turns(env_options: Mapping[str, Mapping[str, Any]], default: str | None = None) -> list[str]:
-    """Those of a recipe's environments that play several turns. Args: default: that of rows which name none."""
+def of_several_turns(
+    env_options: Mapping[str, Mapping[str, Any]], default: str | None = None
+) -> list[str]:
+    """Return the multi-turn environments of a recipe.
+
+    Args: default: environment of rows that do not name one.
+    """
     named = {**({} if default is None else {default: {}}), **env_options}
     return [env_id for env_id, options in named.items() if most_turns(env_id, options) > 1]

@@ -1,7 +1,8 @@
-"""The gate before the `champion` alias moves: the one place that decides.
+"""The gate before the `champion` alias moves: the only place that decides about it.
 
-A new model passes when its score exceeds the incumbent's by more than the margin, when a paired bootstrap over the
-same held-out rows is sure enough of that, and when no guard got worse than the recipe allows.
+A new model passes if its score exceeds the incumbent's by more than the margin, if a paired
+bootstrap over the same held-out rows has enough confidence in that, and if no guarded score got
+worse than the recipe allows.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Judged:
-    """A model by its evaluation."""
+    """A model to be judged, with its evaluation."""
 
     name: str
-    """`champion v3`, `baseline` or `this version`."""
+    """Name of the model: `champion v3`, `baseline` or `this version`."""
     rows: Rows
-    """One per held-out row, as `rl_core.evaluation.runner.read_samples` gives them."""
+    """One row per held-out row, as returned by `rl_core.evaluation.runner.read_samples`."""
 
 
 def judge(challenger: Judged, incumbent: Judged, settings: RegistrationConfig) -> GateReceipt:
-    """Whether the challenger may take the incumbent's place.
+    """Decide if the challenger may replace the incumbent.
 
-    Raises: RecipeError naming the known scores when the rows have no such one.
+    Raises: RecipeError naming the known scores when the rows do not have a required one.
     """
     if uids(incumbent.rows) != uids(challenger.rows):
         return undecided(incumbent.name, f"{incumbent.name} was evaluated on other rows", settings)
@@ -45,8 +46,12 @@ def judge(challenger: Judged, incumbent: Judged, settings: RegistrationConfig) -
     else:
         objections = []
     decided = decided.model_copy(update={"held": not objections})
-    guards = [_guarded(challenger, incumbent, score, guard) for score, guard in settings.guards.items()]
-    objections += [_objection(guard, settings.guards[guard.score]) for guard in guards if not guard.held]
+    guards = [
+        _guarded(challenger, incumbent, score, guard) for score, guard in settings.guards.items()
+    ]
+    objections += [
+        _objection(guard, settings.guards[guard.score]) for guard in guards if not guard.held
+    ]
     return GateReceipt(
         compared_with=incumbent.name,
         decided_by=decided,
@@ -59,7 +64,7 @@ def judge(challenger: Judged, incumbent: Judged, settings: RegistrationConfig) -
 
 
 def undecided(incumbent: str, reason: str, settings: RegistrationConfig) -> GateReceipt:
-    """The gate stays shut, since there is nothing to compare with."""
+    """Return a gate that stays closed, since there is nothing to compare with."""
     return GateReceipt(
         compared_with=incumbent,
         decided_by=None,
@@ -72,18 +77,21 @@ def undecided(incumbent: str, reason: str, settings: RegistrationConfig) -> Gate
 
 
 def check_scores(rows: Rows, settings: RegistrationConfig) -> None:
-    """Whether an evaluation has every score the gate will ask for. Raises: RecipeError naming the known ones."""
+    """Check that an evaluation has every score that the gate requires. Raises: RecipeError naming
+    the known ones."""
     paired_scores(rows, rows, settings.score, "registration.score")
     for score in settings.guards:
         paired_scores(rows, rows, score, f"registration.guards.{score}")
 
 
 def uids(rows: Rows) -> list[str]:
-    """Identities of rows, in their order."""
+    """Return the identities of rows, in their order."""
     return [row["uid"] for row in rows]
 
 
-def _change(challenger: Judged, incumbent: Judged, score: str, margin: float, where: str) -> ScoreChange:
+def _change(
+    challenger: Judged, incumbent: Judged, score: str, margin: float, where: str
+) -> ScoreChange:
     before, after = paired_scores(incumbent.rows, challenger.rows, score, where)
     change = paired_bootstrap(before, after, margin=margin)
     return ScoreChange(
@@ -103,7 +111,7 @@ def _guarded(challenger: Judged, incumbent: Judged, score: str, guard: GuardConf
 
 
 def _worsening(found: ScoreChange, guard: GuardConfig) -> tuple[float, float]:
-    """By how much a score got worse, and by how much it may."""
+    """Return by how much a score got worse, and by how much it may."""
     if guard.max_drop is not None:
         return -found.change, guard.max_drop
     assert guard.max_rise is not None
@@ -113,4 +121,7 @@ def _worsening(found: ScoreChange, guard: GuardConfig) -> tuple[float, float]:
 def _objection(found: ScoreChange, guard: GuardConfig) -> str:
     verb = "fell" if guard.max_drop is not None else "rose"
     worse, allowed = _worsening(found, guard)
-    return f"{found.score} {verb} by {worse:.3f} ({found.before:.3f} to {found.after:.3f}), allowed is {allowed:g}"
+    return (
+        f"{found.score} {verb} by {worse:.3f} ({found.before:.3f} to {found.after:.3f}), allowed "
+        f"is {allowed:g}"
+    )

@@ -1,4 +1,5 @@
-"""What a diffusion model made of held-out prompts: the files, and one picture of them before and after training."""
+"""Samples of a diffusion model for held-out prompts: the files, and one picture that compares
+before and after training."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
 NUM_KEPT = 24
-"""Held-out samples of which a file is kept."""
+"""Maximum number of held-out samples that are stored as files."""
 COLUMNS = 4
 SIDE, MARGIN, LINE, WRAP, NUM_FRAMES = 96, 12, 13, 34, 3
 HEIGHT = SIDE + 5 * LINE + 2 * MARGIN
@@ -23,7 +24,10 @@ INK, FADED = (20, 20, 20), (110, 110, 110)
 
 
 def save_made(played: DataProto | DataProtoRef, folder: Path, fps: int) -> list[str]:
-    """Write the first samples of `played` as PNG, videos as animated WebP. Returns: their paths; empty for text."""
+    """Write the first samples of `played` as PNG, videos as animated WebP.
+
+    Returns: their paths; empty for text.
+    """
     columns = played.keys if isinstance(played, DataProtoRef) else played.non_tensor_batch
     kind = next((name for name in ("images", "videos") if name in columns), None)
     if kind is None:
@@ -42,26 +46,39 @@ def _save(pixels: Any, stem: Path, fps: int) -> str:
         return str(path)
     path = stem.with_suffix(".webp")
     first, *others = [Image.fromarray(frame) for frame in pixels]
-    first.save(path, save_all=True, append_images=others, duration=round(1000 / fps), loop=0, lossless=True)
+    first.save(
+        path, save_all=True, append_images=others, duration=round(1000 / fps), loop=0, lossless=True
+    )
     return str(path)
 
 
 def before_and_after(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], scores: Sequence[str], path: Path
+    before: Sequence[Mapping[str, Any]],
+    after: Sequence[Mapping[str, Any]],
+    scores: Sequence[str],
+    path: Path,
 ) -> bool:
-    """Write a PNG of the samples of both evaluations, from the same noise each; False when there are none.
+    """Write a PNG of the samples of both evaluations, made from the same noise; return False if
+    there are none.
 
-    Args: before, after: what `rl_core.evaluation.runner.read_samples` gives, of the same rows. scores: named below.
+    Args: before, after: results of `rl_core.evaluation.runner.read_samples` for the same rows.
+    scores: names of the scores shown below the samples.
     """
     from PIL import Image, ImageDraw
 
-    pairs = [(one, two) for one, two in zip(before, after, strict=True) if one.get("made") and two.get("made")]
+    pairs = [
+        (one, two)
+        for one, two in zip(before, after, strict=True)
+        if one.get("made") and two.get("made")
+    ]
     if not pairs:
         return False
     strips = [_strip(one["made"]) for pair in pairs for one in pair]
     width = 2 * max(strip.width for strip in strips) + 3 * MARGIN
     width = max(width, WRAP * 6 + 2 * MARGIN)
-    sheet = Image.new("RGB", (width * min(COLUMNS, len(pairs)), HEIGHT * -(-len(pairs) // COLUMNS)), "white")
+    sheet = Image.new(
+        "RGB", (width * min(COLUMNS, len(pairs)), HEIGHT * -(-len(pairs) // COLUMNS)), "white"
+    )
     pen = ImageDraw.Draw(sheet)
     for place, (one, two) in enumerate(pairs):
         corner = place % COLUMNS * width + MARGIN, place // COLUMNS * HEIGHT + MARGIN
@@ -93,17 +110,24 @@ def _card(
 
 
 def _strip(path: str) -> Image:
-    """A picture, or the first, middle and last frame of a video side by side, `SIDE` pixels high."""
+    """Load a picture, or the first, middle and last frame of a video side by side, `SIDE` pixels
+    high."""
     from PIL import Image
 
     with Image.open(path) as file:
         num_frames = getattr(file, "n_frames", 1)
-        shown = sorted({round(place * (num_frames - 1) / (NUM_FRAMES - 1)) for place in range(NUM_FRAMES)})
+        shown = sorted(
+            {round(place * (num_frames - 1) / (NUM_FRAMES - 1)) for place in range(NUM_FRAMES)}
+        )
         frames = []
         for place in shown:
             file.seek(place)
             scale = SIDE / file.height
-            frames.append(file.convert("RGB").resize((max(1, round(file.width * scale)), SIDE), Image.Resampling.BOX))
+            frames.append(
+                file.convert("RGB").resize(
+                    (max(1, round(file.width * scale)), SIDE), Image.Resampling.BOX
+                )
+            )
     strip = Image.new("RGB", (sum(frame.width for frame in frames), SIDE))
     left = 0
     for frame in frames:

@@ -1,4 +1,5 @@
-"""Confidence intervals for shares and for the change between two shares measured on the same rows."""
+"""Confidence intervals for shares and for the change between two shares measured on the same
+rows."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from statistics import NormalDist
 
 
 def wilson_interval(num_right: int, num_rows: int, level: float = 0.95) -> tuple[float, float]:
-    """Interval of a share (Wilson 1927); stays inside [0, 1] and is honest at 0 and 1."""
+    """Return the interval of a share (Wilson 1927), which stays inside [0, 1] and is accurate at 0
+    and 1."""
     if num_rows == 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf(0.5 + level / 2)
@@ -19,8 +21,10 @@ def wilson_interval(num_right: int, num_rows: int, level: float = 0.95) -> tuple
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def paired_change(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """Mean change of the same rows and its normal interval: (change, low, high)."""
+def paired_change(
+    before: Sequence[float], after: Sequence[float], level: float = 0.95
+) -> tuple[float, float, float]:
+    """Return the mean change of the same rows and its normal interval: (change, low, high)."""
     changes = [b - a for a, b in zip(before, after, strict=True)]
     mean = sum(changes) / len(changes)
     if len(changes) < 2:

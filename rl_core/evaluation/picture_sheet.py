@@ -1,4 +1,5 @@
-"""One picture of many: what held-out rows showed, what was asked, and what was answered before and after training."""
+"""Overview picture of held-out rows: the image, the question, and the answers before and after
+training."""
 
 from __future__ import annotations
 
@@ -20,14 +21,18 @@ WRAP = 38
 RIGHT, WRONG, INK = (20, 120, 40), (180, 30, 30), (20, 20, 20)
 
 
-def picture_sheet(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Write a PNG of the first rows that show a picture; False when none does.
+def picture_sheet(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], path: Path
+) -> bool:
+    """Write a PNG of the first rows that have an image; return False if none has.
 
-    Args: before, after: what `rl_core.evaluation.runner.read_samples` gives, of the same rows.
+    Args: before, after: results of `rl_core.evaluation.runner.read_samples` for the same rows.
     """
     from PIL import Image, ImageDraw
 
-    pairs = [(one, two) for one, two in zip(before, after, strict=True) if one.get("images")][:NUM_SHOWN]
+    pairs = [(one, two) for one, two in zip(before, after, strict=True) if one.get("images")][
+        :NUM_SHOWN
+    ]
     if not pairs:
         return False
     rows = -(-len(pairs) // COLUMNS)
@@ -41,12 +46,19 @@ def picture_sheet(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[s
 
 
 def _card(
-    sheet: Image, pen: ImageDraw, corner: tuple[int, int], one: Mapping[str, Any], two: Mapping[str, Any]
+    sheet: Image,
+    pen: ImageDraw,
+    corner: tuple[int, int],
+    one: Mapping[str, Any],
+    two: Mapping[str, Any],
 ) -> None:
     left, top = corner[0] + MARGIN, corner[1] + MARGIN
     picture = open_image(one["images"][0])
     scale = SIDE / max(picture.size)
-    sheet.paste(picture.resize((max(1, int(picture.width * scale)), max(1, int(picture.height * scale)))), (left, top))
+    sheet.paste(
+        picture.resize((max(1, int(picture.width * scale)), max(1, int(picture.height * scale)))),
+        (left, top),
+    )
     left += SIDE + MARGIN
     question = one["prompt"][-1]["content"].replace("<image>", "").strip()
     for text, colour in (

@@ -1,4 +1,4 @@
-"""What each held-out row scored, under the names that an evaluation's receipt has for the means."""
+"""Scores of each held-out row, under the names that the evaluation's receipt uses for the means."""
 
 from __future__ import annotations
 
@@ -18,32 +18,47 @@ COMMON: dict[str, Callable[[Row], float]] = {
     "mean_length": lambda row: float(row["num_tokens"]),
     "truncated_share": lambda row: float(row["stop_reason"] != "eos"),
 }
-_NO_SCORES = {"uid", "prompt", "response", "ground_truth", "stop_reason", "images", "made", "reward", "num_tokens"}
+_NO_SCORES = {
+    "uid",
+    "prompt",
+    "response",
+    "ground_truth",
+    "stop_reason",
+    "images",
+    "made",
+    "reward",
+    "num_tokens",
+}
 
 
 def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[float]:
-    """One value per row, whose mean is the receipt's score of this name; NaN for a row that has none.
+    """Return one value per row, whose mean is the receipt's score of this name; NaN for a row
+    without one.
 
-    Args: rows: as `rl_core.evaluation.runner.read_samples` gives them. where: the recipe's key, for the message.
-    Raises: RecipeError naming the known scores.
+    Args: rows: result of `rl_core.evaluation.runner.read_samples`. where: the recipe's key, for the
+    message. Raises: RecipeError naming the known scores.
     """
     if score in COMMON:
         return [COMMON[score](row) for row in rows]
     further = set(rows[0]) - _NO_SCORES if rows else set()
     if score not in further:
-        raise RecipeError(f"{where}: no score {score!r}{nearest(score, sorted({*COMMON, *further}))}")
+        raise RecipeError(
+            f"{where}: no score {score!r}{nearest(score, sorted({*COMMON, *further}))}"
+        )
     return [float(row[score]) for row in rows]
 
 
 def paired_scores(
     before: Sequence[Row], after: Sequence[Row], score: str, where: str = "score"
 ) -> tuple[list[float], list[float]]:
-    """The same score of the same rows, before and after, of those rows that have it both times.
+    """Return a score of the same rows, before and after, for those rows that have it both times.
 
     Raises: RecipeError when there is no such score, or no row has it.
     """
     both = zip(row_scores(before, score, where), row_scores(after, score, where), strict=True)
     pairs = [pair for pair in both if all(map(math.isfinite, pair))]
     if not pairs:
-        raise RecipeError(f"{where}: no held-out row has a {score}; choose a score that the rows have")
+        raise RecipeError(
+            f"{where}: no held-out row has a {score}; choose a score that the rows have"
+        )
     return [one for one, _ in pairs], [two for _, two in pairs]

@@ -1,4 +1,4 @@
-"""Scoring held-out rows: one greedy reply each, in file order."""
+"""Evaluation on held-out rows: one greedy reply each, in file order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FULL_REWARD = 1.0
 
 
 def eval_digest(items: Sequence[dict[str, Any]]) -> str:
-    """Identity of a set of held-out rows, independent of order."""
+    """Return the digest of a set of held-out rows, independent of order."""
     return hashlib.sha256("\n".join(sorted(item["uid"] for item in items)).encode()).hexdigest()
 
 
@@ -34,17 +34,21 @@ def summarise(
     scores: Sequence[str] = (),
     made: Sequence[str] = (),
 ) -> EvalReceipt:
-    """The receipt of played held-out rows; writes every row's prompt, answer and reward beside it.
+    """Return the receipt of played held-out rows; write every row's prompt, answer and reward to
+    `samples_path`.
 
-    Args: scores: further columns [B] of `played`, which go into the samples and, as means, into the receipt;
-    NaN where a row has none. made: files of what the first rows show.
-    Raises: RewardError when an environment failed on a row, since its accuracy would be a guess.
+    Args: scores: further columns [B] of `played`, stored with the samples and, as means, in the
+    receipt; NaN where a row has none. made: files of the first rows' samples. Raises: RewardError
+    when an environment failed on a row, since the accuracy would then be a guess.
     """
     texts = played.non_tensor_batch
-    broken = [(uid, error) for uid, error in zip(texts["uid"], texts["error"], strict=True) if error]
+    broken = [
+        (uid, error) for uid, error in zip(texts["uid"], texts["error"], strict=True) if error
+    ]
     if broken:
         raise RewardError(
-            f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: {broken[0]}"
+            f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: "
+            f"{broken[0]}"
         )
     rewards = played.tensor("rewards").tolist()
     further = {name: played.tensor(name).tolist() for name in scores}
@@ -52,14 +56,19 @@ def summarise(
     num_right = sum(reward >= FULL_REWARD for reward in rewards)
     low, high = wilson_interval(num_right, len(items))
     rows = [
-        {key: texts[key][row] for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")}
+        {
+            key: texts[key][row]
+            for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")
+        }
         | {"reward": rewards[row], "num_tokens": lengths[row]}
         | {name: values[row] for name, values in further.items()}
         | ({"made": made[row]} if row < len(made) else {})
         | ({"images": images} if (images := items[row].get("env_extras", {}).get("images")) else {})
         for row in range(len(items))
     ]
-    atomic_write_text(samples_path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    atomic_write_text(
+        samples_path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    )
     return EvalReceipt(
         label=label,
         step=step,
@@ -77,11 +86,11 @@ def summarise(
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Over the rows that have a value; NaN when none has."""
+    """Return the mean over the rows that have a value; NaN if none has."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
 
 def read_samples(path: str | Path) -> list[dict[str, Any]]:
-    """The rows `summarise` wrote."""
+    """Read the rows that `summarise` wrote."""
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,79 @@
+"""Quick ways on a CPU to compute what torch, transformers and peft compute: only there for speed.
+
+Everything here has a plain counterpart that gives the same but for rounding. `accelerate` puts
+quick modules into a loaded model and takes them out again. What the rest of the project asks for
+by name is listed here; no other package opens the files behind it. Names are resolved on first use,
+so importing this package stays light.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rl_core.kernels.adapted_linear import AdaptedLinear
+    from rl_core.kernels.allocator import keep_freed_memory
+    from rl_core.kernels.bfloat16_attention import attend_in_bfloat16, attends_in_bfloat16
+    from rl_core.kernels.float32_matmul import (
+        has_bfloat16_products,
+        multiplied_as_bfloat16,
+        multiplies_in_bfloat16,
+        multiplies_in_tiles,
+        product_in_float32,
+        widen_products,
+    )
+    from rl_core.kernels.gated_mlp import GatedMLP
+    from rl_core.kernels.packed_products import Packed, packed_weights
+    from rl_core.kernels.quick_modules import accelerate
+    from rl_core.kernels.ragged_rows import Rectangle, Rectangles, Row, lay_out_rows
+    from rl_core.kernels.rms_norm import RMSNorm
+
+__all__ = [
+    "AdaptedLinear",
+    "GatedMLP",
+    "Packed",
+    "RMSNorm",
+    "Rectangle",
+    "Rectangles",
+    "Row",
+    "accelerate",
+    "attend_in_bfloat16",
+    "attends_in_bfloat16",
+    "has_bfloat16_products",
+    "keep_freed_memory",
+    "lay_out_rows",
+    "multiplied_as_bfloat16",
+    "multiplies_in_bfloat16",
+    "multiplies_in_tiles",
+    "packed_weights",
+    "product_in_float32",
+    "widen_products",
+]
+
+_HOMES = {
+    "AdaptedLinear": "rl_core.kernels.adapted_linear",
+    "GatedMLP": "rl_core.kernels.gated_mlp",
+    "Packed": "rl_core.kernels.packed_products",
+    "RMSNorm": "rl_core.kernels.rms_norm",
+    "Rectangle": "rl_core.kernels.ragged_rows",
+    "Rectangles": "rl_core.kernels.ragged_rows",
+    "Row": "rl_core.kernels.ragged_rows",
+    "accelerate": "rl_core.kernels.quick_modules",
+    "attend_in_bfloat16": "rl_core.kernels.bfloat16_attention",
+    "attends_in_bfloat16": "rl_core.kernels.bfloat16_attention",
+    "has_bfloat16_products": "rl_core.kernels.float32_matmul",
+    "keep_freed_memory": "rl_core.kernels.allocator",
+    "lay_out_rows": "rl_core.kernels.ragged_rows",
+    "multiplied_as_bfloat16": "rl_core.kernels.float32_matmul",
+    "multiplies_in_bfloat16": "rl_core.kernels.float32_matmul",
+    "multiplies_in_tiles": "rl_core.kernels.float32_matmul",
+    "packed_weights": "rl_core.kernels.packed_products",
+    "product_in_float32": "rl_core.kernels.float32_matmul",
+    "widen_products": "rl_core.kernels.float32_matmul",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

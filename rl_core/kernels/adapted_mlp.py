@@ -1,7 +1,8 @@
-"""A gated MLP whose layers have adapters (LoRA, arXiv 2106.09685), trained with half of what is usually kept.
+"""A gated MLP whose layers have adapters (LoRA, arXiv 2106.09685), trained with half of what is
+usually kept.
 
-As in `gated_mlp`, what comes element by element from gate(x) and up(x) is computed again on the way back; the layers
-are those of `adapted_linear`, and on the way forward all is the same, bit by bit.
+As in `gated_mlp`, what comes element by element from gate(x) and up(x) is computed again on the way
+back; the layers are those of `adapted_linear`, and on the way forward all is the same, bit by bit.
 
 Axes: N rows, H hidden features, M features between, R the adapters' rank.
 """
@@ -22,7 +23,8 @@ from rl_core.kernels.gate_backward import backward_of_gate
 
 
 def adapted_mlp(states: Tensor, layers: Sequence[nn.Module]) -> Tensor | None:
-    """down(silu(gate(states)) * up(states)), [..., H]; None where the layers are anything but plainly adapted.
+    """down(silu(gate(states)) * up(states)), [..., H]; None where the layers are anything but
+    plainly adapted.
 
     Args: layers: gate, up and down.
     """
@@ -41,7 +43,8 @@ def _parts(layer: nn.Module, states: Tensor) -> Parts | None:
 
 
 class _AdaptedGated(torch.autograd.Function):
-    """Products are computed in the processor's format; what layers give to each other is in that of the states."""
+    """Products are computed in the processor's format; what layers give to each other is in that of
+    the states."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, scalings: list[float], *weights: Tensor) -> Tensor:
@@ -55,7 +58,9 @@ class _AdaptedGated(torch.autograd.Function):
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_NR, up_NR, down_NR, *weights)
         ctx.scalings = scalings
         # No view for autograd: models may add to what they are given in place (Llama 4's experts).
-        return torch.ops.aten._unsafe_view(whole_NH.to(given), [*states.shape[:-1], whole_NH.shape[1]])
+        return torch.ops.aten._unsafe_view(
+            whole_NH.to(given), [*states.shape[:-1], whole_NH.shape[1]]
+        )
 
     @staticmethod
     @once_differentiable
@@ -66,7 +71,9 @@ class _AdaptedGated(torch.autograd.Function):
         states_NH, grad_NH = (one.reshape(-1, one.shape[-1]).to(computed) for one in (states, grad))
         opened_NM = silu(gated_NM)
         product_NM = opened_NM * raised_NM
-        *of_down, grad_NR = gradients(grad_NH, product_NM.to(computed), down_NR, down, ctx.scalings[2])
+        *of_down, grad_NR = gradients(
+            grad_NH, product_NM.to(computed), down_NR, down, ctx.scalings[2]
+        )
         grad_NM = state_gradient(grad_NH, grad_NR, down).to(given)
         grads_NM = backward_of_gate(grad_NM, gated_NM, raised_NM, opened_NM, free_NM=product_NM)
         grad_gated_NM, grad_raised_NM = (one.to(computed) for one in grads_NM)

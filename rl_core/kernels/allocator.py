@@ -1,7 +1,8 @@
-"""How a process that computes on a CPU gets its memory: what tensors free stays there for the next ones.
+"""How a process that computes on a CPU gets its memory: what tensors free stays there for the next
+ones.
 
-The C library otherwise gives large blocks back to the system at once, which has to clear every page it lends again, and
-keeps fragments of many arenas besides.
+The C library otherwise gives large blocks back to the system at once, which has to clear every page
+it lends again, and keeps fragments of many arenas besides.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SETTINGS = (
 
 
 def keep_freed_memory() -> bool:
-    """Keep freed memory in this process from now on, in pages of 2 MiB where torch asks. Returns: whether it can.
+    """Keep freed memory in this process from now on, in pages of 2 MiB where torch asks. Returns:
+    whether it can.
 
     Call it before the first tensor. Another C library than glibc is left as it is.
     """

@@ -1,7 +1,8 @@
-"""Matrix products in bfloat16 on a CPU without instructions for them: computed in float32, and rounded once.
+"""Matrix products in bfloat16 on a CPU without instructions for them: computed in float32, and
+rounded once.
 
-torch computes them there several times as slowly as products in float32. Only the products change: what is kept and
-passed on stays in bfloat16.
+torch computes them there several times as slowly as products in float32. Only the products change:
+what is kept and passed on stays in bfloat16.
 """
 
 from __future__ import annotations
@@ -29,21 +30,26 @@ def has_bfloat16_products() -> bool:
 
 
 def multiplies_in_bfloat16(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this format is bfloat16, and a processor here multiplies in it (AVX-512 BF16, AMX) without detour."""
+    """Whether this format is bfloat16, and a processor here multiplies in it (AVX-512 BF16, AMX)
+    without detour."""
     import torch
 
-    return device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
+    return (
+        device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
+    )
 
 
 def multiplies_in_tiles(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether products in this format run in the tiles of a processor (AMX), which small ones do not fill."""
+    """Whether products in this format run in the tiles of a processor (AMX), which small ones do
+    not fill."""
     import torch
 
     return device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """The format in which products with such a tensor are quickest: its own, or float32 in the place of bfloat16."""
+    """The format in which products with such a tensor are quickest: its own, or float32 in the
+    place of bfloat16."""
     import torch
 
     is_slow = tensor.is_cpu and tensor.dtype is torch.bfloat16 and not has_bfloat16_products()
@@ -51,10 +57,12 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def product_in_float32(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """left @ right, added up and kept in float32 (float64 stays), whatever the format of the factors.
+    """left @ right, added up and kept in float32 (float64 stays), whatever the format of the
+    factors.
 
-    Factors in bfloat16 are multiplied by the instructions for them, which is as quick as rounding the result would be.
-    On a CPU they may come in float32 if their values fit bfloat16: see `multiplied_as_bfloat16`. Args: out: [M, N].
+    Factors in bfloat16 are multiplied by the instructions for them, which is as quick as rounding
+    the result would be. On a CPU they may come in float32 if their values fit bfloat16: see
+    `multiplied_as_bfloat16`. Args: out: [M, N].
     """
     import torch
 
@@ -70,7 +78,8 @@ def product_in_float32(left: Tensor, right: Tensor, out: Tensor | None = None) -
 
 @contextmanager
 def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
-    """For the block, a CPU that multiplies in bfloat16 rounds factors in float32 to it, if `dtype` is that.
+    """For the block, a CPU that multiplies in bfloat16 rounds factors in float32 to it, if `dtype`
+    is that.
 
     Sums stay in float32. Factors that were bfloat16 before lose nothing.
     """
@@ -90,7 +99,8 @@ def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
 
 
 def widen_products() -> bool:
-    """Compute in float32 what this process multiplies in bfloat16, from now on. Returns: whether that was called for.
+    """Compute in float32 what this process multiplies in bfloat16, from now on. Returns: whether
+    that was called for.
 
     How much it saves: `make bench-products`.
     """
@@ -120,6 +130,10 @@ def _widened(name: str) -> Callable[..., Any]:
         wide = [tensor.float() for tensor in tensors]
         if out is None:
             return own.call_boxed(keys, *wide, **factors).bfloat16()
-        return out.copy_(own.call_boxed(keys, *wide, **factors, out=out.new_empty(out.shape, dtype=torch.float32)))
+        return out.copy_(
+            own.call_boxed(
+                keys, *wide, **factors, out=out.new_empty(out.shape, dtype=torch.float32)
+            )
+        )
 
     return product

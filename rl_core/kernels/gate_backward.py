@@ -18,4 +18,6 @@ def backward_of_gate(
     """
     grad_raised_NM = torch.mul(opened_NM, grad_NM, out=free_NM)
     slope_NM = torch.mul(grad_NM, raised_NM, out=opened_NM)
-    return torch.ops.aten.silu_backward.grad_input(slope_NM, gated_NM, grad_input=grad_NM), grad_raised_NM
+    return torch.ops.aten.silu_backward.grad_input(
+        slope_NM, gated_NM, grad_input=grad_NM
+    ), grad_raised_NM

@@ -1,8 +1,10 @@
-"""A gated MLP (SwiGLU, arXiv 2002.05202) that trains with half of what the usual one keeps for the backward pass.
+"""A gated MLP (SwiGLU, arXiv 2002.05202) that trains with half of what the usual one keeps for the
+backward pass.
 
-down(silu(gate(x)) * up(x)): the products' results, gate(x) and up(x), are kept; what comes from them element by element
-is computed again. On the way forward it is the same, bit by bit. Nothing large is changed in place: in bfloat16 that
-takes a processor twice as long as writing into memory that is free again.
+down(silu(gate(x)) * up(x)): the products' results, gate(x) and up(x), are kept; what comes from
+them element by element is computed again. On the way forward it is the same, bit by bit. Nothing
+large is changed in place: in bfloat16 that takes a processor twice as long as writing into memory
+that is free again.
 
 Axes: N rows, H hidden features, M features between.
 """
@@ -20,7 +22,6 @@ from torch.nn.functional import silu
 from rl_core.kernels.adapted_mlp import adapted_mlp
 from rl_core.kernels.gate_backward import backward_of_gate
 from rl_core.kernels.replace import Replaced, asked, replace_modules
-from rl_core.kernels.weight_gradients import weight_gradients
 
 PARTS = ("gate_proj", "up_proj", "down_proj")
 """What transformers calls the layers."""
@@ -63,7 +64,11 @@ def _same_as(mlp: Any) -> GatedMLP | None:
         return None
     layers: dict[str, Any] = named
     ours, weight = GatedMLP(**layers), layers["gate_proj"].weight
-    probe = torch.linspace(-3.0, 3.0, 2 * weight.shape[1], dtype=weight.dtype).view(2, -1).to(weight.device)
+    probe = (
+        torch.linspace(-3.0, 3.0, 2 * weight.shape[1], dtype=weight.dtype)
+        .view(2, -1)
+        .to(weight.device)
+    )
     theirs, own = asked(mlp, probe), asked(ours, probe)
     if not isinstance(theirs, Tensor) or own is None or theirs.shape != own.shape:
         return None
@@ -73,7 +78,8 @@ def _same_as(mlp: Any) -> GatedMLP | None:
 
 
 def _is_plain(layer: Any, dtype: torch.dtype) -> bool:
-    """Whether a layer is no more than a product with a matrix of this format that lies here as a whole."""
+    """Whether a layer is no more than a product with a matrix of this format that lies here as a
+    whole."""
     if type(layer) is not nn.Linear or layer.bias is not None or layer.weight.dtype != dtype:
         return False
     changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
@@ -82,7 +88,9 @@ def _is_plain(layer: Any, dtype: torch.dtype) -> bool:
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, gate_MH: Tensor, up_MH: Tensor, down_HM: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, states: Tensor, gate_MH: Tensor, up_MH: Tensor, down_HM: Tensor
+    ) -> Tensor:
         states_NH = states.reshape(-1, states.shape[-1])
         gated_NM, raised_NM = states_NH @ gate_MH.t(), states_NH @ up_MH.t()
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_MH, up_MH, down_HM)
@@ -98,12 +106,11 @@ class _Gated(torch.autograd.Function):
         grad_NH, states_NH = (one.reshape(-1, one.shape[-1]) for one in (grad, states))
         opened_NM = silu(gated_NM)
         free_NM = opened_NM * raised_NM
-        grad_down = weight_gradients([grad_NH], free_NM)[0] if wants[2] else None
+        grad_down = grad_NH.t() @ free_NM if wants[2] else None
         grads = backward_of_gate(grad_NH @ down_HM, gated_NM, raised_NM, opened_NM, free_NM)
         grad_gated_NM, grad_raised_NM = grads
-        asked = [one for one, wanted in zip(grads, wants, strict=False) if wanted]
-        found = iter(weight_gradients(asked, states_NH))
-        grad_gate, grad_up = (next(found) if wanted else None for wanted in wants[:2])
+        grad_gate = grad_gated_NM.t() @ states_NH if wants[0] else None
+        grad_up = grad_raised_NM.t() @ states_NH if wants[1] else None
         if not wants_states:
             return None, grad_gate, grad_up, grad_down
         grad_states_NH = grad_gated_NM @ gate_MH

@@ -1,11 +1,12 @@
-"""Rows of different lengths as rectangles for attention: queries a row a line, beside the keys that they see.
+"""Rows of different lengths as rectangles for attention: queries a row a line, beside the keys that
+they see.
 
-What works token by token meets a sequence of tokens without padding. Attention copies queries, keys and values from it
-into rectangles, padding last, and takes back what each token got. A token asks at one place, and may be seen at
-several: the gradient of its key is the sum over those.
+What works token by token meets a sequence of tokens without padding. Attention copies queries, keys
+and values from it into rectangles, padding last, and takes back what each token got. A token asks
+at one place, and may be seen at several: the gradient of its key is the sum over those.
 
-Axes: N tokens of the sequence, M places in all rectangles, R rows of one, Q queries and L keys of a row, S tokens with
-several places, G places of the one with most, F features.
+Axes: N tokens of the sequence, M places in all rectangles, R rows of one, Q queries and L keys of a
+row, S tokens with several places, G places of the one with most, F features.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ FULLNESS = 0.75
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens that see themselves and those before them; those from `start` on are the ones that ask."""
+    """Tokens that see themselves and those before them; those from `start` on are the ones that
+    ask."""
 
     tokens: Tensor
     start: int
@@ -49,7 +51,8 @@ class Rectangle:
     _masks: dict[Any, Tensor | None] = field(default_factory=dict, repr=False)
 
     def mask(self, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """What is added to the scores, [R, 1, Q, L]; None where plain causal attention over squares is meant.
+        """What is added to the scores, [R, 1, Q, L]; None where plain causal attention over squares
+        is meant.
 
         Args: window: how many keys a query sees at most, its own included.
         """
@@ -62,12 +65,15 @@ class Rectangle:
         if cut is None and not any(self.starts):
             return None
         start_R = torch.tensor(self.starts, device=device)
-        place_Q, place_L = (torch.arange(size, device=device) for size in (self.num_queries, self.num_keys))
+        place_Q, place_L = (
+            torch.arange(size, device=device) for size in (self.num_queries, self.num_keys)
+        )
         distance_RQL = (start_R[:, None] + place_Q)[..., None] - place_L
         hidden_RQL = distance_RQL < 0
         if cut is not None:
             hidden_RQL |= distance_RQL >= cut
-            # Far behind the end of a row nothing would be left to see, and a softmax over nothing is not a number.
+            # Far behind the end of a row nothing would be left to see, and a softmax over nothing
+            # is not a number.
             hidden_RQL[..., 0] &= ~hidden_RQL.all(-1)
         mask_RQL = torch.zeros(hidden_RQL.shape, dtype=dtype, device=device)
         return mask_RQL.masked_fill_(hidden_RQL, float("-inf"))[:, None]
@@ -101,7 +107,8 @@ class Places:
         ]
 
     def collect(self, answers: list[Tensor]) -> Tensor:
-        """One [rows, length, heads, D] per rectangle back to [1, N, heads, D], where each token has a single place."""
+        """One [rows, length, heads, D] per rectangle back to [1, N, heads, D], where each token has
+        a single place."""
         tail = answers[0].shape[2:]
         answers_MF = torch.cat([answer.flatten(0, 1).flatten(1) for answer in answers])
         return _Collect.apply(answers_MF, self).unflatten(-1, tail)[None]  # type: ignore[union-attr]
@@ -116,12 +123,15 @@ class Rectangles:
     keys: Places
 
 
-def lay_out(rows: list[Row], num_tokens: int) -> Rectangles:
+def lay_out_rows(rows: list[Row], num_tokens: int) -> Rectangles:
     """Args: rows: each of the sequence's tokens asks in exactly one of them."""
     groups = _alike(rows)
     shapes = []
     for group in groups:
-        num_queries, num_keys = max(row.num_queries for row in group), max(row.num_keys for row in group)
+        num_queries, num_keys = (
+            max(row.num_queries for row in group),
+            max(row.num_keys for row in group),
+        )
         shapes.append(Rectangle(num_queries, num_keys, tuple(row.start for row in group)))
     queries = _places([[row.tokens[row.start :] for row in group] for group in groups], num_tokens)
     keys = _places([[row.tokens for row in group] for group in groups], num_tokens)
@@ -135,7 +145,10 @@ def _alike(rows: list[Row]) -> list[list[Row]]:
         if groups and all(
             min(ours, theirs) >= FULLNESS * max(ours, theirs)
             for other in groups[-1]
-            for ours, theirs in ((row.num_queries, other.num_queries), (row.num_keys, other.num_keys))
+            for ours, theirs in (
+                (row.num_queries, other.num_queries),
+                (row.num_keys, other.num_keys),
+            )
         ):
             groups[-1].append(row)
         else:
@@ -145,7 +158,10 @@ def _alike(rows: list[Row]) -> list[list[Row]]:
 
 def _places(groups: list[list[Tensor]], num_tokens: int) -> Places:
     """Of the tokens of rows that share a rectangle each."""
-    padded = [torch.nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1) for group in groups]
+    padded = [
+        torch.nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1)
+        for group in groups
+    ]
     token_M = torch.cat([tokens.flatten() for tokens in padded])
     is_padding_M = token_M < 0
     place_M = (~is_padding_M).nonzero()[:, 0]

@@ -30,6 +30,10 @@ class Replaced:
         """Remember what an attribute was."""
         self._originals.append((owner, name, original))
 
+    def extend(self, others: Replaced) -> None:
+        """Remember what gave way elsewhere, too."""
+        self._originals += others._originals
+
     def undo(self) -> None:
         """Put everything back."""
         while self._originals:

@@ -1,7 +1,8 @@
-"""RMSNorm (arXiv 1910.07467) that trains with few passes over memory and keeps its input alone for the backward pass.
+"""RMSNorm (arXiv 1910.07467) that trains with few passes over memory and keeps its input alone for
+the backward pass.
 
-transformers writes it out in float32, operation by operation, each of which reads and writes a whole tensor and most of
-which keep one. On a CPU that takes three times as long.
+transformers writes it out in float32, operation by operation, each of which reads and writes a
+whole tensor and most of which keep one. On a CPU that takes three times as long.
 
 Axes: n features.
 """
@@ -22,7 +23,8 @@ ALIKE = 1e-5
 
 
 class RMSNorm(nn.Module):
-    """weight * x / sqrt(mean(x^2) + eps), over the last axis; the quotient is rounded to x's type first."""
+    """weight * x / sqrt(mean(x^2) + eps), over the last axis; the quotient is rounded to x's type
+    first."""
 
     def __init__(self, weight: nn.Parameter, eps: float) -> None:
         super().__init__()
@@ -52,7 +54,11 @@ def _same_as(norm: Any) -> RMSNorm | None:
         return None
     weight = parameters["weight"]
     ours = RMSNorm(weight, float(eps))
-    probe = torch.linspace(-2.0, 3.0, 2 * weight.numel(), dtype=weight.dtype).view(2, -1).to(weight.device)
+    probe = (
+        torch.linspace(-2.0, 3.0, 2 * weight.numel(), dtype=weight.dtype)
+        .view(2, -1)
+        .to(weight.device)
+    )
     theirs, own = asked(norm, probe), asked(ours, probe)
     if not isinstance(theirs, Tensor) or own is None or theirs.shape != own.shape:
         return None
@@ -67,7 +73,8 @@ def _mean_squares(states: Tensor) -> Tensor:
 
 
 def _quotient(states: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps), rounded once: a BatchNorm at work, with rows as channels, does it in one pass."""
+    """x / sqrt(mean(x^2) + eps), rounded once: a BatchNorm at work, with rows as channels, does it
+    in one pass."""
     rows, variance = states.reshape(1, -1, states.shape[-1]), mean_squares.flatten()
     args = None, None, torch.zeros_like(variance), variance, False, 0.0, eps, False
     return torch.batch_norm(rows, *args).view(states.shape)
@@ -87,7 +94,8 @@ class _Norm(torch.autograd.Function):
         # Beside adapters the weight is frozen.
         wanted = [*ctx.needs_input_grad[:2], False]
         n, grad = states.shape[-1], grad.to(states.dtype)
-        # The gradient of a LayerNorm whose mean is zero and whose scale is this, but for the mean that it takes away.
+        # The gradient of a LayerNorm whose mean is zero and whose scale is this, but for the mean
+        # that it takes away.
         grad_states, grad_weight, _ = torch.ops.aten.native_layer_norm_backward(
             grad,
             states,

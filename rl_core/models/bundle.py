@@ -1,4 +1,5 @@
-"""What a worker loads once and its siblings share: the policy, its tokenizer and where they came from."""
+"""A model that a worker loads once and its siblings share: the policy, its tokenizer and its
+source."""
 
 from __future__ import annotations
 
@@ -19,28 +20,38 @@ from schemas.recipe import LoraConfig, ModelConfig
 class ModelBundle:
     """Policy and tokenizer of one model.
 
-    Args: source: what `rl_core.models.locate` returned. text_alone: whether rows are text, whatever the model sees.
+    Args: source: result of `rl_core.models.locate`. text_alone: True if rows are text only,
+    whatever media the model supports.
     """
 
     def __init__(self, source: str, config: ModelConfig, *, text_alone: bool = False) -> None:
         self.source = source
         self.config = config
         self.text_alone = text_alone
-        self.processor: Any = load_processor(source) if not text_alone and sees_pictures(source) else None
-        """Of a vision-language model: from messages and pictures to tensors."""
-        self.tokenizer = self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
+        self.processor: Any = (
+            load_processor(source) if not text_alone and sees_pictures(source) else None
+        )
+        """Processor of a vision-language model, from messages and images to tensors."""
+        self.tokenizer = (
+            self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
+        )
         self.policy: Any = load_policy(source, config, self.processor, text_alone=text_alone)
-        self.policy.num_known_words = check_words(self.tokenizer, self.policy.language_model, config.path)
+        self.policy.num_known_words = check_words(
+            self.tokenizer, self.policy.language_model, config.path
+        )
 
     def load_policy(self) -> CausalLMPolicy:
-        """The policy before training, anew."""
-        policy = load_policy(self.source, self.config, paths=self.policy.paths, text_alone=self.text_alone)
+        """Load a new copy of the policy before training."""
+        policy = load_policy(
+            self.source, self.config, paths=self.policy.paths, text_alone=self.text_alone
+        )
         policy.num_known_words = self.policy.num_known_words
         return policy
 
     @property
     def compared_rows(self) -> list[TokenRow]:
-        """What two copies of the policy are compared on: text, and where it sees pictures, a last row with one."""
+        """Rows on which two copies of the policy are compared: text, and for a vision-language
+        model a last row with an image."""
         config = self.policy.language_model.config
         rows = token_rows(self.tokenizer, config)
         if self.processor is None:
@@ -48,16 +59,18 @@ class ModelBundle:
         return [*rows, rows[0].after(self.policy.blank, config.image_token_id)]
 
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
-        """What a policy says of fixed inputs, [N]."""
+        """Return a policy's results on the probe inputs, [N]."""
         return torch.cat([row.said_by(policy, device) for row in self.compared_rows])
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
+    def export(
+        self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    ) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""
         export_policy(self, trained, lora, out, live)
 
 
 class TextBundle(ModelBundle):
-    """Of a model that is trained on text alone, whatever it sees."""
+    """Bundle of a model that is trained on text only, whatever media it supports."""
 
     def __init__(self, source: str, config: ModelConfig) -> None:
         super().__init__(source, config, text_alone=True)

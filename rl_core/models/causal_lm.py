@@ -1,7 +1,7 @@
 """Model family: decoder-only language models of transformers.
 
-Shapes: B rows, L = P + T positions (prompt, left-padded; response, right-padded), H hidden, N selected positions,
-V vocabulary.
+Shapes: B rows, L = P + T positions (prompt, left-padded; response, right-padded), H hidden, N
+selected positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rl_core.errors import ModelError
-from rl_core.kernels.float32_matmul import multiplied_as_bfloat16, product_in_float32
-from rl_core.kernels.packed_weights import Packed, packed_weights
+from rl_core.kernels import Packed, multiplied_as_bfloat16, packed_weights, product_in_float32
 from rl_core.models import packing, shared_prompts
 from rl_core.models.backbone import backbone_of, taken_by
 from rl_core.models.checks.paths import Path, Paths
@@ -31,31 +30,39 @@ from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
 CHUNK_TOKENS = 1024
-"""Positions whose vocabulary row exists at once: bounds the memory of the log-softmax."""
+"""Positions whose vocabulary logits exist at once, which bounds the memory of the log-softmax."""
 
 
 class SharedSequences(Protocol):
     """Ranks that compute each sequence together: see `rl_core.train.sharding.sequence_parallel`."""
 
     def scores(
-        self, model: Any, inputs: dict[str, Any], acts_BL: Tensor, targets_N: Tensor, score: Callable[..., Any]
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        acts_BL: Tensor,
+        targets_N: Tensor,
+        score: Callable[..., Any],
     ) -> tuple[Any, ...]: ...
 
 
 class CausalLMPolicy(nn.Module):
-    """A language model as a policy: its forward gives the log-probability of each response token."""
+    """A language model as a policy: its forward gives the log-probability of each response
+    token."""
 
     num_choices: int | None = None
-    """Tokens that may be written are the first so many of the head's; None is all of them."""
+    """Number of the head's tokens, from the first, that may be sampled; None means all of them."""
     num_known_words: int | None = None
-    """Rows of the embedding where the tokenizer has special tokens beyond them; None where it has none."""
+    """Rows of the embedding, if the tokenizer has special tokens beyond them; None if it has
+    none."""
     projection_scale: float | None
-    """The model's logits are its projection's times this; None where they are something else: see `head`."""
+    """Factor from the projection to the model's logits; None if they are computed otherwise: see
+    `head`."""
     sequence_parallel: SharedSequences | None = None
-    """The ranks that compute each sequence together with this one."""
+    """Ranks that compute each sequence together with this one."""
     _wide_head: Tensor | None = None
     paths: Paths | None = None
-    """Which ways of computing were found to give what the model itself gives; None where nobody looked."""
+    """Ways of computing that were found to give the model's own results; None before the check."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -69,7 +76,8 @@ class CausalLMPolicy(nn.Module):
 
     @property
     def head_model(self) -> Any:
-        """What makes logits of hidden states: the transformers model itself, or one inside it."""
+        """The module that computes logits from hidden states: the transformers model, or one inside
+        it."""
         return self.language_model
 
     @property
@@ -78,19 +86,20 @@ class CausalLMPolicy(nn.Module):
         return backbone_of(self.language_model)
 
     def compute_part_alone(self, alone: bool) -> bool:
-        """Whether the language model inside a larger model computes text by itself, without what is around it.
+        """Compute text with the language model inside a larger model, without the modules around
+        it.
 
-        Returns: whether there is anything around it.
+        Returns: True if there are any modules around it.
         """
         return False
 
     def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
-        """The last hidden states [B, L, H]. Args: inputs: as of `inputs`."""
+        """Return the last hidden states [B, L, H]. Args: inputs: result of `inputs`."""
         backbone = self.backbone
         return backbone(**taken_by(backbone, inputs), use_cache=False).last_hidden_state
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """The model's own logits [N, V], of the words that may be written."""
+        """Return the model's own logits [N, V] of the tokens that may be sampled."""
         projection = self.language_model.get_output_embeddings()
         weight = getattr(projection, "weight", None)
         states_NH = hidden_NH if weight is None else hidden_NH.to(weight.dtype)
@@ -103,7 +112,7 @@ class CausalLMPolicy(nn.Module):
         return logits_NV if self.projection_scale == 1.0 else logits_NV * self.projection_scale
 
     def _projected(self, states_NH: Tensor, weight_VH: Any) -> Tensor:
-        """What a plain projection gives, not rounded to the format of its factors."""
+        """Return a plain projection, not rounded to the format of its factors."""
         if self._wide_head is None:
             return self.choices(product_in_float32(states_NH, weight_VH.t()))
         with multiplied_as_bfloat16(states_NH.dtype):
@@ -111,16 +120,17 @@ class CausalLMPolicy(nn.Module):
 
     @property
     def is_exact(self) -> bool:
-        """Whether a token gets the same bits whatever is computed beside it; see `exact`."""
+        """True if a token gets the same bits whatever else is in its batch; see `exact`."""
         return is_exact(self.language_model)
 
     def make_exact(self) -> None:
-        """Let it be so. Raises: ModelError when the model cannot."""
+        """Make the policy exact. Raises: ModelError when the model does not support it."""
         make_exact(self.language_model)
 
     @contextmanager
     def ready_to_decode(self) -> Iterator[Packed]:
-        """For the block, in which no weight changes, products of few rows are quick. Yields: those of the layers."""
+        """Speed up products of few rows during the block, in which no weight changes. Yields: the
+        packed weights."""
         if self.is_exact:
             with weights_at_hand(self.language_model):
                 yield {}
@@ -151,19 +161,25 @@ class CausalLMPolicy(nn.Module):
         share_prompts: bool = False,
         media_B: Sequence[PromptMedia | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities [B, T] of the response tokens, zero where the mask is, and entropy [B, T] or None.
+        """Return log-probabilities [B, T] of the response tokens, zero where the mask is 0, and
+        entropy [B, T] or None.
 
-        Only positions with a set mask meet the vocabulary projection. The entropy carries a gradient only on request,
-        since it doubles what the log-softmax keeps for the backward pass.
-        Args: packed: run the rows end to end without their padding (after `enable_packing`); the result is the same.
-        share_prompts: besides, compute the prompt of adjacent rows that have the same one only once (after
-        `enable_prompt_sharing`). media_B: what each row shows besides text.
+        Only positions with a set mask go through the vocabulary projection. The entropy has a
+        gradient only on request, since that doubles the memory of the log-softmax for the backward
+        pass. Args: packed: compute the rows end to end without padding (after `enable_packing`);
+        the result is the same. share_prompts: also compute the common prompt of adjacent rows only
+        once (after `enable_prompt_sharing`). media_B: media of each row besides text.
         """
         keep_BT = response_mask_BT.bool()
         acts_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
         acts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
         targets_N = input_ids_BL[:, -keep_BT.shape[1] :][keep_BT]
-        score = partial(self._score, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad)
+        score = partial(
+            self._score,
+            temperature=temperature,
+            with_entropy=with_entropy,
+            entropy_grad=entropy_grad,
+        )
         used_BL = attention_mask_BL.bool()
         inputs = self.inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
         if share_prompts:
@@ -171,15 +187,21 @@ class CausalLMPolicy(nn.Module):
             shared = shared_prompts.lay_out(input_ids_BL, used_BL, position_ids_BL, num_prompt)
             inputs = shared.inputs(input_ids_BL, position_ids_BL)
             hidden_NH = self.hidden_states(inputs)[0]
-            log_probs_N, entropy_N = score(hidden_NH.index_select(0, shared.token_BL[acts_BL]), targets_N)
+            log_probs_N, entropy_N = score(
+                hidden_NH.index_select(0, shared.token_BL[acts_BL]), targets_N
+            )
         else:
             if packed:
-                inputs = packing.packed_inputs(self.language_model, input_ids_BL, used_BL, position_ids_BL)
+                inputs = packing.packed_inputs(
+                    self.language_model, input_ids_BL, used_BL, position_ids_BL
+                )
                 acts_BL = acts_BL[used_BL][None]
             if self.sequence_parallel is None:
                 log_probs_N, entropy_N = score(self.hidden_states(inputs)[acts_BL], targets_N)
             else:
-                scores = self.sequence_parallel.scores(self.backbone, inputs, acts_BL, targets_N, score)
+                scores = self.sequence_parallel.scores(
+                    self.backbone, inputs, acts_BL, targets_N, score
+                )
                 log_probs_N, entropy_N = scores
         zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=keep_BT.device)
         entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
@@ -192,26 +214,35 @@ class CausalLMPolicy(nn.Module):
         position_ids_BL: Tensor,
         media_B: Sequence[PromptMedia | None] | None,
     ) -> dict[str, Any]:
-        """Keyword arguments of the model's forward. Raises: ModelError when a row shows what the model cannot see."""
+        """Return the keyword arguments of the model's forward. Raises: ModelError when a row has
+        media that the model does not support."""
         if any(media is not None for media in media_B or ()):
-            raise ModelError(f"{type(self.language_model).__name__} sees no pictures; the rows have some")
+            raise ModelError(
+                f"{type(self.language_model).__name__} sees no pictures; the rows have some"
+            )
         known = self.num_known_words
         if known is not None and (last := int(input_ids_BL.max())) >= known:
             raise ModelError(
-                f"a row holds the special token {last}, which the model's embedding of {known} rows does not know; "
-                "take it out of the texts and the chat template"
+                f"a row holds the special token {last}, which the model's embedding of {known} "
+                "rows does not know; take it out of the texts and the chat template"
             )
-        return {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
+        return {
+            "input_ids": input_ids_BL,
+            "attention_mask": attention_mask_BL,
+            "position_ids": position_ids_BL,
+        }
 
     def reply_positions(self, last_R: Tensor, step: int) -> Tensor:
-        """Position ids of a reply's token `step` (0 is the first), [R, 1] or with several axes [A, R, 1].
+        """Return position ids of a reply's token `step` (0 is the first), [R, 1] or with several
+        axes [A, R, 1].
 
-        Args: last_R: of the last token before the reply.
+        Args: last_R: position of the last token before the reply.
         """
         return (last_R + 1 + step)[:, None]
 
     def choices(self, logits: Tensor) -> Tensor:
-        """Of what the head says in the last axis, all that may be written: its first so many rows."""
+        """Return the logits of the tokens that may be sampled, from the last axis of the head's
+        output."""
         return logits if self.num_choices is None else logits[..., : self.num_choices]
 
     @property
@@ -225,18 +256,25 @@ class CausalLMPolicy(nn.Module):
 
     @property
     def lora_targets(self) -> list[str] | str:
-        """Linear layers that get an adapter unless a recipe names others."""
+        """Linear layers that get an adapter by default."""
         modules = dict(self.model.named_modules())
         linear = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
         is_plain = all(type(module) is nn.Linear for module in linear.values())
-        # peft goes by the last part of a name: a layer called "0" would stand for every first layer of a list.
+        # peft goes by the last part of a name: a layer called "0" would stand for every first layer
+        # of a list.
         own_names = {name.rpartition(".")[2] for name in linear}
-        is_named = not any(name.rpartition(".")[2] in own_names for name in modules if name not in linear)
+        is_named = not any(
+            name.rpartition(".")[2] in own_names for name in modules if name not in linear
+        )
         if is_plain and is_named:
             return "all-linear"
         # A family's own kind of linear layer computes something that an adapter does not know.
         head = self.language_model.get_output_embeddings()
-        return [name for name, module in linear.items() if type(module) is nn.Linear and module is not head]
+        return [
+            name
+            for name, module in linear.items()
+            if type(module) is nn.Linear and module is not head
+        ]
 
     def enable_activation_checkpointing(self) -> None:
         """Recompute the blocks in the backward pass."""
@@ -244,7 +282,7 @@ class CausalLMPolicy(nn.Module):
             recompute_in_backward(block)
 
     def why_no_packing(self) -> str | None:
-        """Why `packed=True` would not give the same; None where it does."""
+        """Return the reason why `packed=True` would change the result; None if it does not."""
         if self.is_exact:
             return "packed rows are no exact ones"
         if self.paths is not None and (why := self.paths.why_not(Path.PACKED)):
@@ -252,20 +290,24 @@ class CausalLMPolicy(nn.Module):
         return packing.why_not(self.language_model)
 
     def enable_packing(self) -> None:
-        """Allow `packed=True`. Raises: ModelError when a packed row would not get what the model itself gives."""
+        """Allow `packed=True`. Raises: ModelError when a packed row would differ from the model's
+        own result."""
         if self.is_exact:
             raise ModelError(
-                "placement.max_tokens_per_micro_batch: packed rows are no exact ones; unset it, or model.exact"
+                "placement.max_tokens_per_micro_batch: packed rows are no exact ones; unset it, "
+                "or model.exact"
             )
         if why := self.why_no_packing():
             raise ModelError(
-                f"placement.max_tokens_per_micro_batch: rows of {type(self.language_model).__name__} cannot be packed "
-                f"({why}); unset it and use placement.micro_batch_size"
+                "placement.max_tokens_per_micro_batch: rows of "
+                f"{type(self.language_model).__name__} cannot be packed ({why}); unset it and "
+                "use placement.micro_batch_size"
             )
         packing.enable_packing(self.language_model)
 
     def why_no_prompt_sharing(self) -> str | None:
-        """Why `share_prompts=True` would not give the same; None where it does."""
+        """Return the reason why `share_prompts=True` would change the result; None if it does
+        not."""
         if self.is_exact:
             return "shared prompts are no exact ones"
         if self.sequence_parallel is not None:
@@ -275,14 +317,21 @@ class CausalLMPolicy(nn.Module):
         return shared_prompts.why_not(self.language_model)
 
     def enable_prompt_sharing(self) -> bool:
-        """Allow `share_prompts=True` if the result is the same then. Returns: whether it is."""
+        """Allow `share_prompts=True` if it does not change the result. Returns: True if it is
+        allowed."""
         if self.why_no_prompt_sharing() is not None:
             return False
         packing.enable_packing(self.language_model)
         return True
 
     def _score(
-        self, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
+        self,
+        hidden_NH: Tensor,
+        targets_N: Tensor,
+        *,
+        temperature: float,
+        with_entropy: bool,
+        entropy_grad: bool,
     ) -> tuple[Tensor, Tensor | None]:
         head = self.language_model.get_output_embeddings()
         if isinstance(head, ValueHead):
@@ -304,28 +353,35 @@ class CausalLMPolicy(nn.Module):
 
         recompute = torch.is_grad_enabled() and len(targets_N) > CHUNK_TOKENS
         parts = [
-            checkpoint(chunk, hidden, targets, use_reentrant=False) if recompute else chunk(hidden, targets)
-            for hidden, targets in zip(hidden_NH.split(CHUNK_TOKENS), targets_N.split(CHUNK_TOKENS), strict=True)
+            checkpoint(chunk, hidden, targets, use_reentrant=False)
+            if recompute
+            else chunk(hidden, targets)
+            for hidden, targets in zip(
+                hidden_NH.split(CHUNK_TOKENS), targets_N.split(CHUNK_TOKENS), strict=True
+            )
         ]
         log_probs = torch.cat([log_probs for log_probs, _ in parts])
         return log_probs, torch.cat([entropy for _, entropy in parts]) if with_entropy else None
 
 
 def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) -> CausalLMPolicy:
-    """The policy with float32 master weights.
+    """Load the policy with float32 master weights.
 
-    Args: paths: what an earlier load of the same model found out; unset looks again.
-    Raises: ModelError when the model cannot be loaded, or is no model that can be trained.
+    Args: paths: findings of an earlier load of the same model; unset checks again. Raises:
+    ModelError when the model cannot be loaded or trained.
     """
     from transformers import AutoModelForCausalLM
 
-    policy = CausalLMPolicy(load_model(AutoModelForCausalLM, source, config, "causal language model"))
+    policy = CausalLMPolicy(
+        load_model(AutoModelForCausalLM, source, config, "causal language model")
+    )
     settle(policy, paths, config.attention)
     return policy
 
 
 def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> Any:
-    """Float32 weights by one of transformers' auto classes. Raises: ModelError when they cannot be loaded."""
+    """Load float32 weights by one of transformers' auto classes. Raises: ModelError when they
+    cannot be loaded."""
     name, _, revision = source.partition("@")
     load = partial(auto_class.from_pretrained, name, revision=revision or None, dtype=torch.float32)
     try:
@@ -338,12 +394,14 @@ def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> 
             return load(attn_implementation="eager")
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"model.path {config.path}: cannot be loaded as a {what}: {reason}") from error
+        raise ModelError(
+            f"model.path {config.path}: cannot be loaded as a {what}: {reason}"
+        ) from error
 
 
 def recompute_in_backward(block: nn.Module) -> None:
-    """Let a block keep its inputs alone for the backward pass, in evaluation mode, too, which transformers' way does
-    not."""
+    """Keep only a block's inputs for the backward pass, also in evaluation mode, unlike
+    transformers' own way."""
     forward = block.forward
 
     def recomputed(*args: Any, **kwargs: Any) -> Any:
@@ -355,12 +413,18 @@ def recompute_in_backward(block: nn.Module) -> None:
 
 
 def blocks(policy: Any) -> list[nn.Module]:
-    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not, the outermost.
+    """Return the repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped
+    or not, the outermost.
 
-    A block that shares a parameter with what is outside of it is none: who gathers the one would free the other.
+    A block that shares a parameter with another module is left out: gathering one would free the
+    other.
     """
     names = set(policy.block_classes)
-    found = [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]
+    found = [
+        module
+        for module in policy.modules()
+        if names & {cls.__name__ for cls in type(module).__mro__}
+    ]
     inside = {id(part) for block in found for part in block.modules() if part is not block}
     everywhere = _num_places(policy)
     apart = [module for module in found if _num_places(module).items() <= everywhere.items()]
@@ -368,5 +432,7 @@ def blocks(policy: Any) -> list[nn.Module]:
 
 
 def _num_places(module: nn.Module) -> Counter[int]:
-    """In how many modules each parameter stands."""
-    return Counter(id(one) for part in module.modules() for one in part._parameters.values() if one is not None)
+    """Count the modules that share each parameter."""
+    return Counter(
+        id(one) for part in module.modules() for one in part._parameters.values() if one is not None
+    )

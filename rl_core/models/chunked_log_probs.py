@@ -1,9 +1,11 @@
-"""Log-probabilities of given tokens without the table of all of them: [N, V] never exists, forward or backward.
+"""Log-probabilities of given tokens without the logits of all tokens: [N, V] never exists, forward
+or backward.
 
-The vocabulary is walked through in chunks. Each gives the softmax over its own words and what that was divided by;
-together they make the normaliser of all, as in online softmax (arXiv 1805.02867). The backward pass computes the
-softmax again, but for the first few chunks, which are kept. With a frozen head (LoRA) it needs none: d log p(t) / d
-hidden = W_t - sum_v p_v W_v, and that mean of the head's rows is summed on the way forward.
+The vocabulary is processed in chunks. Each gives the softmax over its own words and its normaliser;
+together they give the normaliser of all, as in online softmax (arXiv 1805.02867). The backward pass
+recomputes the softmax, except for the first few chunks, which are kept. With a frozen head (LoRA)
+it needs none: d log p(t) / d hidden = W_t - sum_v p_v W_v, and that mean of the head's rows is
+summed in the forward pass.
 
 Axes: N positions, H hidden, V vocabulary, C words of one chunk.
 """
@@ -17,16 +19,19 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rl_core.kernels.float32_matmul import multiplied_as_bfloat16, product_in_float32
+from rl_core.kernels import multiplied_as_bfloat16, product_in_float32
 
 CHUNK_ELEMENTS, CHUNK_ELEMENTS_ON_GPU = 2**21, 2**26
-"""Logits that exist at once, of all positions together: what a processor's caches hold, and what keeps a GPU busy."""
+"""Number of logits that exist at once, over all positions: the size of a CPU's caches, and enough
+to keep a GPU busy."""
 KEPT_BYTES = 2**28
-"""What a trained head keeps for the backward pass, of all positions together."""
+"""Bytes that a trained head keeps for the backward pass, over all positions."""
 MIN_WORDS = 256
-"""Words of a chunk at least, however many positions there are: thinner products waste the processor."""
+"""Least number of words in a chunk, whatever the number of positions: thinner products are
+inefficient."""
 LEAST_LOG = -60.0
-"""Logarithm of a chunk's share of the probability below which it counts as that: its inverse must be a number."""
+"""Lower bound on the logarithm of a chunk's share of the probability, so that its inverse is a
+number."""
 
 
 def linear_log_probs(
@@ -38,21 +43,33 @@ def linear_log_probs(
     with_entropy: bool = False,
     entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(hidden @ weight.T / temperature) at the targets, [N], and the entropy, [N] or None; in float32.
+    """Return log softmax(hidden @ weight.T / temperature) at the targets, [N], and the entropy, [N]
+    or None; in float32.
 
-    Factors have the dtype of the weight; logits are summed up in float32 and never rounded, and so is everything after
-    (float64 stays). The entropy carries a gradient only with `entropy_grad`.
+    Factors have the dtype of the weight; logits are accumulated in float32 and never rounded, and
+    so is everything after (float64 stays). The entropy has a gradient only with `entropy_grad`.
     """
     log_probs_N, entropy_N = _LinearLogProbs.apply(  # type: ignore[misc]
-        hidden_NH.to(weight_VH.dtype), weight_VH, targets_N, 1.0 / temperature, with_entropy, entropy_grad
+        hidden_NH.to(weight_VH.dtype),
+        weight_VH,
+        targets_N,
+        1.0 / temperature,
+        with_entropy,
+        entropy_grad,
     )
     return log_probs_N, entropy_N if with_entropy else None
 
 
 def is_plain_head(head: nn.Module) -> bool:
-    """Whether a head's weight alone says what it computes: no bias, adapter, hook, or tensor-parallel cut."""
+    """Return True if a head's result only depends on its weight: no bias, adapter, hook, or
+    tensor-parallel cut."""
     hooked = head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
-    return type(head) is nn.Linear and head.bias is None and not hooked and not isinstance(head.weight, DTensor)
+    return (
+        type(head) is nn.Linear
+        and head.bias is None
+        and not hooked
+        and not isinstance(head.weight, DTensor)
+    )
 
 
 class _LinearLogProbs(torch.autograd.Function):
@@ -82,12 +99,19 @@ class _LinearLogProbs(torch.autograd.Function):
             sums.add(logits_NC, shares_NC, own_N, words_CH)
         normaliser_N, entropy_N = sums.normaliser_N, sums.entropy()
         log_probs_N = sums.target_N - normaliser_N
-        ctx.scale, ctx.entropy_grad, ctx.gather_mean, ctx.kept = scale, entropy_grad, gather_mean, kept
+        ctx.scale, ctx.entropy_grad, ctx.gather_mean, ctx.kept = (
+            scale,
+            entropy_grad,
+            gather_mean,
+            kept,
+        )
         if sums.mean_NH is not None:
             pull_NH = weight_VH[targets_N].to(normaliser_N.dtype) - sums.mean_NH
             ctx.save_for_backward((scale * pull_NH).to(hidden_NH.dtype))
         else:
-            ctx.save_for_backward(hidden_NH, weight_VH, targets_N, normaliser_N, log_probs_N, entropy_N)
+            ctx.save_for_backward(
+                hidden_NH, weight_VH, targets_N, normaliser_N, log_probs_N, entropy_N
+            )
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy_N)
         return log_probs_N, entropy_N
@@ -105,7 +129,9 @@ class _LinearLogProbs(torch.autograd.Function):
         for start in vocabulary.starts:
             words_CH = vocabulary.words(start)
             if ctx.entropy_grad:
-                slopes_NC, shared_N1 = _slopes_with_entropy(ctx, vocabulary, start, grad_N, grad_entropy_N)
+                slopes_NC, shared_N1 = _slopes_with_entropy(
+                    ctx, vocabulary, start, grad_N, grad_entropy_N
+                )
             else:
                 slopes_NC, shared_N1 = _slopes(ctx, vocabulary, start, grad_N)
             slopes_NC = slopes_NC.to(hidden_NH.dtype)
@@ -113,15 +139,18 @@ class _LinearLogProbs(torch.autograd.Function):
                 grad_hidden_NH.addcmul_(shared_N1, (slopes_NC @ words_CH).to(grad_hidden_NH.dtype))
             if grad_weight_VH is not None:
                 pulling_NH = (shared_N1 * hidden_NH).to(hidden_NH.dtype)
-                torch.mm(slopes_NC.t(), pulling_NH, out=grad_weight_VH[start : start + len(words_CH)])
+                torch.mm(
+                    slopes_NC.t(), pulling_NH, out=grad_weight_VH[start : start + len(words_CH)]
+                )
         grad_hidden_NH = None if grad_hidden_NH is None else grad_hidden_NH.to(hidden_NH.dtype)
         return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
 def _slopes(ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of a chunk's logits: [N, C], and a factor of each row's, [N, 1].
+    """Return the gradients of a chunk's logits: [N, C], and a factor of each row, [N, 1].
 
-    What a row has in common is left to the products with [N, H], which are smaller than [N, C].
+    Factors that a row has in common are applied in the products with [N, H], which are smaller than
+    [N, C].
     """
     _, _, targets_N, normaliser_N, log_probs_N, _ = ctx.saved_tensors
     shares_NC, own_N = ctx.kept.pop(start, None) or vocabulary.softmax(vocabulary.logits(start))
@@ -135,7 +164,7 @@ def _slopes(ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor) -> tu
 def _slopes_with_entropy(
     ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor, grad_entropy_N: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`_slopes` where the entropy has a gradient, too."""
+    """Return `_slopes` if the entropy has a gradient, too."""
     _, _, targets_N, normaliser_N, _, entropy_N = ctx.saved_tensors
     logs_NC = vocabulary.logits(start).sub_(normaliser_N[:, None])
     pull_NC = (logs_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
@@ -146,32 +175,38 @@ def _slopes_with_entropy(
 
 
 def _places(targets_N: Tensor, start: int, num_words: int) -> tuple[Tensor, Tensor]:
-    """The rows whose target is in a chunk, and its columns there."""
+    """Return the rows whose target is in a chunk, and its columns there."""
     rows_R = ((targets_N >= start) & (targets_N < start + num_words)).nonzero()[:, 0]
     return rows_R, targets_N[rows_R] - start
 
 
 class _Sums:
-    """What is summed over the vocabulary, [N] or [N, H]."""
+    """Sums over the vocabulary, [N] or [N, H]."""
 
     def __init__(self, hidden_NH: Tensor, *, gather_mean: bool, with_entropy: bool) -> None:
         dtype = torch.promote_types(hidden_NH.dtype, torch.float32)
         self.normaliser_N = hidden_NH.new_full((len(hidden_NH),), float("-inf"), dtype=dtype)
         """Logarithm of the sum of all exponentials."""
         self.target_N = torch.zeros_like(self.normaliser_N)
-        """The targets' logits."""
+        """Logits of the targets."""
         self.mean_logit_N = torch.zeros_like(self.normaliser_N) if with_entropy else None
         self.mean_NH = torch.zeros_like(hidden_NH, dtype=dtype) if gather_mean else None
-        """Of the head's rows."""
+        """Probability-weighted mean of the head's rows."""
 
     def add_target(self, logits_NC: Tensor, places_N: Tensor) -> None:
-        """Args: places_N: the targets' columns; outside 0..C-1 they are another chunk's."""
+        """Add the logits of targets in this chunk.
+
+        Args: places_N: the targets' columns; outside 0..C-1 they belong to another chunk.
+        """
         here_N = (places_N >= 0) & (places_N < logits_NC.shape[1])
         column_N1 = places_N.clamp(0, logits_NC.shape[1] - 1)[:, None]
         self.target_N = logits_NC.gather(1, column_N1)[:, 0].where(here_N, self.target_N)
 
     def add(self, logits_NC: Tensor, shares_NC: Tensor, own_N: Tensor, words_CH: Tensor) -> None:
-        """One chunk, whose logits are overwritten. Args: shares_NC, own_N: its softmax and normaliser."""
+        """Add one chunk, whose logits are overwritten.
+
+        Args: shares_NC, own_N: its softmax and normaliser.
+        """
         normaliser_N = torch.logaddexp(self.normaliser_N, own_N)
         share_N = (own_N - normaliser_N).exp_()
         self.normaliser_N = normaliser_N
@@ -182,14 +217,15 @@ class _Sums:
             self.mean_NH.lerp_(mean_NH.to(self.mean_NH.dtype), share_N[:, None])
 
     def entropy(self) -> Tensor:
-        """The normaliser less the mean logit; 0 where that was not asked for."""
+        """Return the normaliser minus the mean logit; 0 if the mean was not requested."""
         if self.mean_logit_N is None:
             return torch.zeros_like(self.normaliser_N)
         return self.normaliser_N - self.mean_logit_N
 
 
 class _Vocabulary:
-    """Chunk by chunk, each in the room of the one before, in float32 (float64 stays)."""
+    """Chunks of the vocabulary, each in the memory of the one before, in float32 (float64
+    stays)."""
 
     def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, scale: float) -> None:
         num_rows, num_words = len(hidden_NH), len(weight_VH)
@@ -197,26 +233,30 @@ class _Vocabulary:
         at_once = CHUNK_ELEMENTS if hidden_NH.is_cpu else CHUNK_ELEMENTS_ON_GPU
         self.size = min(max(at_once // max(num_rows, 1), MIN_WORDS), num_words)
         self.starts = range(0, num_words, self.size)
-        """The number of each chunk's first word."""
+        """Index of each chunk's first word."""
         wide = torch.promote_types(hidden_NH.dtype, torch.float32)
         self._rooms = [hidden_NH.new_empty(num_rows * self.size, dtype=wide) for _ in range(2)]
-        # A CPU wants both factors in the format of the product, and the states of every chunk are the same.
+        # A CPU wants both factors in the format of the product, and the states of every chunk are
+        # the same.
         self._states_NH = hidden_NH.to(wide) if hidden_NH.is_cpu else hidden_NH
 
     def words(self, start: int) -> Tensor:
-        """The head's rows, [C, H]."""
+        """Return the head's rows, [C, H]."""
         return self.weight_VH[start : start + self.size]
 
     def logits(self, start: int) -> Tensor:
-        """[N, C]; may be overwritten."""
+        """Return the logits, [N, C], which may be overwritten."""
         words_CH = self.words(start)
         logits_NC = self._cut(len(words_CH))[0]
         with multiplied_as_bfloat16(self.hidden_NH.dtype):
-            product_in_float32(self._states_NH, words_CH.to(self._states_NH.dtype).t(), out=logits_NC)
+            product_in_float32(
+                self._states_NH, words_CH.to(self._states_NH.dtype).t(), out=logits_NC
+            )
         return logits_NC if self.scale == 1.0 else logits_NC.mul_(self.scale)
 
     def softmax(self, logits_NC: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, C], which may be overwritten, and the logarithm of what the exponentials were divided by, [N]."""
+        """Return the softmax, [N, C], which may be overwritten, and the logarithm of its
+        normaliser, [N]."""
         shares_NC = self._cut(logits_NC.shape[1])[1]
         torch.softmax(logits_NC, 1, out=shares_NC)
         # The word with the largest logit says it with the least rounding.

@@ -1,13 +1,16 @@
-"""Forward passes that give a token the same bits whatever else is computed beside it: `model.exact: true`.
+"""Batch-invariant forward passes, which give a token the same bits whatever else is in its batch:
+`model.exact: true`.
 
-What a product gives for a row depends on how many rows there are, since libraries choose other kernels for other shapes
-and these add up in another order; in bfloat16 such a difference is then rounded, and grows from layer to layer. So a
-token's log-probability is one number while it is sampled, a token at a time, and another in training, a row at a time.
-Here every product has one shape, every sum one order: rows in blocks, keys in blocks counted from the start of their
-row. What a block lacks is zeros, which change no sum. (Batch invariance, as in He et al. 2025, "Defeating
-Nondeterminism in LLM Inference".) Backward passes are the usual ones.
+The result of a product for a row depends on the number of rows, since libraries choose other
+kernels for other shapes and these sum in another order; in bfloat16 such a difference is then
+rounded, and grows from layer to layer. So a token's log-probability is one number while it is
+sampled, a token at a time, and another in training, a row at a time. Here every product has one
+shape, every sum one order: rows in blocks, keys in blocks counted from the start of their row.
+Blocks are padded with zeros, which change no sum. (Batch invariance, as in He et al. 2025,
+"Defeating Nondeterminism in LLM Inference".) Backward passes are the usual ones.
 
-Axes: N rows, I features in, O features out; B rows, H query heads, K key heads, Q queries, L keys, D head size.
+Axes: N rows, I features in, O features out; B rows, H query heads, K key heads, Q queries, L keys,
+D head size.
 """
 
 from __future__ import annotations
@@ -23,33 +26,41 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
 from rl_core.errors import ModelError
-from rl_core.kernels.float32_matmul import multiplied_as_bfloat16
+from rl_core.kernels import multiplied_as_bfloat16
 
 NAME = "exact"
-"""Under which transformers knows the attention of this file."""
+"""Name of this file's attention in transformers."""
 ROWS = 32
-"""Rows of every product."""
+"""Number of rows in every product."""
 KEYS = 64
-"""Keys that are added up at once."""
+"""Number of keys that are summed at once."""
 AT_HAND = "weight_at_hand"
-"""The attribute of a layer that holds its weight laid out for products."""
+"""Attribute of a layer with its weight in the layout of the products."""
 
 
 def make_exact(model: Any) -> None:
-    """Let a transformers model (below any adapters, which are there already) compute so, in place.
+    """Make a transformers model (below any adapters, which exist already) exact, in place.
 
-    Raises: ModelError when its attention does not go through transformers' interface, or it runs on a GPU.
+    Raises: ModelError when its attention does not go through transformers' interface, or it runs on
+    a GPU.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
     name = type(model).__name__
     if model.device.type != "cpu":
-        raise ModelError("model.exact: true was never measured on a GPU; set it to false, or placement.device to cpu")
-    if not getattr(model, "_supports_attention_backend", False) or model.config._attn_implementation != "sdpa":
         raise ModelError(
-            f"model.exact: true: {name} with model.attention {model.config._attn_implementation!r} does not go through "
-            "transformers' attention interface; set model.exact to false"
+            "model.exact: true was never measured on a GPU; set it to false, or placement.device "
+            "to cpu"
+        )
+    if (
+        not getattr(model, "_supports_attention_backend", False)
+        or model.config._attn_implementation != "sdpa"
+    ):
+        raise ModelError(
+            f"model.exact: true: {name} with model.attention "
+            f"{model.config._attn_implementation!r} does not go through transformers' attention "
+            "interface; set model.exact to false"
         )
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
@@ -61,21 +72,28 @@ def make_exact(model: Any) -> None:
 
 
 def is_exact(model: Any) -> bool:
-    """Whether `make_exact` was called."""
+    """Return True if `make_exact` was called."""
     return model.config._attn_implementation == NAME
 
 
 @contextmanager
 def weights_at_hand(model: nn.Module) -> Iterator[None]:
-    """For the block, in which no weight changes, layers keep them as their products want them laid out."""
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear) and "forward" in vars(module)]
+    """Keep layers' weights in the layout of their products during the block, in which no weight
+    changes."""
+    layers = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Linear) and "forward" in vars(module)
+    ]
     can_pack = torch.backends.mkldnn.is_available()
     try:
         for layer in layers:
             if layer.forward.keywords["in_float32"]:  # type: ignore[attr-defined]
                 vars(layer)[AT_HAND] = layer.weight.detach().t().float()
             elif can_pack and layer.weight.dtype is torch.bfloat16:
-                vars(layer)[AT_HAND] = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), None)
+                vars(layer)[AT_HAND] = torch.ops.mkldnn._reorder_linear_weight(
+                    layer.weight.detach(), None
+                )
         yield
     finally:
         for layer in layers:
@@ -92,13 +110,18 @@ def _layer(layer: nn.Linear, states: Tensor, *, in_float32: bool) -> Tensor:
     else:
         bias = layer.bias
         blocks = pad(flat_NI, (0, 0, 0, -len(flat_NI) % ROWS)).split(ROWS)
-        parts = [torch.ops.mkldnn._linear_pointwise(block, at_hand, bias, "none", [], "") for block in blocks]
+        parts = [
+            torch.ops.mkldnn._linear_pointwise(block, at_hand, bias, "none", [], "")
+            for block in blocks
+        ]
         product_NO = torch.cat(parts)[: len(flat_NI)]
     return product_NO.view(*states.shape[:-1], product_NO.shape[-1])
 
 
-def _in_float32(states_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """states @ weight + bias, block by block, not rounded. Args: dtype: that the numbers of both fit."""
+def _in_float32(
+    states_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Return states @ weight + bias, block by block, not rounded. Args: dtype: format of both."""
     blocks = pad(states_NI, (0, 0, 0, -len(states_NI) % ROWS)).float().split(ROWS)
     with multiplied_as_bfloat16(dtype):
         parts = [torch.mm(block, weight_IO) for block in blocks]
@@ -107,7 +130,8 @@ def _in_float32(states_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None, dty
 
 
 class _Product(torch.autograd.Function):
-    """states @ weight.T + bias, block by block. Args: in_float32: do not round the result (a head's logits)."""
+    """Product states @ weight.T + bias, block by block. Args: in_float32: do not round the result
+    (a head's logits)."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -142,19 +166,27 @@ def _attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    unknown = [name for name in ("s_aux", "position_bias", "softcap") if kwargs.get(name) is not None]
+    unknown = [
+        name for name in ("s_aux", "position_bias", "softcap") if kwargs.get(name) is not None
+    ]
     if unknown or dropout:
-        raise ModelError(f"model.exact: true: {type(module).__name__} wants {unknown or 'dropout'} of its attention")
+        raise ModelError(
+            f"model.exact: true: {type(module).__name__} wants {unknown or 'dropout'} of its "
+            "attention"
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     groups = query.shape[1] // key.shape[1]
-    key, value = (states.repeat_interleave(groups, 1) if groups > 1 else states for states in (key, value))
+    key, value = (
+        states.repeat_interleave(groups, 1) if groups > 1 else states for states in (key, value)
+    )
     sees_BQL = _visible(query, key, attention_mask)
     seen_BHQD = _Attend.apply(query, key, value, sees_BQL, scale)
     return seen_BHQD.transpose(1, 2), None  # type: ignore[union-attr]
 
 
 def _visible(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """Which keys each query sees, [B, Q, L]. Args: mask: of transformers, true where it sees; None is causal."""
+    """Return the mask of keys that each query sees, [B, Q, L]. Args: mask: of transformers, True
+    where it sees; None is causal."""
     rows, num_queries, num_keys = len(query), query.shape[2], key.shape[2]
     if mask is not None:
         return (mask if mask.dtype is torch.bool else mask == 0)[:, 0].expand(rows, -1, -1)
@@ -163,7 +195,8 @@ def _visible(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class _Attend(torch.autograd.Function):
-    """Attention in float32, rounded once at the end; sums run over blocks of keys from the first one of the row."""
+    """Attention in float32, rounded once at the end; sums run over blocks of keys from the first
+    one of the row."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -179,8 +212,13 @@ class _Attend(torch.autograd.Function):
         is_there_BL = place_BL < key.shape[2]
         place_BL = place_BL.clamp_max(key.shape[2] - 1)
         index = place_BL[:, None, :, None].expand(-1, heads, -1, size)
-        keys, values = (states.gather(2, index).float() * is_there_BL[:, None, :, None] for states in (key, value))
-        sees_BQL = sees_BQL.gather(2, place_BL[:, None].expand(-1, num_queries, -1)) & is_there_BL[:, None]
+        keys, values = (
+            states.gather(2, index).float() * is_there_BL[:, None, :, None]
+            for states in (key, value)
+        )
+        sees_BQL = (
+            sees_BQL.gather(2, place_BL[:, None].expand(-1, num_queries, -1)) & is_there_BL[:, None]
+        )
         seen = []
         for first in range(0, num_queries, ROWS):
             block = slice(first, first + ROWS)
@@ -199,17 +237,32 @@ class _Attend(torch.autograd.Function):
         mask = (sees_BQL | ~sees_BQL.any(-1, keepdim=True))[:, None]
         with torch.enable_grad():
             query, key, value = wide
-            seen = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=ctx.scale)
+            seen = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, mask, scale=ctx.scale
+            )
             grads = torch.autograd.grad(seen, wide, grad.float())
-        return (*(one.to(state.dtype) for one, state in zip(grads, states, strict=True)), None, None)
+        return (
+            *(one.to(state.dtype) for one, state in zip(grads, states, strict=True)),
+            None,
+            None,
+        )
 
 
-def _seen(queries: Tensor, keys: Tensor, values: Tensor, hidden_BQL: Tensor, scale: float) -> Tensor:
-    """What `ROWS` queries see, [B, H, ROWS, D], in float32."""
+def _seen(
+    queries: Tensor, keys: Tensor, values: Tensor, hidden_BQL: Tensor, scale: float
+) -> Tensor:
+    """Return the attention result of `ROWS` queries, [B, H, ROWS, D], in float32."""
     matrices = [states.flatten(0, 1) for states in (queries, keys, values)]
-    scores = torch.cat([torch.bmm(matrices[0], block.mT) for block in matrices[1].split(KEYS, 1)], -1)
-    scores = scores.view(*queries.shape[:3], -1).mul_(scale).masked_fill_(hidden_BQL[:, None], float("-inf"))
-    # The largest is the same in every order. A query that sees nothing must not become one that is no number.
+    scores = torch.cat(
+        [torch.bmm(matrices[0], block.mT) for block in matrices[1].split(KEYS, 1)], -1
+    )
+    scores = (
+        scores.view(*queries.shape[:3], -1)
+        .mul_(scale)
+        .masked_fill_(hidden_BQL[:, None], float("-inf"))
+    )
+    # The largest is the same in every order. A query that sees nothing must not become one that is
+    # no number.
     weights = (scores - scores.amax(-1, keepdim=True).clamp_min(-1e30)).exp_()
     total, seen = torch.zeros_like(weights[..., :1]), torch.zeros_like(queries)
     for part, block in zip(weights.split(KEYS, -1), matrices[2].split(KEYS, 1), strict=True):

@@ -1,4 +1,4 @@
-"""Which family a model belongs to, told by its config; everything that loads a policy comes through here."""
+"""Family of a model by its config; everything that loads a policy goes through this module."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from schemas.policy import ModelPart
 from schemas.recipe import ModelConfig, Recipe
 
 OTHER_SENSES = "vision_config", "audio_config"
-"""What configs call the parts that see and hear."""
+"""Config keys of vision and audio parts."""
 
 
 def sees_pictures(source: str) -> bool:
-    """Whether a located model can be trained on rows that show pictures. Raises: ModelError when it has no config."""
+    """Return True if a located model can be trained on rows with images. Raises: ModelError when it
+    has no config."""
     return _config_of(source).model_type in FAMILIES
 
 
 def has_other_senses(config: Any) -> bool:
-    """Whether a config is that of a model that takes pictures or sounds besides text."""
+    """Return True if a config is that of a multimodal model."""
     from transformers.models.auto import modeling_auto
 
     types = (
@@ -41,25 +42,34 @@ def has_other_senses(config: Any) -> bool:
 
 
 def why_no_pictures(source: str) -> str:
-    """What is wrong with a row that shows pictures, where a located model is trained on text, and what is right."""
-    plain = "the row has images, which this language model cannot see; use a vision-language model and domain: vision"
+    """Return the error message for a row with images if a located model is trained on text, with
+    what would be right."""
+    plain = (
+        "the row has images, which this language model cannot see; use a vision-language model "
+        "and domain: vision"
+    )
     try:
         config = _config_of(source)
     except ModelError:
         # A folder of several models, as a unified one's, has no config of its own.
         return plain
     if config.model_type in FAMILIES:
-        return f"the row has images, and this run trains {config.model_type} on text alone; set domain: vision"
+        return (
+            f"the row has images, and this run trains {config.model_type} on text alone; set "
+            "domain: vision"
+        )
     if has_other_senses(config):
         return (
-            f"the row has images, and models of type {config.model_type!r} are trained on text alone; leave the row "
-            f"out, or use one of the types that are trained on images: {', '.join(sorted(FAMILIES))}"
+            f"the row has images, and models of type {config.model_type!r} are trained on text "
+            "alone; leave the row out, or use one of the types that are trained on images: "
+            f"{', '.join(sorted(FAMILIES))}"
         )
     return plain
 
 
 def picture_facts(source: str) -> tuple[str, int]:
-    """The `model_type` of a located vision-language model, and its image token. Raises: ModelError."""
+    """Return the `model_type` of a located vision-language model, and its image token. Raises:
+    ModelError."""
     config = _config_of(source)
     family_of(config.model_type)
     return config.model_type, config.image_token_id
@@ -73,11 +83,11 @@ def load_policy(
     *,
     text_alone: bool = False,
 ) -> CausalLMPolicy:
-    """The policy with float32 master weights.
+    """Load the policy with float32 master weights.
 
-    Args: processor: of a vision-language model. paths: what an earlier load of the same model found out. text_alone:
-    whether no row shows anything.
-    Raises: ModelError when the model cannot be loaded, or is no model that can be trained.
+    Args: processor: processor of a vision-language model. paths: findings of an earlier load of the
+    same model. text_alone: True if no row has media.
+    Raises: ModelError when the model cannot be loaded or trained.
     """
     found = _config_of(source)
     if found.model_type in FAMILIES and not text_alone:
@@ -91,7 +101,8 @@ def load_policy(
 
 
 def check_located(recipe: Recipe, source: str) -> None:
-    """`check_model` of a located model, whose config is fetched where it lies on the hub. Raises: ModelError."""
+    """Run `check_model` on a located model, whose config is fetched if it is on the hub. Raises:
+    ModelError."""
     kind = recipe.domain.traits.model
     if kind is ModelKind.PIPELINE or recipe.model.trust_remote_code:
         return
@@ -106,36 +117,48 @@ def check_located(recipe: Recipe, source: str) -> None:
 def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:
     from transformers import AutoModelForImageTextToText
 
-    model = causal_lm.load_model(AutoModelForImageTextToText, source, config, "vision-language model")
+    model = causal_lm.load_model(
+        AutoModelForImageTextToText, source, config, "vision-language model"
+    )
     known = model.config.model_type, model.config.image_token_id
-    return seeing_policy(model, config, _blank(processor, *known) if processor is not None else None)
+    return seeing_policy(
+        model, config, _blank(processor, *known) if processor is not None else None
+    )
 
 
 def seeing_policy(model: Any, config: ModelConfig, blank: PromptMedia | None = None) -> VLMPolicy:
-    """The policy over a loaded vision-language model."""
+    """Return the policy of a loaded vision-language model."""
     return VLMPolicy(model, FROZEN_BY_DEFAULT if config.frozen is None else config.frozen, blank)
 
 
 def _load_text_part(source: str, config: ModelConfig, found: Any) -> TextPartPolicy:
     if ModelPart.LANGUAGE_MODEL in (config.frozen or ()):
         raise ModelError(
-            f"model.frozen names {ModelPart.LANGUAGE_MODEL}, but rows of text train nothing else; leave it out"
+            f"model.frozen names {ModelPart.LANGUAGE_MODEL}, but rows of text train nothing "
+            "else; leave it out"
         )
     if getattr(found, "is_encoder_decoder", False):
         raise ModelError(
-            f"model.path {config.path}: models of type {found.model_type!r} read with an encoder and write with a "
-            "decoder, which is not supported; use a decoder-only model"
+            f"model.path {config.path}: models of type {found.model_type!r} read with an encoder "
+            "and write with a decoder, which is not supported; use a decoder-only model"
         )
-    return TextPartPolicy(causal_lm.load_model(_class_of(found), source, config, "model that reads and writes text"))
+    return TextPartPolicy(
+        causal_lm.load_model(_class_of(found), source, config, "model that reads and writes text")
+    )
 
 
 def _class_of(config: Any) -> Any:
-    """The class that a checkpoint was saved from, so that it is saved again as what it came; else what loads its type.
+    """Return the class that a checkpoint was saved from, so that it is saved in the same form; else
+    the one that loads its type.
 
     transformers' own choice for a type may be its language model alone.
     """
     import transformers
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        AutoModelForMultimodalLM,
+    )
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
         MODEL_FOR_MULTIMODAL_LM_MAPPING,
@@ -163,7 +186,7 @@ def _config_of(source: str) -> Any:
 
 
 def _blank(processor: Any, model_type: str, image_token_id: int) -> Any:
-    """The media of a small grey picture."""
+    """Return the media of a small grey image."""
     from PIL import Image
 
     picture = Image.new("RGB", (64, 64), (200, 200, 200))

@@ -1,9 +1,10 @@
-"""What a language model makes of its last hidden states: logits, as its own forward computes them.
+"""Logits of a language model from its last hidden states, as its own forward computes them.
 
-Families differ in what they do around `lm_head`: Granite divides the logits, Cohere multiplies them, Gemma 2 caps them
-(tanh), some normalise the states first. None of that is written again here. The model's own forward runs with its
-backbone replaced by one that answers with the given states. Where that turns out to be the projection times a constant,
-as for most families, the projection alone is computed.
+Families differ in what they do around `lm_head`: Granite divides the logits, Cohere multiplies
+them, Gemma 2 caps them (tanh), some normalise the states first. None of that is implemented again
+here. The model's own forward runs with its backbone replaced by one that returns the given states.
+If that turns out to be the projection times a constant, as for most families, the projection alone
+is computed.
 
 Axes: N positions, H hidden, V vocabulary.
 """
@@ -21,16 +22,18 @@ from rl_core.errors import ModelError
 from rl_core.models.backbone import backbone_name, backbone_of
 
 ALIKE = 1e-5
-"""Difference, as a share of the largest logit, up to which two ways of computing logits in float32 are the same."""
+"""Relative tolerance of two ways of computing logits in float32, as a share of the largest
+logit."""
 NUM_PROBES = 8
 SIZES = (1.0, 30.0)
-"""Sizes of the states that are tried: a cap shows only on large logits."""
+"""Scales of the probe states: a cap only shows on large logits."""
 
 
 def own_logits(model: Any, hidden_NH: Tensor) -> Tensor:
-    """Logits [N, V] of a transformers model with a language modelling head, by its own forward.
+    """Return logits [N, V] of a transformers model with a language modelling head, by its own
+    forward.
 
-    Raises: ModelError when its forward wants more of the backbone than hidden states.
+    Raises: ModelError when its forward needs more of the backbone than hidden states.
     """
     placeholder = torch.zeros(1, len(hidden_NH), dtype=torch.long, device=hidden_NH.device)
     with _answering(model, hidden_NH[None]):
@@ -38,17 +41,21 @@ def own_logits(model: Any, hidden_NH: Tensor) -> Tensor:
             return model(input_ids=placeholder, use_cache=False).logits[0]
         except (AttributeError, TypeError, KeyError) as error:
             raise ModelError(
-                f"{type(model).__name__}: its logits cannot be computed from hidden states alone ({error})"
+                f"{type(model).__name__}: its logits cannot be computed from hidden states alone "
+                f"({error})"
             ) from error
 
 
 def projection_scale(model: Any) -> float | None:
-    """The constant by which the model multiplies what its projection gives; None where its logits are something else.
+    """Return the constant factor of the model's projection; None if its logits are computed
+    otherwise.
 
     The projection is the module `get_output_embeddings()`.
     """
     projection = model.get_output_embeddings()
-    if not isinstance(projection, nn.Module) or not isinstance(getattr(projection, "weight", None), Tensor):
+    if not isinstance(projection, nn.Module) or not isinstance(
+        getattr(projection, "weight", None), Tensor
+    ):
         return None
     weight: Any = projection.weight
     generator = torch.Generator().manual_seed(0)
@@ -57,15 +64,21 @@ def projection_scale(model: Any) -> float | None:
     with torch.no_grad():
         for size in SIZES:
             try:
-                theirs_NV, ours_NV = own_logits(model, size * states_NH), projection(size * states_NH)
-            except Exception:  # a foreign forward may raise anything, which says that it is not this one
+                theirs_NV, ours_NV = (
+                    own_logits(model, size * states_NH),
+                    projection(size * states_NH),
+                )
+            except (
+                Exception
+            ):  # a foreign forward may raise anything, which says that it is not this one
                 return None
             if theirs_NV.shape != ours_NV.shape:
                 return None
             theirs, ours = theirs_NV.double(), ours_NV.double()
             if scale is None:
                 scale = float((theirs * ours).sum() / (ours * ours).sum().clamp_min(1e-300))
-                # A constant in a config is rarely more precise than this, a quotient of sums is not exact.
+                # A constant in a config is rarely more precise than this, a quotient of sums is not
+                # exact.
                 scale = 1.0 if abs(scale - 1) < ALIKE else scale
             difference = (theirs - scale * ours).abs().max()
             if not bool(difference <= ALIKE * theirs.abs().max()):
@@ -74,7 +87,8 @@ def projection_scale(model: Any) -> float | None:
 
 
 class _Backbone(nn.Module):
-    """Stands in for a backbone and answers with given states; asks the real one for everything else."""
+    """Substitute of a backbone that returns given states and delegates everything else to the real
+    one."""
 
     def __init__(self, real: nn.Module, hidden_BNH: Tensor) -> None:
         super().__init__()
@@ -89,12 +103,14 @@ class _Backbone(nn.Module):
             return super().__getattr__(name)
         found = getattr(self._real[0], name)
         # Some heads call a part of the backbone (OPT's decoder), which is the one with the blocks.
-        has_blocks = isinstance(found, nn.Module) and any(isinstance(part, nn.ModuleList) for part in found.modules())
+        has_blocks = isinstance(found, nn.Module) and any(
+            isinstance(part, nn.ModuleList) for part in found.modules()
+        )
         return self if has_blocks and not isinstance(found, nn.ModuleList) else found
 
 
 class _Answer:
-    """A backbone's output: hidden states, and nothing else."""
+    """A backbone's output with hidden states only."""
 
     def __init__(self, hidden_BNH: Tensor) -> None:
         self.last_hidden_state = hidden_BNH
@@ -110,7 +126,7 @@ class _Answer:
 
 @contextmanager
 def _answering(model: Any, hidden_BNH: Tensor) -> Iterator[None]:
-    """For the block, the model's backbone answers with these states."""
+    """Make the model's backbone return these states during the block."""
     backbone, name = backbone_of(model), backbone_name(model)
     model._modules[name] = _Backbone(backbone, hidden_BNH)
     try:

@@ -1,4 +1,4 @@
-"""From a recipe's model path to a folder or hub id that transformers can load."""
+"""Resolution of a recipe's model path to a folder or hub id that transformers can load."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from rl_core.errors import ModelError
 from rl_core.models.checks.shape import read_config
 
 PIPELINE_INDEX = "model_index.json"
-"""What makes a folder a diffusers pipeline; its parts lie in folders of their own."""
+"""File that identifies a folder as a diffusers pipeline, whose parts have separate folders."""
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json"),
     *("vocab.json", "merges.txt", "spiece.model"),
@@ -18,16 +18,17 @@ TOKENIZER_FILES = (
 
 
 def locate(path: str, models_dir: Path) -> str:
-    """A local folder (embedded models are made on first use) or a hub id. Raises: ModelError."""
+    """Return a local folder (embedded models are made on first use) or a hub id. Raises:
+    ModelError."""
     if path.startswith(embedded.PREFIX):
         return str(embedded.materialise(path.removeprefix(embedded.PREFIX), models_dir))
     return check_path(path, models_dir)
 
 
 def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
-    """The same without making anything. Raises: ModelError when a local folder is not a model.
+    """Check a path without making anything. Raises: ModelError when a local folder is not a model.
 
-    Args: key: of the recipe, for the message.
+    Args: key: key of the recipe, for the message.
     """
     if path.startswith(embedded.PREFIX):
         return str(embedded.embedded_folder(path.removeprefix(embedded.PREFIX), models_dir))
@@ -35,8 +36,8 @@ def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
     if folder.is_dir():
         if not is_model(folder):
             raise ModelError(
-                f"{key} {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a folder written by "
-                "save_pretrained"
+                f"{key} {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a "
+                "folder written by save_pretrained"
             )
         return str(folder)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -45,12 +46,13 @@ def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder can be a recipe's `model.path`; one of adapters alone cannot."""
+    """Return True if a folder can be a recipe's `model.path`; one of adapters alone cannot."""
     return any((folder / name).is_file() for name in ("config.json", PIPELINE_INDEX))
 
 
 def tokenizer_identity(path: str, models_dir: Path) -> str:
-    """What stands for a model's tokenizer in a run hash: its path, and for a local folder its files' content."""
+    """Return the identity of a model's tokenizer in a run hash: its path, and for a local folder
+    its files' content."""
     folder = Path(check_path(path, models_dir))
     if path.startswith(embedded.PREFIX):
         return embedded.PREFIX + folder.name
@@ -65,22 +67,33 @@ def tokenizer_identity(path: str, models_dir: Path) -> str:
 
 
 def model_identity(source: str, memo_dir: Path) -> str:
-    """What stands for a located model's weights in a run hash: its hub id, or the content of its folder's files."""
+    """Return the identity of a located model's weights in a run hash: its hub id, or the content of
+    its folder's files."""
     folder = Path(source)
     if not folder.is_dir():
         return source
-    parts = [folder, *(path.parent for path in folder.glob("*/config.json") if (folder / PIPELINE_INDEX).is_file())]
+    parts = [
+        folder,
+        *(
+            path.parent
+            for path in folder.glob("*/config.json")
+            if (folder / PIPELINE_INDEX).is_file()
+        ),
+    ]
     files = sorted(
-        path for part in parts for pattern in ("config.json", "*.safetensors", "*.bin") for path in part.glob(pattern)
+        path
+        for part in parts
+        for pattern in ("config.json", "*.safetensors", "*.bin")
+        for path in part.glob(pattern)
     )
     digests = "".join(fingerprint(path, memo_dir).sha256 for path in files if path.is_file())
     return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def model_shape(path: str, models_dir: Path) -> dict[str, Any] | None:
-    """The `config.json` of a local model, or None when it is not on this machine (yet).
+    """Return the `config.json` of a local model, or None if it is not on this machine (yet).
 
-    Of a model that also sees or hears, that of its language model.
+    For a multimodal model, return that of its language model.
     """
     folder = Path(check_path(path, models_dir))
     shape = read_config(folder)
@@ -90,11 +103,14 @@ def model_shape(path: str, models_dir: Path) -> dict[str, Any] | None:
 
 
 def _text_shape(folder: Path) -> dict[str, Any]:
-    """With the defaults of its class, which files leave out (Gemma 3 its heads and its vocabulary)."""
+    """Return the config with the defaults of its class, which files leave out (Gemma 3 its heads
+    and its vocabulary)."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder)
     text = config.get_text_config()
     # Whether the head is tied may stand with the whole or with the part.
-    tied = bool(getattr(config, "tie_word_embeddings", False) or getattr(text, "tie_word_embeddings", False))
+    tied = bool(
+        getattr(config, "tie_word_embeddings", False) or getattr(text, "tie_word_embeddings", False)
+    )
     return text.to_dict() | {"tie_word_embeddings": tied}

@@ -1,6 +1,7 @@
-"""The pictures of prompts as tensors, the way a processor made them.
+"""Images of prompts as tensors, in the form of a processor's output.
 
-They are no tokens: a prompt's siblings share one `PromptMedia`, which is encoded once however many rows ask about it.
+They are separate from tokens: a prompt's siblings share one `PromptMedia`, which is encoded once
+for all rows.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from rl_core.errors import ModelError
 
 @dataclass(frozen=True)
 class PromptMedia:
-    """What a processor gives besides tokens for the pictures of one prompt, in the order of their places in it."""
+    """Output of a processor besides tokens, for the images of one prompt in their order."""
 
     tensors: dict[str, Tensor] = field(repr=False)
-    """Such as `pixel_values`, `image_grid_thw`, `image_sizes`; the first axis counts pictures, or their patches."""
+    """Tensors such as `pixel_values`, `image_grid_thw`, `image_sizes`; the first axis counts
+    images, or their patches."""
     num_tokens: int
-    """Image tokens that stand for them in the prompt."""
+    """Number of image tokens in the prompt."""
 
     @cached_property
     def key(self) -> str:
-        """Digest of the content; equal pictures are encoded once."""
+        """Digest of the content; equal images are encoded once."""
         digest = hashlib.blake2b(digest_size=16)
         for name, tensor in sorted(self.tensors.items()):
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -37,15 +39,15 @@ class PromptMedia:
 
 @dataclass(frozen=True)
 class Distinct:
-    """The different pictures among some rows."""
+    """The distinct images among some rows."""
 
     media: list[PromptMedia]
     place_B: list[int | None]
-    """For each row its media's position in `media`; None for a row without pictures."""
+    """Index in `media` of each row's media; None for a row without images."""
 
 
 def distinct(media_B: Iterable[PromptMedia | None]) -> Distinct:
-    """Equal media once, in the order of their first row."""
+    """Return equal media once, in the order of their first row."""
     places: dict[str, int] = {}
     found = Distinct([], [])
     for media in media_B:
@@ -60,9 +62,9 @@ def distinct(media_B: Iterable[PromptMedia | None]) -> Distinct:
 
 
 def joined(media: Sequence[PromptMedia], device: torch.device) -> dict[str, Tensor]:
-    """All media as the keyword arguments of one call of an image encoder.
+    """Return all media as the keyword arguments of one call of an image encoder.
 
-    Raises: ModelError when their pictures cannot be stacked.
+    Raises: ModelError when their images cannot be stacked.
     """
     return {
         name: _stack(name, [one.tensors[name].to(device) for one in media if name in one.tensors])
@@ -75,7 +77,14 @@ def _stack(name: str, tensors: list[Tensor]) -> Tensor:
     if len(set(shapes)) == 1:
         return torch.cat(tensors)
     if len({(shape[1:]) for shape in shapes}) > 1 or tensors[0].dim() < 3:
-        raise ModelError(f"{name} of different shapes {sorted(set(shapes))} cannot be encoded together")
+        raise ModelError(
+            f"{name} of different shapes {sorted(set(shapes))} cannot be encoded together"
+        )
     # Pictures cut into different numbers of tiles: the encoder counts the real ones itself.
     most = max(shape[0] for shape in shapes)
-    return torch.cat([torch.nn.functional.pad(t, (0, 0) * (t.dim() - 2) + (0, most - t.shape[1])) for t in tensors])
+    return torch.cat(
+        [
+            torch.nn.functional.pad(t, (0, 0) * (t.dim() - 2) + (0, most - t.shape[1]))
+            for t in tensors
+        ]
+    )

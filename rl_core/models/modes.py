@@ -1,8 +1,8 @@
-"""In which mode a policy computes: as it samples, always, but for what a recipe asks to be dropped out.
+"""Mode in which a policy computes: as in sampling, except for the dropout that a recipe asks for.
 
-A model's own dropout and router noise would make what trains another policy than what rolled out and than the
-reference: differences that no ratio means. They stay off unless `model.dropout` turns them on, and then for the passes
-that learn alone.
+A model's own dropout and router noise would make the trained policy differ from the one that
+sampled and from the reference, in ways that no ratio corrects. They stay off unless `model.dropout`
+turns them on, and then only in training passes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from torch import nn
 
 
 def learning_mode(policy: nn.Module, *, own_dropout: bool) -> None:
-    """The mode of passes that learn. Args: own_dropout: let the model drop out what its config says."""
+    """Set the mode of training passes. Args: own_dropout: apply the dropout of the model's
+    config."""
     policy.train(own_dropout)
     if own_dropout:
         return
     for module in policy.modules():
         dropouts: Any = getattr(module, "lora_dropout", None)
-        if isinstance(dropouts, nn.ModuleDict) and any(isinstance(one, nn.Dropout) for one in dropouts.values()):
+        if isinstance(dropouts, nn.ModuleDict) and any(
+            isinstance(one, nn.Dropout) for one in dropouts.values()
+        ):
             # The adapter's layer alone, not the one that it adapts.
             module.training = True
             dropouts.train()
@@ -29,7 +32,7 @@ def learning_mode(policy: nn.Module, *, own_dropout: bool) -> None:
 
 @contextmanager
 def evaluation_mode(policy: nn.Module) -> Iterator[None]:
-    """For the block nothing is dropped out, as in sampling."""
+    """Turn dropout off during the block, as in sampling."""
     modes = [(module, module.training) for module in policy.modules()]
     policy.eval()
     try:

@@ -1,7 +1,8 @@
-"""Rows end to end in one sequence without padding; each attends to itself only.
+"""Packed rows: rows end to end in one sequence without padding; each attends to itself only.
 
-transformers tells packed rows apart by their position ids, but its sdpa path then fills a mask over all pairs of
-tokens. The attention here runs row by row instead: cost and memory are those of the rows alone, and no mask is made.
+transformers tells packed rows apart by their position ids, but its sdpa path then fills a mask over
+all pairs of tokens. The attention here runs row by row instead: cost and memory are those of the
+rows alone, and no mask is made.
 
 Axes: N packed tokens, R rows.
 """
@@ -16,31 +17,36 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from rl_core.errors import ModelError
-from rl_core.kernels import bfloat16_attention
-from rl_core.kernels.float32_matmul import multiplies_in_bfloat16
-from rl_core.kernels.ragged_rows import Rectangle, Rectangles
+from rl_core.kernels import (
+    Rectangle,
+    Rectangles,
+    attend_in_bfloat16,
+    attends_in_bfloat16,
+    multiplies_in_bfloat16,
+)
 from rl_core.models.layer_types import other_layers
 
 ROW_BY_ROW = "sdpa_row_by_row"
-"""Name under which transformers knows the attention of this file; without packed rows it is `sdpa`."""
+"""Name of this file's attention in transformers; without packed rows it is `sdpa`."""
 
 
 def why_not(model: Any) -> str | None:
-    """Why a row would see into its neighbour; None where it would not."""
+    """Return the reason why a row would see into an adjacent one; None if it would not."""
     if other := other_layers(model):
         return f"its layers of type {other} carry something from row to row"
     return None
 
 
 def enable_packing(model: Any) -> None:
-    """Let a transformers model take packed rows. Raises: ModelError when a row would see into its neighbour."""
+    """Enable packed rows in a transformers model. Raises: ModelError when a row would see into an
+    adjacent one."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
     if why := why_not(model):
         raise ModelError(
-            f"placement.max_tokens_per_micro_batch: rows of {type(model).__name__} cannot be packed ({why}); unset it "
-            "and use placement.micro_batch_size"
+            f"placement.max_tokens_per_micro_batch: rows of {type(model).__name__} cannot be "
+            f"packed ({why}); unset it and use placement.micro_batch_size"
         )
     if model.config._attn_implementation == "sdpa":
         AttentionInterface.register(ROW_BY_ROW, _attend_row_by_row)
@@ -48,10 +54,12 @@ def enable_packing(model: Any) -> None:
         model.set_attn_implementation(ROW_BY_ROW)
 
 
-def packed_inputs(model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor) -> dict[str, Any]:
-    """Keyword arguments for a model's forward over the used tokens, in row-major order.
+def packed_inputs(
+    model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor
+) -> dict[str, Any]:
+    """Return keyword arguments for a model's forward over the used tokens, in row-major order.
 
-    Args: used_BL: where a token is; a row without any is left out.
+    Args: used_BL: mask of tokens; a row without any is left out.
     """
     lengths_R = used_BL.sum(-1)
     lengths_R = lengths_R[lengths_R > 0]
@@ -68,8 +76,11 @@ def packed_inputs(model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_id
     }
     # Sequence parallelism puts its own name before that of the attention it exchanges heads for.
     if model.config._attn_implementation.endswith(ROW_BY_ROW):
-        # A mask of four dimensions is passed through as it is, so none is made; the attention below ignores it.
-        inputs["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids_BL.device)
+        # A mask of four dimensions is passed through as it is, so none is made; the attention below
+        # ignores it.
+        inputs["attention_mask"] = torch.ones(
+            1, 1, 1, 1, dtype=torch.bool, device=input_ids_BL.device
+        )
     return inputs
 
 
@@ -90,21 +101,27 @@ def _attend_row_by_row(
 
     def attend(shape: Rectangle, *states: Tensor) -> Tensor:
         q, k, v = (part.float() if _is_faster_wide(part) else part for part in states)
-        if bfloat16_attention.suits(q, k, **settings):
+        if attends_in_bfloat16(q, k, **settings):
             mask = shape.mask(sliding_window, torch.float32, q.device)
-            return bfloat16_attention.attend(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
+            return attend_in_bfloat16(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
         mask = shape.mask(sliding_window, q.dtype, q.device)
         if mask is not None and q.is_cpu and not kwargs.keys() & {"position_bias", "is_causal"}:
             # transformers would repeat the keys for every head that shares them.
             dropout, scale = kwargs.get("dropout", 0.0), kwargs.get("scaling")
-            answers = scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale, enable_gqa=True)
+            answers = scaled_dot_product_attention(
+                q, k, v, mask, dropout, scale=scale, enable_gqa=True
+            )
             return answers.transpose(1, 2).to(query.dtype)
         return sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0].to(query.dtype)
 
     if rectangles is not None:
         queries, keys, values = (
             places.spread(states)
-            for places, states in ((rectangles.queries, query), (rectangles.keys, key), (rectangles.keys, value))
+            for places, states in (
+                (rectangles.queries, query),
+                (rectangles.keys, key),
+                (rectangles.keys, value),
+            )
         )
         parts = zip(rectangles.shapes, queries, keys, values, strict=True)
         return rectangles.queries.collect([attend(*part) for part in parts]), None
@@ -113,12 +130,15 @@ def _attend_row_by_row(
     lengths_R = [stop - start for start, stop in pairwise(cu_seq_lens_q.tolist())]
     # Not slices: the gradient of each would be a whole sequence of zeros around it.
     rows = zip(*(states.split(lengths_R, dim=2) for states in (query, key, value)), strict=True)
-    squares = [attend(Rectangle(length, length, (0,)), *row) for length, row in zip(lengths_R, rows, strict=True)]
+    squares = [
+        attend(Rectangle(length, length, (0,)), *row)
+        for length, row in zip(lengths_R, rows, strict=True)
+    ]
     return torch.cat(squares, dim=1), None
 
 
 def _is_faster_wide(query: Tensor) -> bool:
-    """Whether attention should run in float32: forward and backward take half the time of bfloat16 on CPUs that do not
-    multiply in it."""
+    """Return True if attention should run in float32: forward and backward take half the time of
+    bfloat16 on CPUs without bfloat16 instructions."""
     is_narrow = query.device.type == "cpu" and query.dtype == torch.bfloat16
     return is_narrow and not multiplies_in_bfloat16(query.device, query.dtype)

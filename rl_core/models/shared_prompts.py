@@ -1,8 +1,10 @@
-"""The prompt that siblings have in common, computed once in a pass instead of once per sibling.
+"""Prefix sharing: the common prompt of siblings, computed once per pass instead of once per
+sibling.
 
-A pass lays its tokens in one sequence: the prompts, each once, then the responses. What works token by token
-(projections, norms, MLPs) meets every token once. In attention a prompt's tokens ask once, among themselves; the tokens
-of a response ask beside the keys of their prompt and their own.
+A pass puts its tokens in one sequence: the prompts, each once, then the responses. Token-wise
+operations (projections, norms, MLPs) process every token once. In attention a prompt's tokens
+attend once, among themselves; the tokens of a response attend to the keys of their prompt and their
+own.
 
 Axes: B rows, L positions of a row, N tokens of the sequence.
 """
@@ -15,34 +17,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_core.kernels import ragged_rows
-from rl_core.kernels.ragged_rows import Rectangles, Row
+from rl_core.kernels import Rectangles, Row, lay_out_rows
 from rl_core.models.layer_types import other_layers
 
 
 @dataclass(frozen=True)
 class SharedPass:
-    """A pass over rows whose neighbours share prompts."""
+    """A pass over rows whose adjacent rows share prompts."""
 
     source_N: Tensor
-    """The position in the flattened [B * L] rows from which each token comes."""
+    """Position in the flattened [B * L] rows of each token."""
     token_BL: Tensor
-    """The token that stands for each used position."""
+    """Token of each used position."""
     rectangles: Rectangles
 
     def inputs(self, input_ids_BL: Tensor, position_ids_BL: Tensor) -> dict[str, Any]:
-        """Keyword arguments for the forward of a model that took `packing.enable_packing`."""
+        """Return keyword arguments for the forward of a model after `packing.enable_packing`."""
         return {
             "input_ids": input_ids_BL.flatten()[self.source_N][None],
             "position_ids": position_ids_BL.flatten()[self.source_N][None],
-            # A mask of four dimensions is passed through as it is, so none is made; the attention ignores it.
+            # A mask of four dimensions is passed through as it is, so none is made; the attention
+            # ignores it.
             "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids_BL.device),
             "rectangles": self.rectangles,
         }
 
 
 def why_not(model: Any) -> str | None:
-    """Why siblings would not get the same from a transformers model that computes their prompt once; None if so."""
+    """Return the reason why sharing prompts would change the results of a transformers model; None
+    if it would not."""
     if not model.config._attn_implementation.startswith("sdpa"):
         return f"its attention is {model.config._attn_implementation}, not sdpa"
     # What is dropped would be the same for all siblings.
@@ -55,18 +58,24 @@ def why_not(model: Any) -> str | None:
     return None
 
 
-def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_prompt: int) -> SharedPass:
+def lay_out(
+    input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_prompt: int
+) -> SharedPass:
     """Plan a pass. Adjacent rows with the same prompt, in the first `num_prompt` columns, share it.
 
-    Args: used_BL: where a token is.
+    Args: used_BL: mask of tokens.
     """
     num_rows, length = used_BL.shape
     device = used_BL.device
-    leader_B = leaders(*(tensor[:, :num_prompt] for tensor in (input_ids_BL, used_BL.long(), position_ids_BL)))
+    leader_B = leaders(
+        *(tensor[:, :num_prompt] for tensor in (input_ids_BL, used_BL.long(), position_ids_BL))
+    )
     asks_BL = used_BL.clone()
     asks_BL[:, num_prompt:] = False
     leads_B = leader_B == torch.arange(num_rows, device=device)
-    prompts, responses = (mask.flatten().nonzero()[:, 0] for mask in (asks_BL & leads_B[:, None], used_BL & ~asks_BL))
+    prompts, responses = (
+        mask.flatten().nonzero()[:, 0] for mask in (asks_BL & leads_B[:, None], used_BL & ~asks_BL)
+    )
     source_N = torch.cat([prompts, responses])
     token_BL = torch.zeros(num_rows * length, dtype=torch.long, device=device)
     token_BL[source_N] = torch.arange(len(source_N), device=device)
@@ -78,12 +87,12 @@ def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_
     rows = []
     for tokens, start, leads in zip(tokens_B, prompt_lengths_B, leads_B.tolist(), strict=True):
         rows += [Row(tokens, start), *([Row(tokens[:start], 0)] if leads else [])]
-    placed = ragged_rows.lay_out([row for row in rows if row.num_queries], len(source_N))
+    placed = lay_out_rows([row for row in rows if row.num_queries], len(source_N))
     return SharedPass(source_N, token_BL, placed)
 
 
 def leaders(*columns: Tensor) -> Tensor:
-    """The first row of each row's group of adjacent rows that agree in all columns."""
+    """Return the first row of each row's group of adjacent rows that agree in all columns."""
     rows_BC = torch.cat(columns, 1)
     row_B = torch.arange(len(rows_BC), device=rows_BC.device)
     same = (rows_BC[1:] == rows_BC[:-1]).all(1)

@@ -1,8 +1,9 @@
-"""Model family: models that also see or hear (Gemma 3, Qwen2-VL, Mistral 3, Llama 4, …), trained on text alone.
+"""Model family: multimodal models (Gemma 3, Qwen2-VL, Mistral 3, Llama 4, …), trained on text
+alone.
 
-The language model inside is trained, with the head above it. Everything else stays as it came: it learns nothing, gets
-no adapters, and is written back as it was. Nothing here names a family: the language model is the innermost
-transformers model that looks words up.
+The language model inside is trained, with the head above it. Everything else stays unchanged: it is
+not trained, gets no adapters, and is exported as it was. The code is independent of families: the
+language model is the innermost transformers model with word embeddings.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rl_core.models.causal_lm import CausalLMPolicy
 
 
 class TextPartPolicy(CausalLMPolicy):
-    """The language model of a model that also sees or hears, as a policy."""
+    """The language model of a multimodal model, as a policy."""
 
     def __init__(self, model: Any) -> None:
         self._head_path = _path_of_head_model(model)
@@ -32,7 +33,8 @@ class TextPartPolicy(CausalLMPolicy):
 
     @property
     def head_model(self) -> Any:
-        """The innermost model that has a head above a backbone: in some families a model of its own (Llama 4)."""
+        """The innermost model with a head above a backbone: in some families a separate model
+        (Llama 4)."""
         return self.language_model.get_submodule(self._head_path)
 
     @property
@@ -42,17 +44,19 @@ class TextPartPolicy(CausalLMPolicy):
 
     @property
     def backbone(self) -> Any:
-        """What gives hidden states: the language model, or all of the model where that says something else."""
+        """The module that computes hidden states: the language model, or all of the model if that
+        gives other results."""
         return self.language_part if self._part_alone else backbone_of(self.head_model)
 
     def compute_part_alone(self, alone: bool) -> bool:
-        """Whether the language model computes text by itself. Returns: whether there is more around it."""
+        """Compute text with the language model alone. Returns: True if there is more around it."""
         self._part_alone = alone
         return self.language_part is not backbone_of(self.head_model)
 
     @property
     def block_classes(self) -> tuple[str, ...]:
-        """Names of the classes that FSDP wraps one by one; towers that see are cut up as well, and never gathered."""
+        """Names of the classes that FSDP wraps one by one; vision towers are sharded as well, and
+        never gathered."""
         own = {type(block).__name__ for block in _repeated(self.language_part)}
         return tuple(sorted(own | set(self.language_model._no_split_modules or ())))
 
@@ -65,15 +69,20 @@ def _path_of_head_model(model: Any) -> str:
     from transformers import PreTrainedModel
 
     for name, module in model.named_modules():
-        if isinstance(module, PreTrainedModel) and backbone_name(module) and module.get_output_embeddings() is not None:
+        if (
+            isinstance(module, PreTrainedModel)
+            and backbone_name(module)
+            and module.get_output_embeddings() is not None
+        ):
             return name
     raise ModelError(
-        f"{type(model).__name__} cannot be trained on text: it has no language model with a head above a backbone"
+        f"{type(model).__name__} cannot be trained on text: it has no language model with a head "
+        "above a backbone"
     )
 
 
 def _path_of_language_part(model: Any) -> str:
-    """Raises: ModelError when there is none."""
+    """Return the path of the language model. Raises: ModelError when there is none."""
     from transformers import PreTrainedModel
 
     words = words_of(model)
@@ -84,14 +93,18 @@ def _path_of_language_part(model: Any) -> str:
     ]
     if not inside or model.get_output_embeddings() is None:
         raise ModelError(
-            f"{type(model).__name__} cannot be trained on text: it has no language model between embeddings of words "
-            "and a head"
+            f"{type(model).__name__} cannot be trained on text: it has no language model between "
+            "embeddings of words and a head"
         )
     return max(inside, key=lambda name: name.count("."))
 
 
 def _repeated(module: Any) -> list[nn.Module]:
-    """The blocks of the longest list of equal modules directly in a model."""
-    lists = [list(child) for child in module.children() if isinstance(child, nn.ModuleList) and len(child)]
+    """Return the blocks of the longest list of equal modules directly in a model."""
+    lists = [
+        list(child)
+        for child in module.children()
+        if isinstance(child, nn.ModuleList) and len(child)
+    ]
     equal = [one for one in lists if all(next(block.children(), None) is not None for block in one)]
     return max(equal, key=len, default=[])

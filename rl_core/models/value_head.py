@@ -1,4 +1,5 @@
-"""A language model as a critic: the same backbone, with one number per position in place of the vocabulary."""
+"""A language model as a critic: the same backbone, with a value head in place of the vocabulary
+projection."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from rl_core.models.checks.paths import Paths
 
 
 class TokenPolicy(Protocol):
-    """What of a policy the head is put into."""
+    """The part of a policy that the head is put into."""
 
     paths: Paths | None
 
@@ -23,7 +24,8 @@ Policy = TypeVar("Policy", bound=TokenPolicy)
 
 
 class ValueHead(nn.Linear):
-    """From a hidden state to the return expected from there on; 0 everywhere until it is trained."""
+    """Linear layer from a hidden state to the expected return from there on; 0 everywhere until it
+    is trained."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size, 1)
@@ -31,18 +33,20 @@ class ValueHead(nn.Linear):
         nn.init.zeros_(self.bias)
 
     def values(self, hidden_NH: Tensor) -> Tensor:
-        """[N] in float32."""
+        """Return values [N] in float32."""
         return self(hidden_NH.to(self.weight.dtype)).float()[:, 0]
 
 
 def add_value_head(policy: Policy) -> Policy:
     """Put a value head in place of the vocabulary projection, in place.
 
-    What `forward` then gives for each action is the value before it, [B, T], zero where the mask is.
+    The policy's `forward` then gives the value before each action, [B, T], zero where the mask is
+    0.
     """
     model = policy.language_model
     hidden_size = model.get_output_embeddings().weight.shape[1]
-    # A tied projection would otherwise be looked for among the embeddings when the model is saved or adapted.
+    # A tied projection would otherwise be looked for among the embeddings when the model is saved
+    # or adapted.
     model.config.tie_word_embeddings = False
     model.set_output_embeddings(ValueHead(hidden_size))
     if policy.paths is not None:
@@ -51,7 +55,8 @@ def add_value_head(policy: Policy) -> Policy:
 
 
 def train_value_head(policy: nn.Module) -> None:
-    """Let the value head learn, where there is one; adapters have frozen it with the rest of their base."""
+    """Make the value head trainable, if there is one; adapters froze it with the rest of their
+    base."""
     for module in policy.modules():
         if isinstance(module, ValueHead):
             module.requires_grad_(True)

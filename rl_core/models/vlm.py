@@ -1,7 +1,8 @@
 """Model family: vision-language models of transformers (image-text-to-text).
 
-A picture stands in the prompt as a run of image tokens; an encoder's features take the place of their embeddings. All
-these models share that shape: `model.get_image_features`, a language model, `lm_head`. What differs is in `FAMILIES`.
+An image is a sequence of image tokens in the prompt; an encoder's features replace their
+embeddings. All these models have `model.get_image_features`, a language model and `lm_head`. Their
+differences are in `FAMILIES`.
 
 Shapes: B rows, L positions, N image tokens, H hidden.
 """
@@ -23,28 +24,36 @@ from schemas.policy import ModelPart
 
 @dataclass(frozen=True)
 class Family:
-    """Where the parts of a class of models lie below `model.`, and what they are made of."""
+    """Paths of the parts of a class of models below `model.`, and their properties."""
 
     vision_tower: tuple[str, ...]
     projector: tuple[str, ...]
     language_model: str
     blocks: tuple[str, ...]
-    """Classes of the repeated blocks of vision tower and language model; FSDP wraps each of them."""
+    """Classes of the repeated blocks of vision tower and language model; FSDP wraps each of
+    them."""
     needs_grid_positions: bool = False
-    """Positions have three axes, which follow from the pictures' grids (M-RoPE, arXiv 2409.12191)."""
+    """True if positions have three axes, which follow from the images' grids (M-RoPE, arXiv
+    2409.12191)."""
     stacks_pictures_per_prompt: bool = False
-    """The processor gives a prompt's pictures an axis of their own, [1, pictures, ...]."""
+    """True if the processor gives a prompt's images a separate axis, [1, images, ...]."""
 
 
 def _idefics(prefix: str) -> Family:
     blocks = (f"{prefix}EncoderLayer", "LlamaDecoderLayer")
-    return Family(("vision_model",), ("connector",), "text_model", blocks, stacks_pictures_per_prompt=True)
+    return Family(
+        ("vision_model",), ("connector",), "text_model", blocks, stacks_pictures_per_prompt=True
+    )
 
 
 def _qwen(name: str, language_block: str, projector: tuple[str, ...]) -> Family:
     vision = ("visual.patch_embed", "visual.pos_embed", "visual.blocks")
     return Family(
-        vision, projector, "language_model", (f"{name}VisionBlock", language_block), needs_grid_positions=True
+        vision,
+        projector,
+        "language_model",
+        (f"{name}VisionBlock", language_block),
+        needs_grid_positions=True,
     )
 
 
@@ -52,9 +61,14 @@ FAMILIES = {
     "idefics3": _idefics("Idefics3"),
     "smolvlm": _idefics("SmolVLM"),
     "qwen2_5_vl": _qwen("Qwen2_5_VL", "Qwen2_5_VLDecoderLayer", ("visual.merger",)),
-    "qwen3_vl": _qwen("Qwen3VL", "Qwen3VLTextDecoderLayer", ("visual.merger", "visual.deepstack_merger_list")),
+    "qwen3_vl": _qwen(
+        "Qwen3VL", "Qwen3VLTextDecoderLayer", ("visual.merger", "visual.deepstack_merger_list")
+    ),
     "internvl": Family(
-        ("vision_tower",), ("multi_modal_projector",), "language_model", ("InternVLVisionLayer", "Qwen2DecoderLayer")
+        ("vision_tower",),
+        ("multi_modal_projector",),
+        "language_model",
+        ("InternVLVisionLayer", "Qwen2DecoderLayer"),
     ),
     "llava_onevision": Family(
         ("vision_tower",),
@@ -63,23 +77,30 @@ FAMILIES = {
         ("SiglipEncoderLayer", "Qwen2DecoderLayer"),
     ),
 }
-"""By `model_type` of the config."""
+"""Families by the config's `model_type`."""
 
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"})
-"""What a processor gives that is no media."""
+"""Outputs of a processor that are not media."""
 FROZEN_BY_DEFAULT = (ModelPart.VISION_TOWER,)
 
 
 def family_of(model_type: str) -> Family:
-    """Raises: ModelError when the class of models is not known here."""
+    """Return the family of a `model_type`. Raises: ModelError when it is unknown."""
     if model_type not in FAMILIES:
-        raise ModelError(f"vision-language models of type {model_type!r} are not supported; known: {sorted(FAMILIES)}")
+        raise ModelError(
+            f"vision-language models of type {model_type!r} are not supported; known: "
+            f"{sorted(FAMILIES)}"
+        )
     return FAMILIES[model_type]
 
 
 def media_of(inputs: Mapping[str, Any], family: Family, image_token_id: int) -> PromptMedia | None:
-    """The pictures among what a processor made of one prompt; None where it shows none."""
-    tensors = {name: value for name, value in inputs.items() if name not in TEXT_INPUTS and isinstance(value, Tensor)}
+    """Return the images in a processor's output for one prompt; None if it has none."""
+    tensors = {
+        name: value
+        for name, value in inputs.items()
+        if name not in TEXT_INPUTS and isinstance(value, Tensor)
+    }
     if family.stacks_pictures_per_prompt:
         tensors = {name: value.transpose(0, 1) for name, value in tensors.items()}
     num_tokens = int((inputs["input_ids"] == image_token_id).sum())
@@ -87,12 +108,15 @@ def media_of(inputs: Mapping[str, Any], family: Family, image_token_id: int) -> 
 
 
 class VLMPolicy(CausalLMPolicy):
-    """A vision-language model as a policy: actions are the reply's tokens, pictures are what it is shown.
+    """A vision-language model as a policy: actions are the reply's tokens, images are part of the
+    prompt.
 
-    Args: blank: a picture's media that stands in where a pass shows none, so that every rank runs the encoder.
+    Args: blank: an image's media for passes without any, so that every rank runs the encoder.
     """
 
-    def __init__(self, model: Any, frozen: Sequence[ModelPart] = (), blank: PromptMedia | None = None) -> None:
+    def __init__(
+        self, model: Any, frozen: Sequence[ModelPart] = (), blank: PromptMedia | None = None
+    ) -> None:
         super().__init__(model)
         self.family = family_of(model.config.model_type)
         self.frozen, self.blank = tuple(frozen), blank
@@ -101,13 +125,18 @@ class VLMPolicy(CausalLMPolicy):
                 module.requires_grad_(False)
 
     def part(self, part: ModelPart) -> list[Any]:
-        """The modules (or lone parameters) of a part; those that this model has not are left out."""
+        """Return the modules (or single parameters) of a part; those that this model lacks are left
+        out."""
         paths = {
             ModelPart.VISION_TOWER: self.family.vision_tower,
             ModelPart.PROJECTOR: self.family.projector,
             ModelPart.LANGUAGE_MODEL: (self.family.language_model,),
         }[part]
-        return [found for path in paths if (found := _below(self.language_model.model, path)) is not None]
+        return [
+            found
+            for path in paths
+            if (found := _below(self.language_model.model, path)) is not None
+        ]
 
     @property
     def block_classes(self) -> tuple[str, ...]:
@@ -117,9 +146,16 @@ class VLMPolicy(CausalLMPolicy):
     @property
     def lora_targets(self) -> list[str]:
         """Full names of the linear layers of every part that is not frozen."""
-        parts = [module for part in ModelPart if part not in self.frozen for module in self.part(part)]
+        parts = [
+            module for part in ModelPart if part not in self.frozen for module in self.part(part)
+        ]
         modules = [module for module in parts if isinstance(module, nn.Module)]
-        linear = {id(layer) for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)}
+        linear = {
+            id(layer)
+            for module in modules
+            for layer in module.modules()
+            if isinstance(layer, nn.Linear)
+        }
         return [name for name, module in self.model.named_modules() if id(module) in linear]
 
     def inputs(
@@ -129,10 +165,14 @@ class VLMPolicy(CausalLMPolicy):
         position_ids_BL: Tensor,
         media_B: Sequence[PromptMedia | None] | None,
     ) -> dict[str, Any]:
-        """Keyword arguments of the model's forward, pictures already encoded: each once, whatever rows show it."""
+        """Return keyword arguments of the model's forward, with images already encoded: each once
+        for all rows that show it."""
         model, device = self.language_model.model, input_ids_BL.device
         shown = distinct(media_B if media_B is not None else [None] * len(input_ids_BL))
-        inputs: dict[str, Any] = {"attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
+        inputs: dict[str, Any] = {
+            "attention_mask": attention_mask_BL,
+            "position_ids": position_ids_BL,
+        }
         if not shown.media:
             return {**inputs, **self._without_pictures(input_ids_BL)}
         image_token = self.language_model.config.image_token_id
@@ -143,12 +183,21 @@ class VLMPolicy(CausalLMPolicy):
         encoded.pooler_output = rows.spread(encoded.pooler_output, word_H)
         deep = getattr(encoded, "deepstack_features", None)
         if deep is not None:
-            encoded.deepstack_features = [rows.spread(features, torch.zeros_like(word_H)) for features in deep]
+            encoded.deepstack_features = [
+                rows.spread(features, torch.zeros_like(word_H)) for features in deep
+            ]
         if self.family.needs_grid_positions:
-            in_prompt_BL = is_image_BL & (is_image_BL.cumsum(-1) <= torch.tensor(rows.shown_B, device=device)[:, None])
-            grids = torch.cat([shown.media[place].tensors["image_grid_thw"] for place in rows.order]).to(device)
+            in_prompt_BL = is_image_BL & (
+                is_image_BL.cumsum(-1) <= torch.tensor(rows.shown_B, device=device)[:, None]
+            )
+            grids = torch.cat(
+                [shown.media[place].tensors["image_grid_thw"] for place in rows.order]
+            ).to(device)
             inputs["position_ids"], _ = model.get_rope_index(
-                input_ids_BL, in_prompt_BL.int(), image_grid_thw=grids, attention_mask=attention_mask_BL
+                input_ids_BL,
+                in_prompt_BL.int(),
+                image_grid_thw=grids,
+                attention_mask=attention_mask_BL,
             )
         return {**inputs, "input_ids": input_ids_BL, "mm_encoder_outputs": {"image": encoded}}
 
@@ -156,20 +205,25 @@ class VLMPolicy(CausalLMPolicy):
         if self.blank is None:
             return {"input_ids": input_ids_BL}
         model = self.language_model.model
-        encoded = model.get_image_features(**joined([self.blank], input_ids_BL.device), return_dict=True)
+        encoded = model.get_image_features(
+            **joined([self.blank], input_ids_BL.device), return_dict=True
+        )
         features = [encoded.pooler_output, *(getattr(encoded, "deepstack_features", None) or [])]
         nothing = sum(_flat(one).sum() for one in features) * 0.0
         return {"inputs_embeds": model.get_input_embeddings()(input_ids_BL) + nothing}
 
     def enable_packing(self) -> None:
-        """Raises: ModelError, always: the positions of pictures belong to rows."""
+        """Refuse packing, since the positions of images belong to rows.
+
+        Raises: ModelError, always.
+        """
         raise ModelError(
-            "placement.max_tokens_per_micro_batch: rows of a vision-language model are not packed; unset it and use "
-            "placement.micro_batch_size"
+            "placement.max_tokens_per_micro_batch: rows of a vision-language model are not "
+            "packed; unset it and use placement.micro_batch_size"
         )
 
     def why_no_prompt_sharing(self) -> str | None:
-        """Always, for the same reason."""
+        """Return the reason, always: the positions of images belong to rows."""
         return "the positions of pictures belong to rows"
 
 
@@ -185,10 +239,10 @@ def _flat(features: Any) -> Tensor:
 
 
 class _Rows:
-    """Which features stand at which rows' image tokens.
+    """Assignment of features to the rows' image tokens.
 
-    A reply may hold image tokens, too, if the model writes one: nothing is shown there, it is a word like any other.
-    Args: counts_B: image tokens of each row, those of its reply included.
+    A reply may contain image tokens, too, if the model writes one: they are ordinary words there.
+    Args: counts_B: image tokens of each row, including those of its reply.
     """
 
     def __init__(self, shown: Distinct, counts_B: list[int]) -> None:
@@ -198,7 +252,8 @@ class _Rows:
         self.words_B = [count - shown for count, shown in zip(counts_B, self.shown_B, strict=True)]
 
     def spread(self, features: Any, word_H: Tensor) -> Any:
-        """Features of the different media, in the order of the rows that show them; in the container they came in."""
+        """Return the features of the distinct media, in the order of the rows that show them, in
+        the container they came in."""
         parts = _flat(features).split(self.sizes)
         pieces = []
         for place, num_words in zip(self.place_B, self.words_B, strict=True):

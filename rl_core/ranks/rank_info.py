@@ -1,9 +1,10 @@
-"""How ranks are laid out, and who a worker is among its siblings.
+"""Layout of ranks, and the place of a worker in it.
 
-Ranks count like digits, the last one fastest: `rank = ((dp_rank * pp_size + pp_rank) * sp_size + sp_rank) * tp_size +
-tp_rank`. Tensor-parallel siblings, which talk most, are therefore neighbours on one node, then sequence-parallel ones,
-then pipeline stages; data-parallel replicas are farthest apart. Experts are spread over neighbouring replicas, so
-`ep_rank = dp_rank % ep_size` and expert parallelism needs no ranks of its own.
+Ranks count like digits, the last one fastest: `rank = ((dp_rank * pp_size + pp_rank) * sp_size +
+sp_rank) * tp_size + tp_rank`. Tensor-parallel siblings, which communicate most, are therefore
+adjacent on one node, then sequence-parallel ones, then pipeline stages; data-parallel replicas are
+farthest apart. Experts are spread over adjacent replicas, so `ep_rank = dp_rank % ep_size` and
+expert parallelism needs no additional ranks.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ class TrainTopology:
     """The sizes of the parallel dimensions of one placement block."""
 
     dp_size: int | None = None
-    """Data-parallel replicas; unset means whatever the world size leaves."""
+    """Number of data-parallel replicas; None means the world size divided by the other sizes."""
     tp_size: int = 1
     """Ranks that share each weight matrix."""
     pp_size: int = 1
-    """Pipeline stages."""
+    """Number of pipeline stages."""
     sp_size: int = 1
     """Ranks that share each sequence."""
     ep_size: int = 1
@@ -40,43 +41,49 @@ class TrainTopology:
 
     @property
     def model_size(self) -> int:
-        """Ranks that together hold one replica and see the same rows: tp x sp x pp."""
+        """Number of ranks that together hold one replica and see the same rows: tp x sp x pp."""
         return self.tp_size * self.sp_size * self.pp_size
 
     @property
     def replicas(self) -> int:
-        """The data-parallel size. Raises: RecipeError before `resolve` has filled it in."""
+        """The data-parallel size. Raises: RecipeError before `resolve` has set it."""
         if self.dp_size is None:
             raise RecipeError(f"dp_size of {self} is open; resolve it for a world size first")
         return self.dp_size
 
     @property
     def world_size(self) -> int:
-        """All ranks: dp x pp x sp x tp."""
+        """Number of all ranks: dp x pp x sp x tp."""
         return self.replicas * self.model_size
 
     def resolve(self, world_size: int) -> TrainTopology:
-        """This topology with `dp_size` filled in. Raises: RecipeError when the sizes do not make `world_size`."""
+        """Return this topology with `dp_size` set. Raises: RecipeError when the sizes do not
+        multiply to `world_size`."""
         sizes = f"tp_size={self.tp_size} x sp_size={self.sp_size} x pp_size={self.pp_size}"
         if self.dp_size is None and world_size % self.model_size:
-            raise RecipeError(f"{sizes} = {self.model_size} does not divide the world size of {world_size} ranks")
+            raise RecipeError(
+                f"{sizes} = {self.model_size} does not divide the world size of {world_size} ranks"
+            )
         dp_size = self.dp_size or world_size // self.model_size
         if dp_size * self.model_size != world_size:
             raise RecipeError(
-                f"dp_size={dp_size} x {sizes} = {dp_size * self.model_size}, but the world size is {world_size} ranks"
+                f"dp_size={dp_size} x {sizes} = {dp_size * self.model_size}, but the world size "
+                f"is {world_size} ranks"
             )
         if dp_size % self.ep_size:
             raise RecipeError(f"ep_size={self.ep_size} does not divide dp_size={dp_size}")
         return replace(self, dp_size=dp_size)
 
     def check_trainable(self) -> None:
-        """Refuse what no backend implements. Raises: RecipeError naming the setting."""
+        """Refuse settings that no backend implements. Raises: RecipeError naming the setting."""
         for name, what in (("pp_size", "pipeline parallelism"), ("ep_size", "expert parallelism")):
             if getattr(self, name) > 1:
-                raise RecipeError(f"{name}={getattr(self, name)}: {what} is not implemented; set {name} to 1")
+                raise RecipeError(
+                    f"{name}={getattr(self, name)}: {what} is not implemented; set {name} to 1"
+                )
 
     def head_ranks(self) -> list[int]:
-        """The first rank of each replica (tp, sp and pp rank 0), in dp order."""
+        """Return the first rank of each replica (tp, sp and pp rank 0), in dp order."""
         return [replica * self.model_size for replica in range(self.replicas)]
 
 
@@ -87,12 +94,12 @@ class RankInfo:
     rank: int
     world_size: int
     device_kind: str
-    """`cpu` or `cuda`."""
+    """Kind of the worker's device, `cpu` or `cuda`."""
     num_threads: int
     master_address: str = "127.0.0.1"
     master_port: int = 0
     topology: TrainTopology = TrainTopology()
-    """Resolved for `world_size` on construction."""
+    """Topology of the block, resolved for `world_size` on construction."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -141,12 +148,13 @@ class RankInfo:
 
     @property
     def is_head(self) -> bool:
-        """Whether this rank speaks for its replica: tp, sp and pp rank 0."""
+        """True if this rank answers for its replica: tp, sp and pp rank 0."""
         return self.rank % self.topology.model_size == 0
 
     @property
     def device(self) -> torch.device:
-        """The device this worker computes on; Ray shows each worker its own GPUs alone, so it is always the first."""
+        """Device that this worker computes on; Ray shows each worker only its own GPUs, so it is
+        always the first."""
         import torch
 
         return torch.device("cuda", 0) if self.device_kind == "cuda" else torch.device("cpu")

@@ -1,1 +1,1 @@
-"""What people read about runs: self-contained HTML pages with their curves, tables, pictures and lineage."""
+"""Reports about runs: self-contained HTML pages with curves, tables, pictures and lineage."""

@@ -1,4 +1,5 @@
-"""Line charts as inline SVG: they need no script, print sharply, and take their colours from the page's style."""
+"""Line charts as inline SVG, which need no script, print sharply, and take their colours from the
+page's style."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ NUM_COLOURS = 6
 
 @dataclass(frozen=True)
 class Point:
-    """A value at a step, with its interval where there is one."""
+    """A value at a step, optionally with an interval."""
 
     x: float
     y: float
@@ -32,12 +33,12 @@ class Series:
     label: str
     points: Sequence[Point]
     dots: bool = False
-    """Few, separate measurements: dots with error bars instead of a band."""
+    """Draw dots with error bars instead of a band, for few, separate measurements."""
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """From values to pixels."""
+    """Conversion of values to pixels."""
 
     x_min: float
     x_max: float
@@ -48,11 +49,15 @@ class _Axes:
         return LEFT + (value - self.x_min) / (self.x_max - self.x_min) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - (value - self.y_min) / (self.y_max - self.y_min) * (HEIGHT - TOP - BOTTOM)
+        return (
+            HEIGHT
+            - BOTTOM
+            - (value - self.y_min) / (self.y_max - self.y_min) * (HEIGHT - TOP - BOTTOM)
+        )
 
 
 def line_chart(title: str, series: Sequence[Series], x_label: str = "step") -> Markup:
-    """An `<svg>` of `series` over one pair of axes; says so when there is nothing to draw."""
+    """Return an `<svg>` of `series` on one pair of axes, or a note if there is nothing to draw."""
     drawn = [Series(one.label, _finite(one.points), one.dots) for one in series]
     parts = [f'<text class="title" x="{LEFT}" y="16">{escape(title)}</text>']
     if not any(one.points for one in drawn):
@@ -64,10 +69,15 @@ def line_chart(title: str, series: Sequence[Series], x_label: str = "step") -> M
             colour = f"var(--c{index % NUM_COLOURS})"
             parts += _dots(one, axes, colour) if one.dots else _line(one, axes, colour)
         parts += _legend(drawn)
-        parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 28}" text-anchor="end">{escape(x_label)}</text>')
+        parts.append(
+            f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 28}" '
+            f'text-anchor="end">{escape(x_label)}</text>'
+        )
     label = escape(f"{title}: {', '.join(one.label for one in drawn)}", quote=True)
     body = "\n".join(parts)
-    return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">\n{body}\n</svg>')
+    return Markup(
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">\n{body}\n</svg>'
+    )
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:
@@ -76,7 +86,9 @@ def _finite(points: Sequence[Point]) -> list[Point]:
 
 def _axes(points: Sequence[Point]) -> _Axes:
     xs = [point.x for point in points]
-    ys = [value for point in points for value in (point.y, point.low, point.high) if value is not None]
+    ys = [
+        value for point in points for value in (point.y, point.low, point.high) if value is not None
+    ]
     x_min, x_max, y_min, y_max = min(xs), max(xs), min(ys), max(ys)
     if x_min == x_max:
         x_min, x_max = x_min - 1, x_max + 1
@@ -85,7 +97,8 @@ def _axes(points: Sequence[Point]) -> _Axes:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers inside an interval, about `NUM_TICKS` of them (1, 2 or 5 times a power of ten apart)."""
+    """Return round numbers inside an interval, about `NUM_TICKS` of them (1, 2 or 5 times a power
+    of ten apart)."""
     rough = (high - low) / NUM_TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -97,10 +110,14 @@ def _grid(axes: _Axes) -> list[str]:
     parts = []
     for value in ticks(axes.y_min, axes.y_max):
         y = axes.y(value)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>')
     for value in (tick for tick in ticks(axes.x_min, axes.x_max) if tick == int(tick)):
-        parts.append(f'<text x="{axes.x(value):.1f}" y="{HEIGHT - 28}" text-anchor="middle">{value:g}</text>')
+        parts.append(
+            f'<text x="{axes.x(value):.1f}" y="{HEIGHT - 28}" text-anchor="middle">{value:g}</text>'
+        )
     return parts
 
 
@@ -110,7 +127,9 @@ def _line(one: Series, axes: _Axes, colour: str) -> list[str]:
     if banded:
         upper = [(x, high) for x, _, high in banded]
         lower = [(x, low) for x, low, _ in reversed(banded)]
-        parts.append(f'<polygon class="band" fill="{colour}" points="{_path([*upper, *lower], axes)}"/>')
+        parts.append(
+            f'<polygon class="band" fill="{colour}" points="{_path([*upper, *lower], axes)}"/>'
+        )
     corners = _path([(point.x, point.y) for point in one.points], axes)
     return [*parts, f'<polyline class="curve" stroke="{colour}" points="{corners}"/>']
 
@@ -125,7 +144,9 @@ def _dots(one: Series, axes: _Axes, colour: str) -> list[str]:
         x, y = axes.x(point.x), axes.y(point.y)
         if point.low is not None and point.high is not None:
             ends = f'y1="{axes.y(point.low):.1f}" y2="{axes.y(point.high):.1f}"'
-            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="1.5"/>')
+            parts.append(
+                f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="1.5"/>'
+            )
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
     return parts
 
@@ -134,7 +155,9 @@ def _legend(series: Sequence[Series]) -> list[str]:
     parts, x = [], float(LEFT)
     for index, one in enumerate(series):
         colour = f"var(--c{index % NUM_COLOURS})"
-        parts.append(f'<rect x="{x:.0f}" y="{HEIGHT - 15}" width="10" height="10" rx="2" fill="{colour}"/>')
+        parts.append(
+            f'<rect x="{x:.0f}" y="{HEIGHT - 15}" width="10" height="10" rx="2" fill="{colour}"/>'
+        )
         parts.append(f'<text x="{x + 14:.0f}" y="{HEIGHT - 6}">{escape(one.label)}</text>')
         x += 26 + 6.0 * len(one.label)
     return parts

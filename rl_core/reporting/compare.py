@@ -1,4 +1,4 @@
-"""Several runs side by side: where their settings differ, what each reached, and how their curves went."""
+"""Comparison of several runs: different settings, results, and curves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Compared:
     before: EvalReceipt | None
     after: EvalReceipt | None
     change: Change | None
-    """Of the final accuracy, from the first run's to this one's; None where they answered other rows."""
+    """Change of the final accuracy from the first run's to this one's; None if their held-out rows
+    differ."""
 
     @property
     def seconds(self) -> float:
@@ -31,23 +32,31 @@ class Compared:
 
 
 def compare_runs(records: Sequence[RunRecord]) -> list[Compared]:
-    """Every run with its change from the first one."""
+    """Return every run with its change from the first one."""
     return [
-        Compared(record, record.evaluation("baseline"), record.evaluation("final"), _change(records[0], record))
+        Compared(
+            record,
+            record.evaluation("baseline"),
+            record.evaluation("final"),
+            _change(records[0], record),
+        )
         for record in records
     ]
 
 
 def differing_settings(records: Sequence[RunRecord]) -> dict[str, list[str]]:
-    """Dotted keys whose values are not the same in all runs -> the value in each run."""
+    """Return the dotted keys whose values are not the same in all runs, with the value in each
+    run."""
     keys = dict.fromkeys(key for record in records for key in record.settings)
     values = {key: [str(record.settings.get(key, "unset")) for record in records] for key in keys}
     return {key: found for key, found in values.items() if len(set(found)) > 1}
 
 
 def compare_page(records: Sequence[RunRecord]) -> str:
-    """The comparison as a page that stands by itself."""
-    learned = [mean_series(record, record.recipe.domain.traits.curve, record.name) for record in records]
+    """Return the comparison as a self-contained page."""
+    learned = [
+        mean_series(record, record.recipe.domain.traits.curve, record.name) for record in records
+    ]
     held_out = [held_out_series(record, record.name) for record in records]
     return render(
         "compare.html",

@@ -1,4 +1,4 @@
-"""Which of a run's metrics are drawn, and how sure each point is."""
+"""Selection of the metrics that are drawn, and the intervals of their points."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ from rl_core.train.stacks.segments import DELTA_AT
 from schemas.domains import Curve
 from schemas.receipts import EvalReceipt
 
-SHOWN_FIRST = ("response_length_mean", "truncated_share", "entropy", "approx_kl", "loss", "grad_norm")
-"""Metrics that a person looks at first, beside the one that is learned."""
+SHOWN_FIRST = (
+    "response_length_mean",
+    "truncated_share",
+    "entropy",
+    "approx_kl",
+    "loss",
+    "grad_norm",
+)
+"""Metrics to show first, next to the reward."""
 Z_95 = 1.96
 
 
 def learning_curve(record: RunRecord) -> Markup:
-    """What is learned, per step with the interval of its mean, and what held-out rows score."""
+    """Draw the learning curve: the trained metric per step with the interval of its mean, and the
+    held-out scores."""
     curve = record.recipe.domain.traits.curve
     label = f"held-out {record.score.replace('_', ' ')}"
     series = [mean_series(record, curve, curve.label), held_out_series(record, label)]
@@ -27,19 +35,24 @@ def learning_curve(record: RunRecord) -> Markup:
 
 
 def mean_series(record: RunRecord, curve: Curve, label: str) -> Series:
-    """The mean of each step's rows. Its interval takes the rows of a step as independent draws."""
+    """Return the mean of each step's rows. Its interval treats the rows of a step as independent
+    draws."""
     num_rows = record.recipe.training.prompts_per_step * record.recipe.rows_per_prompt
     points = []
     for step in record.steps:
         mean = step.get(curve.mean, math.nan)
         spread = step.get(curve.spread) if curve.spread else None
         half = None if spread is None else Z_95 * spread / math.sqrt(num_rows)
-        points.append(Point(step["step"], mean, *((None, None) if half is None else (mean - half, mean + half))))
+        points.append(
+            Point(
+                step["step"], mean, *((None, None) if half is None else (mean - half, mean + half))
+            )
+        )
     return Series(label, points)
 
 
 def held_out_series(record: RunRecord, label: str) -> Series:
-    """The score that decides, of every evaluation; an accuracy has its interval."""
+    """Return the deciding score of every evaluation; an accuracy has its interval."""
     return Series(label, [_held_out(one, record.score) for one in record.evaluations], dots=True)
 
 
@@ -49,12 +62,12 @@ def _held_out(one: EvalReceipt, score: str) -> Point:
 
 
 def first_curves(record: RunRecord) -> list[Markup]:
-    """Charts of the metrics that matter most, as far as the run has them."""
+    """Draw charts of the most important metrics, as far as the run has them."""
     return [_chart(record.steps, name) for name in _varying(record.steps) if _is_shown_first(name)]
 
 
 def further_curves(record: RunRecord) -> list[Markup]:
-    """Charts of every other metric that changed during the run."""
+    """Draw charts of every other metric that changed during the run."""
     curve = record.recipe.domain.traits.curve
     left_out = {"step", curve.mean, curve.spread}
     names = [
@@ -66,7 +79,8 @@ def further_curves(record: RunRecord) -> list[Markup]:
 
 
 def delta_by_place(record: RunRecord) -> Markup | None:
-    """How far trainer and rollout engine lie apart along a reply, over the whole run; None where nothing says so."""
+    """Draw the difference between trainer and rollout engine along a reply, over the whole run;
+    None if the run has no such metrics."""
     found: dict[str, dict[int, list[float]]] = {}
     for step in record.steps:
         for name, value in step.items():
@@ -74,7 +88,10 @@ def delta_by_place(record: RunRecord) -> Markup | None:
             if mark and math.isfinite(value):
                 found.setdefault(track.rstrip("/"), {}).setdefault(int(place), []).append(value)
     series = [
-        Series(track or "mean of all steps", [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())])
+        Series(
+            track or "mean of all steps",
+            [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())],
+        )
         for track, at in found.items()
     ]
     title = "distance of trainer and rollout, nats per token"
@@ -82,7 +99,8 @@ def delta_by_place(record: RunRecord) -> Markup | None:
 
 
 def _is_shown_first(name: str) -> bool:
-    """Of the run, or of any of its tracks: `text/entropy`."""
+    """Return True for the metrics shown first, of the run or of any of its tracks:
+    `text/entropy`."""
     return name.rpartition("/")[2] in SHOWN_FIRST
 
 
@@ -92,6 +110,7 @@ def _chart(steps: Sequence[Mapping[str, float]], name: str) -> Markup:
 
 
 def _varying(steps: Sequence[Mapping[str, float]]) -> list[str]:
-    """Names of metrics with more than one value, in the order of their first appearance."""
+    """Return the names of metrics with more than one value, in the order of their first
+    appearance."""
     names = dict.fromkeys(name for step in steps for name in step)
     return [name for name in names if len({step[name] for step in steps if name in step}) > 1]

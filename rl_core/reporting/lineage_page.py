@@ -1,4 +1,4 @@
-"""A lineage as text, JSON or HTML, with what a verification found."""
+"""A lineage as text, JSON or HTML, with the result of a verification."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ if TYPE_CHECKING:
 
 
 class LineageFormat(StrEnum):
-    """How a lineage is printed."""
+    """Output format of a lineage."""
 
     TEXT = "text"
-    """A line per link."""
+    """One line per link."""
     JSON = "json"
-    """All of it as one object."""
+    """The whole lineage as one object."""
     HTML = "html"
-    """A page that stands by itself."""
+    """A self-contained page."""
 
 
-def show_lineage(lineage: Lineage, form: LineageFormat, checks: Sequence[Check] | None = None) -> str:
-    """The lineage in words. Args: checks: what a verification found; None when there was none."""
+def show_lineage(
+    lineage: Lineage, form: LineageFormat, checks: Sequence[Check] | None = None
+) -> str:
+    """Format the lineage.
+
+    Args: checks: results of a verification; None if there was none.
+    """
     if form is LineageFormat.HTML:
         return render("lineage.html", lineage=lineage, checks=checks)
     if form is LineageFormat.JSON:

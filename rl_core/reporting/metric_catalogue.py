@@ -1,7 +1,7 @@
-"""What every metric of a run means, and in which unit it is; `<…>` stands for a part that recipes name.
+"""Meaning and unit of every metric of a run; `<…>` stands for a part that recipes name.
 
-Trainings log theirs once per step, evaluations at the step they follow. Where several models are trained, each one's
-metrics have its track before the name: `text/loss`, `images/loss`.
+Training metrics are logged once per step, evaluation metrics at the step they follow. With several
+trained models, each metric has its model's track before the name: `text/loss`, `images/loss`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MetricNote:
-    """One metric, or all of one pattern."""
+    """Description of one metric, or of all metrics that match a pattern."""
 
     name: str
     unit: str
@@ -26,39 +26,83 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
     "Rewards": _notes(
         ("reward_mean", "reward", "Mean over the step's samples, penalties for length included."),
         ("reward_std", "reward", "Standard deviation over the step's samples."),
-        ("greedy_reward_mean", "reward", "Mean of the greedy replies that ReMax takes as baselines."),
+        (
+            "greedy_reward_mean",
+            "reward",
+            "Mean of the greedy replies that ReMax takes as baselines.",
+        ),
         ("reward/<scorer>/mean", "score", "Mean of one scorer's scores, before its weight."),
         ("reward/<scorer>/std", "score", "Standard deviation of one scorer's scores."),
         ("reward/<scorer>/failed", "samples", "Samples that this scorer could not judge."),
-        ("reward/<scorer>/retried", "samples", "Samples that this scorer judged only when asked again."),
+        (
+            "reward/<scorer>/retried",
+            "samples",
+            "Samples that this scorer judged only when asked again.",
+        ),
         ("failed_rows", "samples", "Samples without a reward; they are left out of training."),
         ("unscored_rows", "samples", "Samples that at least one scorer did not judge."),
         ("childless_rows", "samples", "Rewritten prompts of which no picture was judged."),
-        ("overlong_penalty_mean", "reward", "Mean of what was added to the rewards of long replies; never above zero."),
+        (
+            "overlong_penalty_mean",
+            "reward",
+            "Mean of what was added to the rewards of long replies; never above zero.",
+        ),
         ("overlong_filtered_rows", "samples", "Cut replies that were left out of the loss."),
-        ("num_groups", "groups", "Groups of samples of one prompt that were compared with each other."),
-        ("zero_std_groups", "groups", "Groups of equal rewards; they teach nothing, and are mostly not computed."),
-        ("zero_advantage_share", "share", "Samples whose advantages are all 0; at 1 the rewards taught nothing."),
+        (
+            "num_groups",
+            "groups",
+            "Groups of samples of one prompt that were compared with each other.",
+        ),
+        (
+            "zero_std_groups",
+            "groups",
+            "Groups of equal rewards; they teach nothing, and are mostly not computed.",
+        ),
+        (
+            "zero_advantage_share",
+            "share",
+            "Samples whose advantages are all 0; at 1 the rewards taught nothing.",
+        ),
     ),
     "Samples": _notes(
         ("response_length_mean", "tokens", "Mean length of the replies."),
         ("response_length_max", "tokens", "The longest reply."),
         ("truncated_share", "share", "Replies that were cut at the limit of tokens."),
         ("turns_mean", "turns", "Mean number of the model's turns in a conversation."),
-        ("env/<environment>/<metric>", "as the environment says", "What an environment measures; a mean, mostly."),
-        ("env_failures/<call>", "samples", "Conversations that an environment's `init`, `step` or `close` broke."),
+        (
+            "env/<environment>/<metric>",
+            "as the environment says",
+            "What an environment measures; a mean, mostly.",
+        ),
+        (
+            "env_failures/<call>",
+            "samples",
+            "Conversations that an environment's `init`, `step` or `close` broke.",
+        ),
         ("env_failures/timeout", "samples", "Those of them that took too long."),
-        ("dynamic/extra_rollouts", "rollouts", "Rollouts beyond the first, to replace groups of equal rewards."),
+        (
+            "dynamic/extra_rollouts",
+            "rollouts",
+            "Rollouts beyond the first, to replace groups of equal rewards.",
+        ),
         ("dynamic/flat_groups", "groups", "Groups of equal rewards that were thrown away."),
         ("dynamic/surplus_groups", "groups", "Good groups beyond what the step needed."),
-        ("dynamic/missing_groups", "groups", "Groups that were still missing when the rollouts had to end."),
+        (
+            "dynamic/missing_groups",
+            "groups",
+            "Groups that were still missing when the rollouts had to end.",
+        ),
         ("curriculum/pass_rate", "share", "Right replies among those of the step."),
         ("curriculum/tried_share", "share", "Rows that were tried at least once."),
     ),
     "Policy gradients": _notes(
         ("loss", "loss", "What the gradient is taken of: policy loss, KL and entropy terms."),
         ("policy_loss", "loss", "The surrogate alone."),
-        ("ratio_mean", "ratio", "Mean probability of an action under the present weights over that at sampling."),
+        (
+            "ratio_mean",
+            "ratio",
+            "Mean probability of an action under the present weights over that at sampling.",
+        ),
         ("ratio_max", "ratio", "The largest such ratio."),
         ("approx_kl", "nats", "KL of sampling and present policy per action (k3 estimate)."),
         ("clip_fraction", "share", "Actions whose gradient was clipped, dropped or bounded."),
@@ -66,16 +110,36 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("kl_ref", "nats", "KL from the reference model per action."),
         ("kl_reward", "nats", "The same, where it is taken off the rewards."),
         ("kl_coef", "coefficient", "What the KL is multiplied with; it moves with `kl.adaptive`."),
-        ("delta_log_prob_mean", "nats", "Mean distance of the trainer's log-probabilities from the rollout engine's."),
+        (
+            "delta_log_prob_mean",
+            "nats",
+            "Mean distance of the trainer's log-probabilities from the rollout engine's.",
+        ),
         ("delta_log_prob_max", "nats", "The largest such distance."),
-        ("delta_log_prob_at/<place>", "nats", "Its mean at places of a reply from this one up to twice as far."),
+        (
+            "delta_log_prob_at/<place>",
+            "nats",
+            "Its mean at places of a reply from this one up to twice as far.",
+        ),
         ("correction_weight", "ratio", "Mean weight that corrects for that distance."),
         ("correction_dropped", "share", "Actions that the correction dropped."),
         ("penalised_fraction", "share", "Actions of highest covariance that KL-Cov penalised."),
-        ("detached_fraction", "share", "Actions of high covariance that Clip-Cov left without a gradient."),
-        ("critic/<measure>", "as without `critic/`", "`loss`, `grad_norm`, `lr` and `skipped_steps` of the critic."),
+        (
+            "detached_fraction",
+            "share",
+            "Actions of high covariance that Clip-Cov left without a gradient.",
+        ),
+        (
+            "critic/<measure>",
+            "as without `critic/`",
+            "`loss`, `grad_norm`, `lr` and `skipped_steps` of the critic.",
+        ),
         ("critic/value_loss", "loss", "Squared error of the values, clipped, halved."),
-        ("critic/value_error", "reward²", "Mean squared difference of value and return, over actions."),
+        (
+            "critic/value_error",
+            "reward²",
+            "Mean squared difference of value and return, over actions.",
+        ),
         ("critic/value_clip_fraction", "share", "Actions whose value was held near the old one."),
         ("critic/value_mean", "reward", "Mean value."),
     ),
@@ -86,8 +150,16 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
     "Preferences": _notes(
         ("preference_loss", "loss", "The weighted part that compares the two answers."),
         ("quality_loss", "loss", "The weighted part that judges each answer by itself."),
-        ("generation_loss", "loss", "The weighted negative log-likelihood of the chosen answer, per token."),
-        ("implicit_reward", "reward", "Mean over both answers of β times the log-ratio to the reference."),
+        (
+            "generation_loss",
+            "loss",
+            "The weighted negative log-likelihood of the chosen answer, per token.",
+        ),
+        (
+            "implicit_reward",
+            "reward",
+            "Mean over both answers of β times the log-ratio to the reference.",
+        ),
         ("reward_margin", "reward", "Mean of chosen minus rejected implicit reward."),
         ("reward_accuracy", "share", "Pairs whose chosen answer has the higher implicit reward."),
         ("delta", "reward", "Moving mean of the implicit rewards, where the quality loss begins."),
@@ -98,43 +170,83 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
     ),
     "Optimizer": _notes(
         ("grad_norm", "norm", "Norm of the gradient before clipping, mean over updates."),
-        ("joint_grad_norm", "norm", "Norm over both models' gradients, which are clipped together."),
+        (
+            "joint_grad_norm",
+            "norm",
+            "Norm over both models' gradients, which are clipped together.",
+        ),
         ("lr", "per update", "Learning rate of the last update."),
-        ("skipped_steps", "updates", "Updates that were left out because the gradient was not finite."),
+        (
+            "skipped_steps",
+            "updates",
+            "Updates that were left out because the gradient was not finite.",
+        ),
     ),
     "Time and memory": _notes(
         (
             "seconds/<phase>",
             "s",
-            "Wall clock of a phase: `rollout`, `reward`, `advantage`, `train`, `sync`, …; of a rollout that was "
-            "started a step ahead, what was left to wait for.",
+            "Wall clock of a phase: `rollout`, `reward`, `advantage`, `train`, `sync`, …; of a "
+            "rollout that was started a step ahead, what was left to wait for.",
         ),
         (
             "peak_memory_gb",
             "GB",
-            "The most that a worker which trains has held so far, at the last step of each iteration: of a GPU what "
-            "tensors took, else of its process.",
+            "The most that a worker which trains has held so far, at the last step of each "
+            "iteration: of a GPU what tensors took, else of its process.",
         ),
-        ("rollout_tokens_per_second", "tokens/s", "Sampled actions over the time of the rollout; of all devices."),
-        ("staleness", "changes", "Changes of the weights since those that sampled, of a rollout started a step ahead."),
-        ("train_tokens_per_second", "tokens/s", "Trained actions over the time of the training; of all devices."),
+        (
+            "rollout_tokens_per_second",
+            "tokens/s",
+            "Sampled actions over the time of the rollout; of all devices.",
+        ),
+        (
+            "staleness",
+            "changes",
+            "Changes of the weights since those that sampled, of a rollout started a step ahead.",
+        ),
+        (
+            "train_tokens_per_second",
+            "tokens/s",
+            "Trained actions over the time of the training; of all devices.",
+        ),
     ),
     "Evaluation": _notes(
         ("eval/accuracy", "share", "Held-out rows that were answered rightly."),
         ("eval/mean_reward", "reward", "Mean reward of the held-out rows."),
         ("eval/mean_length", "tokens", "Mean length of the replies to them."),
         ("eval/truncated_share", "share", "Replies to them that were cut."),
-        ("eval/<score>", "as the domain says", "What the domain measures besides, and the mean of each scorer."),
-        ("baseline_<score>", "as `eval/`", "The same before training, beside a registered version."),
-        ("champion/<score>", "as `eval/`", "The same of the champion, when a challenger made it answer again."),
+        (
+            "eval/<score>",
+            "as the domain says",
+            "What the domain measures besides, and the mean of each scorer.",
+        ),
+        (
+            "baseline_<score>",
+            "as `eval/`",
+            "The same before training, beside a registered version.",
+        ),
+        (
+            "champion/<score>",
+            "as `eval/`",
+            "The same of the champion, when a challenger made it answer again.",
+        ),
     ),
     "Data": _notes(
         ("validation/rows", "rows", "Rows that were held to their contract."),
         ("validation/accepted", "rows", "Those that fulfil it."),
         ("validation/rejected/<reason>", "rows", "Those that do not, by reason."),
         ("elapsed_sec", "s", "How long a preparation took (experiment `rl-prepare`)."),
-        ("rows/<kind>", "rows", "Rows that a preparation read, wrote and refused, by reason (the same)."),
-        ("num_non_finite", "values", "Values of metrics that were not finite, and so not stored; the tag names them."),
+        (
+            "rows/<kind>",
+            "rows",
+            "Rows that a preparation read, wrote and refused, by reason (the same).",
+        ),
+        (
+            "num_non_finite",
+            "values",
+            "Values of metrics that were not finite, and so not stored; the tag names them.",
+        ),
     ),
 }
-"""Heading -> metrics."""
+"""Descriptions of metrics by heading."""

@@ -1,4 +1,5 @@
-"""HTML from the templates beside this file. A page holds its style and pictures and asks nothing from outside."""
+"""HTML pages from the templates in this folder. A page contains its style and pictures and loads
+nothing from outside."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that `templates/<template>` makes of `values`; a name that a template lacks is an error."""
+    """Render `templates/<template>` with `values`; a name that the template lacks is an error."""
     return _environment().get_template(template).render(**values)
 
 
@@ -35,7 +36,7 @@ def _environment() -> Environment:
 
 
 def number(value: float) -> str:
-    """A metric as a person reads it: three decimals, or fewer digits for what is large or tiny."""
+    """Format a metric for people: three decimals, or fewer digits for large and tiny values."""
     if value == 0 or 0.001 <= abs(value) < 1000:
         return f"{value:.3f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1e}"

@@ -26,7 +26,10 @@ PICTURE_SIDE = 512
 
 
 def write_report(record: RunRecord, home: Home, path: Path | None = None) -> Path:
-    """Write the report of a run as far as it has come. Returns: its path; unset is `report.html` in the folder."""
+    """Write the report of a run, finished or not.
+
+    Returns: its path; by default `report.html` in the run's folder.
+    """
     target = path or record.folder.root / "report.html"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(report_page(record, home), encoding="utf-8")
@@ -34,7 +37,7 @@ def write_report(record: RunRecord, home: Home, path: Path | None = None) -> Pat
 
 
 def report_page(record: RunRecord, home: Home) -> str:
-    """The page itself. Raises: StorageError when MLflow does not know the run."""
+    """Return the page. Raises: StorageError when MLflow does not know the run."""
     lineage = _lineage(record, home)
     phases = record.phase_seconds()
     return render(
@@ -50,14 +53,18 @@ def report_page(record: RunRecord, home: Home) -> str:
         phases=phases,
         longest=max(phases.values(), default=0.0),
         samples=_samples(record),
-        pictures=[(path.stem.replace("-", " "), _data_uri(path.read_bytes())) for path in embedded_pictures(record)],
+        pictures=[
+            (path.stem.replace("-", " "), _data_uri(path.read_bytes()))
+            for path in embedded_pictures(record)
+        ],
         validation=validation_of(home.mlflow_uri, lineage.run_id),
         lineage=lineage,
     )
 
 
 def score_change(record: RunRecord) -> Change | None:
-    """Of the deciding score, from the baseline to the final evaluation on the same rows; None before both are made."""
+    """Return the change of the deciding score from the baseline to the final evaluation on the same
+    rows; None before both exist."""
     before, after = record.samples("baseline"), record.samples("final")
     if not (before and after):
         return None
@@ -71,20 +78,27 @@ def _lineage(record: RunRecord, home: Home) -> RunLineage:
 
 
 def _samples(record: RunRecord) -> list[dict[str, Any]]:
-    """Held-out rows with both answers; those whose deciding score changed most come first."""
+    """Return held-out rows with both answers; those whose deciding score changed most come
+    first."""
     before, after = record.samples("baseline"), record.samples("final")
     if not (before and after):
         return []
     scores = [row_scores(rows, record.score) for rows in (before, after)]
     changes = [abs(two - one) for one, two in zip(*scores, strict=True)]
-    shown = sorted(range(len(before)), key=lambda row: (math.isnan(changes[row]), -changes[row]))[:NUM_SAMPLES]
+    shown = sorted(range(len(before)), key=lambda row: (math.isnan(changes[row]), -changes[row]))[
+        :NUM_SAMPLES
+    ]
     return [
         {
             "prompt": _prompt_text(before[row]),
             "asked_about": [_picture(path) for path in before[row].get("images", [])],
             "truth": before[row]["ground_truth"],
             "answers": [
-                {"text": one[row]["response"], "made": _picture(one[row].get("made")), "score": values[row]}
+                {
+                    "text": one[row]["response"],
+                    "made": _picture(one[row].get("made")),
+                    "score": values[row],
+                }
                 for one, values in zip((before, after), scores, strict=True)
             ],
         }
@@ -98,7 +112,8 @@ def _prompt_text(row: Mapping[str, Any]) -> str:
 
 
 def _picture(found: Any) -> str | None:
-    """A picture as a `data:` address, `PICTURE_SIDE` pixels at most; None where there is none to show."""
+    """Return a picture as a `data:` URL, at most `PICTURE_SIDE` pixels; None if there is none to
+    show."""
     if found is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What one run left behind, read from its folder: the material of reports and comparisons."""
+"""Records of one run, read from its folder, for reports and comparisons."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from schemas.recipe import Recipe
 
 ACCURACY = "accuracy"
 SECONDS = "seconds/"
-"""Before the phases of a step, in its metrics."""
+"""Prefix of a step's phase durations in its metrics."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run by its folder."""
+    """A run, read from its folder."""
 
     folder: RunFolder
 
@@ -47,12 +47,12 @@ class RunRecord:
 
     @property
     def score(self) -> str:
-        """Name of the score that chooses the champion."""
+        """Name of the score that decides on the champion."""
         return self.recipe.registration.score
 
     @property
     def mlflow_run_id(self) -> str:
-        """Of a folder that `find_run` found, which is tracked."""
+        """Id of the MLflow run, for a folder that `find_run` found, which always has one."""
         found = self.folder.mlflow_run_id
         assert found is not None
         return found
@@ -64,7 +64,7 @@ class RunRecord:
 
     @property
     def model(self) -> ModelReceipt | None:
-        """The registered version; None while the run is not done."""
+        """The registered version; None until the run is done."""
         return self.folder.receipt("promote-model", ModelReceipt)
 
     @cached_property
@@ -76,12 +76,12 @@ class RunRecord:
         return next((one for one in self.evaluations if one.label == label), None)
 
     def samples(self, label: str) -> list[dict[str, Any]]:
-        """Every held-out row of an evaluation; empty when it has not been made."""
+        """Return every held-out row of an evaluation; empty if it has not run."""
         path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
         return read_samples(path) if path.is_file() else []
 
     def phase_seconds(self) -> dict[str, float]:
-        """Seconds per phase over all steps, the longest first."""
+        """Return the seconds per phase over all steps, the longest first."""
         totals: dict[str, float] = {}
         for step in self.steps:
             for name, value in step.items():
@@ -92,14 +92,17 @@ class RunRecord:
 
 
 def find_run(home: Home, run: str) -> RunRecord:
-    """A run by the name of its folder, its MLflow run id, or the model version it registered (`models:/...`).
+    """Find a run by the name of its folder, its MLflow run id, or the model version it registered
+    (`models:/...`).
 
     Raises: StorageError naming the nearest known run.
     """
     folders = {path.parent.name: path.parent for path in home.runs.glob("*/run.json")}
     if run in folders:
         return RunRecord(RunFolder(folders[run]))
-    wanted = find_version(home.mlflow_uri, run).tags["run_id"] if run.startswith("models:/") else run
+    wanted = (
+        find_version(home.mlflow_uri, run).tags["run_id"] if run.startswith("models:/") else run
+    )
     records = [RunRecord(RunFolder(path)) for path in folders.values()]
     found = next((record for record in records if record.mlflow_run_id == wanted), None)
     if found is None:
@@ -108,5 +111,5 @@ def find_run(home: Home, run: str) -> RunRecord:
 
 
 def embedded_pictures(record: RunRecord) -> list[Path]:
-    """Pictures that the run's domain made of its held-out rows."""
+    """Return the pictures that the run's domain made of its held-out rows."""
     return sorted((record.folder.root / "samples").glob("*.png"))

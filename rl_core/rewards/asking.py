@@ -1,4 +1,5 @@
-"""Asking one scorer about many samples: in batches, with tries, pauses and a deadline; nothing becomes 0 in silence."""
+"""Calls of one scorer for many samples: in batches, with retries, pauses and a deadline; a failure
+never becomes a silent 0."""
 
 from __future__ import annotations
 
@@ -14,30 +15,30 @@ from schemas.rewards import RewardServiceConfig
 
 @dataclass
 class Scored:
-    """One scorer's word on a list of samples."""
+    """Result of one scorer for a list of samples."""
 
     scores: list[float]
-    """NaN where there is none."""
+    """Score of each sample; NaN if there is none."""
     errors: list[str | None]
-    """Why there is none; None where there is."""
+    """Reason why each sample has no score; None if it has one."""
     num_retried: int = 0
-    """Samples that needed more than one try."""
+    """Number of samples that needed more than one try."""
 
     @classmethod
     def none(cls, num_samples: int, reason: str) -> Scored:
-        """No score for any sample."""
+        """Return a result without a score for any sample."""
         return cls([math.nan] * num_samples, [reason] * num_samples)
 
 
 class Asking:
-    """A scorer and the thread that waits for it."""
+    """A scorer and its thread."""
 
     def __init__(self, key: str, scorer: Scorer, config: RewardServiceConfig) -> None:
         self.key, self.scorer, self.config = key, scorer, config
         self._thread: threading.Thread | None = None
 
     def start(self, samples: Sequence[Sample]) -> Question:
-        """Ask about samples, in a thread, after what this scorer was asked before."""
+        """Start scoring samples, in a thread, after the scorer's earlier requests."""
         question = Question(self, samples)
         before, self._thread = (
             self._thread,
@@ -49,7 +50,7 @@ class Asking:
 
 
 class Question:
-    """Samples under judgement."""
+    """Samples that are being scored."""
 
     def __init__(self, asking: Asking, samples: Sequence[Sample]) -> None:
         self.scorer, self.settings, self.samples = asking.scorer, asking.config, samples
@@ -60,14 +61,15 @@ class Question:
         self._ended = threading.Event()
 
     def result(self) -> Scored:
-        """Wait until all samples are scored, all tries spent, or the deadline passed."""
+        """Wait until all samples are scored, all tries are used, or the deadline has passed."""
         self._ended.wait(max(0.0, self._deadline - time.monotonic()))
         found = self._found
         # A copy: a scorer that overruns may still write.
         return Scored(list(found.scores), list(found.errors), found.num_retried)
 
     def run(self) -> None:
-        """Ask until there is nothing left to ask. What a scorer raises is the reason of its samples."""
+        """Call the scorer until no sample is left. An exception of the scorer becomes the reason of
+        its samples."""
         if self.before is not None:
             self.before.join(max(0.0, self._deadline - time.monotonic()))
         left, pause_s = list(range(len(self.samples))), self.settings.backoff_s

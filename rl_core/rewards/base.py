@@ -1,4 +1,4 @@
-"""What every scorer is: samples in, a number for each out."""
+"""Base class of scorers: samples in, a number for each out."""
 
 from __future__ import annotations
 
@@ -18,76 +18,81 @@ if TYPE_CHECKING:
 
 
 class Modality(StrEnum):
-    """What a policy produced."""
+    """Kind of output that a policy produces."""
 
     TEXT = "text"
     """Replies of a language model."""
     IMAGE = "image"
-    """One picture."""
+    """A single image."""
     VIDEO = "video"
-    """Pictures in order of time."""
+    """Frames of a video, in order."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One thing to score."""
+    """One rollout sample to score."""
 
     prompt: str
-    """What was asked: the text of the last user message, or the caption."""
+    """Text of the last user message, or the caption."""
     replies: tuple[str, ...] = ()
-    """The model's own words, turn by turn, without what environments and tools said."""
+    """The model's own words, turn by turn, without the messages of environments and tools."""
     image: Image | None = None
     frames: tuple[Image, ...] = ()
     ground_truth: Any = None
     num_tokens: int = 0
-    """Length of the last reply."""
+    """Length of the last reply in tokens."""
     is_truncated: bool = False
-    """Whether a length limit cut it off."""
+    """True if a length limit truncated the reply."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Further columns of the row."""
 
     @property
     def text(self) -> str:
-        """The last reply; empty when there is none."""
+        """The last reply; empty if there is none."""
         return self.replies[-1] if self.replies else ""
 
 
 @dataclass(frozen=True)
 class Unscored:
-    """In place of a score: this sample could not be scored."""
+    """Marker in place of a score: this sample could not be scored."""
 
     reason: str
 
 
 class Scorer(ABC):
-    """A named judge. The service calls `score` from one thread at a time."""
+    """A named scorer. The service calls `score` from one thread at a time."""
 
     class Config(PluginConfig):
-        """What every scorer can be told."""
+        """Settings of every scorer."""
 
         weight: float = 1.0
-        """Factor of its score in the reward; with 0 the score is only measured."""
+        """Factor of the score in the reward; with 0 the score is only logged."""
         key: str | None = Field(default=None, pattern=r"^[a-z0-9_]+$")
-        """Its name in metrics and advantages, where a recipe has the same scorer twice; unset means its own."""
+        """Name of the scorer in metrics and advantages, for recipes that use the same scorer twice;
+        unset means its registered name."""
         timeout_s: Seconds = Field(default=120.0, gt=0)
-        """Most time for all samples of a rollout on one rank, all tries included."""
+        """Longest time for all samples of a rollout on one rank in seconds, including retries."""
         batch_size: int = Field(default=64, ge=1)
-        """Samples scored together."""
+        """Samples that are scored together."""
 
     modalities: ClassVar[frozenset[Modality]]
-    """What it can score."""
+    """Kinds of output that the scorer can score."""
 
     def __init__(self, config: Any, device: str = "cpu") -> None:
-        """Args: device: where its model, if any, computes."""
+        """Create the scorer.
+
+        Args: device: device of its model, if it has one.
+        """
         self.config = config
         self.device = device
 
     @abstractmethod
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """A score per sample, in order; NaN is the same as Unscored. Raises: anything, for none of them scored."""
+        """Return a score per sample, in order; NaN is the same as Unscored. An exception means that
+        no sample was scored."""
 
     def close(self) -> None:
-        """Release what the scorer holds."""
+        """Release the scorer's resources."""
         return None
 
 
@@ -96,16 +101,19 @@ reward_scorers: Registry[Scorer] = Registry("reward", "rl_core.rewards.scorers")
 
 
 class ImageScorer(Scorer):
-    """A scorer of pictures."""
+    """Base class of scorers of images."""
 
     modalities = frozenset({Modality.IMAGE})
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Scores those samples that have an image; the others are marked."""
+        """Score the samples that have an image, and mark the others as unscored."""
         with_image = [sample for sample in samples if sample.image is not None]
         scored = iter(self.score_images(with_image) if with_image else [])
-        return [Unscored("the sample has no image") if sample.image is None else next(scored) for sample in samples]
+        return [
+            Unscored("the sample has no image") if sample.image is None else next(scored)
+            for sample in samples
+        ]
 
     @abstractmethod
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """As `score`, for samples that have an image."""
+        """Score samples that all have an image, as `score` does."""

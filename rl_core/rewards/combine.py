@@ -1,7 +1,8 @@
-"""From what the environment and the scorers said to the reward that is trained on.
+"""Combination of environment and scorer results into the reward that is trained on.
 
-reward = environment + sum_k weight_k * score_k, then the shaping of cut-off replies. What scorers and shaping add
-stands at the last action of the row; an environment's turn rewards stay where they were earned.
+reward = environment + sum_k weight_k * score_k, then the shaping of truncated replies. Scores and
+shaping are added at the last action of the row; an environment's turn rewards stay at the turns
+that earned them.
 
 Axes: B rows, T actions, K scorers.
 """
@@ -23,28 +24,29 @@ ENVIRONMENT = "environment"
 
 @dataclass(frozen=True)
 class Earned:
-    """What the rows of a rollout have earned before any scorer."""
+    """Rewards of a rollout's rows before any scorer."""
 
     rewards_B: Tensor
     turn_rewards_BT: Tensor
     mask_BT: Tensor
     lengths_B: Tensor
-    """Tokens of the last reply."""
+    """Length of the last reply in tokens."""
     truncated_B: Tensor
     failed_B: Tensor
-    """Rows without a verdict."""
+    """Mask of rows without a reward."""
 
 
 @dataclass(frozen=True)
 class Rewarded:
-    """What the rows are trained on."""
+    """Rewards that the rows are trained on."""
 
     rewards_B: Tensor
     turn_rewards_BT: Tensor
     parts: dict[str, Tensor]
-    """Weighted, [B] each: the environment's and every scorer's that counts; 0 where a row has none."""
+    """Weighted parts of the reward, [B] each: the environment and every scorer that counts; 0 where
+    a row has none."""
     unscored_B: Tensor
-    """Rows that lack a score that counts."""
+    """Mask of rows that lack a score that counts."""
 
 
 def combine(
@@ -54,10 +56,10 @@ def combine(
     config: RewardServiceConfig,
     max_length: int,
 ) -> Rewarded:
-    """The rewards of a rollout.
+    """Compute the rewards of a rollout.
 
-    Args: scores_BK: NaN where there is none. weights: of the scorers, by column; a scorer of weight 0
-    is only measured. max_length: limit of one reply, in tokens.
+    Args: scores_BK: NaN where there is no score. weights: weights of the scorers, by column; a
+    scorer of weight 0 is only logged. max_length: limit of one reply, in tokens.
     """
     parts = {ENVIRONMENT: earned.rewards_B}
     unscored_B = earned.failed_B.new_zeros(earned.failed_B.shape)
@@ -76,7 +78,8 @@ def combine(
 
 
 def score_metrics(scores_BK: Tensor, keys: Sequence[str], earned: Earned) -> dict[str, float]:
-    """Per scorer: mean and standard deviation of the unweighted scores there are, and how many rows have none."""
+    """Return mean and standard deviation of each scorer's unweighted scores, and the number of rows
+    without one."""
     good_B = ~earned.failed_B
     columns = {ENVIRONMENT: earned.rewards_B} | dict(zip(keys, scores_BK.unbind(1), strict=True))
     metrics = {}
@@ -90,10 +93,13 @@ def score_metrics(scores_BK: Tensor, keys: Sequence[str], earned: Earned) -> dic
 
 
 def _penalties(earned: Earned, config: RewardServiceConfig, max_length: int) -> Tensor:
-    """[B], 0 or less: by length, and whole for a row that the context limit cut off."""
+    """Return the length penalties, [B], 0 or less: by length, and the full penalty for a row that
+    the context limit truncated."""
     none_B = earned.rewards_B.new_zeros(earned.rewards_B.shape)
     if config.truncated is not Truncation.SOFT:
         return none_B
     buffer = min(config.overlong_buffer, max_length)
     lengths_B = earned.lengths_B.masked_fill(earned.truncated_B, max_length)
-    return soft_overlong_penalty(lengths_B, max_length, buffer, config.overlong_penalty).to(none_B.dtype)
+    return soft_overlong_penalty(lengths_B, max_length, buffer, config.overlong_penalty).to(
+        none_B.dtype
+    )

@@ -1,4 +1,5 @@
-"""Judges from the Hugging Face Hub: CLIP towers, the small heads on top of them, and weights that come as one file."""
+"""Scoring models from the Hugging Face Hub: CLIP models, the small heads on top of them, and
+weights in a single file."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from rl_core.rewards.base import Sample
 
 HEAD_WIDTHS = (1024, 128, 64, 16, 1)
-"""Outputs of the linear layers of the head that the aesthetic predictor and ImageReward share."""
+"""Output widths of the linear layers of the head that the aesthetic predictor and ImageReward
+share."""
 
 
 def image_of(sample: Sample) -> Image:
-    """The sample's picture, in a scorer that is only given samples with one."""
+    """Return the sample's image, in a scorer that only gets samples with one."""
     assert sample.image is not None
     return sample.image
 
@@ -29,7 +31,10 @@ class Clip:
     """A CLIP model and its processor (arXiv 2103.00020)."""
 
     def __init__(self, model: str, processor: str | None, device: str) -> None:
-        """Args: model, processor: folders or Hub names; the processor is the model's own unless given."""
+        """Load the model.
+
+        Args: model, processor: folders or Hub names; by default the processor of the model.
+        """
         from transformers import CLIPModel, CLIPProcessor
 
         self.device = device
@@ -37,7 +42,8 @@ class Clip:
         self.processor = loaded(CLIPProcessor, processor or model)
 
     def embed(self, images: Sequence[Image], texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Pictures and texts on the unit sphere, [B, E] each, in pairs. Texts are cut off at the model's limit."""
+        """Embed images and texts on the unit sphere, [B, E] each, in pairs. Texts are truncated at
+        the model's limit."""
         import torch
 
         limit = self.model.config.text_config.max_position_embeddings
@@ -54,22 +60,28 @@ class Clip:
         return output.image_embeds.float(), output.text_embeds.float()
 
     def cosines(self, samples: Sequence[Sample]) -> Tensor:
-        """Between each sample's picture and its prompt, [B]."""
-        image_BE, text_BE = self.embed([image_of(sample) for sample in samples], [sample.prompt for sample in samples])
+        """Return the cosine similarity of each sample's image and prompt, [B]."""
+        image_BE, text_BE = self.embed(
+            [image_of(sample) for sample in samples], [sample.prompt for sample in samples]
+        )
         return (image_BE * text_BE).sum(-1)
 
 
 def loaded(cls: Any, name: str) -> Any:
-    """`cls.from_pretrained(name)`; `name@revision` fixes a revision. Raises: ModelError when it cannot be had."""
+    """Return `cls.from_pretrained(name)`; `name@revision` selects a revision. Raises: ModelError
+    when it is not available."""
     path, _, revision = name.partition("@")
     try:
         return cls.from_pretrained(path, revision=revision or None)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{name}: no {cls.__name__} there: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(
+            f"{name}: no {cls.__name__} there: {str(error).strip().splitlines()[0]}"
+        ) from error
 
 
 def weights_file(reference: str) -> dict[str, Tensor]:
-    """Tensors in a file: a path, or `owner/name:file` on the Hub. Raises: ModelError when it cannot be had."""
+    """Load the tensors of a file: a path, or `owner/name:file` on the Hub. Raises: ModelError when
+    it is not available."""
     import torch
 
     path, (repository, _, name) = Path(reference), reference.rpartition(":")
@@ -84,12 +96,15 @@ def weights_file(reference: str) -> dict[str, Tensor]:
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{reference}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(
+            f"{reference}: cannot be loaded: {str(error).strip().splitlines()[0]}"
+        ) from error
     return content.get("state_dict", content)
 
 
 def scoring_head(width: int) -> nn.Sequential:
-    """Linear layers from an embedding to a number, numbered as in the published weights (dropout lies between them)."""
+    """Return linear layers from an embedding to a number, numbered as in the published weights
+    (with dropout between them)."""
     from torch import nn
 
     layers: list[nn.Module] = []
@@ -102,13 +117,14 @@ def scoring_head(width: int) -> nn.Sequential:
 
 
 def fill(module: nn.Module, weights: Mapping[str, Tensor], what: str) -> None:
-    """Load weights. Raises: ModelError naming what is missing or left over."""
+    """Load weights into a module. Raises: ModelError naming the missing or unexpected ones."""
     missing, unexpected = module.load_state_dict(weights, strict=False)
     # Counters of positions are made, not learnt.
     missing = [name for name in missing if not name.endswith("position_ids")]
     if missing or unexpected:
         raise ModelError(
-            f"{what}: missing {missing[:3]} ({len(missing)}), unknown {unexpected[:3]} ({len(unexpected)})"
+            f"{what}: missing {missing[:3]} ({len(missing)}), unknown {unexpected[:3]} "
+            f"({len(unexpected)})"
         )
 
 
@@ -133,7 +149,7 @@ _OPEN_CLIP = (
 
 
 def from_open_clip(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights in OpenCLIP's names as those of transformers' CLIPModel."""
+    """Rename weights from OpenCLIP's names to those of transformers' CLIPModel."""
     named: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         # Buffers that transformers makes for itself.

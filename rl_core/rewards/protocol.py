@@ -1,12 +1,13 @@
-"""What a reward server and its clients say to each other: `POST /score`.
+"""The protocol between a reward server and its clients: `POST /score`.
 
-Asked: `{"samples": [{"prompt", "replies", "images", "ground_truth", "num_tokens", "is_truncated", "metadata"}, ...],
-"rewards": [key, ...] or null for all}`. Pictures are JPEG in base64: one in `images`, or the frames of a video in
-`frames`.
+Request: `{"samples": [{"prompt", "replies", "images", "ground_truth", "num_tokens", "is_truncated",
+"metadata"}, ...], "rewards": [key, ...] or null for all}`. Images are JPEG in base64: one in
+`images`, or the frames of a video in `frames`.
 
-Answered: `{"rewards": {key: {"scores": [...], "errors": [...]}}, "total": {"scores", "errors"}}`, in the order of the
-samples. A failed item has the score NaN (written `NaN`, as Python's json does; `null` is read the same) and a reason;
-the total is the server's weighted sum, and fails where a part that counts does.
+Response: `{"rewards": {key: {"scores": [...], "errors": [...]}}, "total": {"scores", "errors"}}`,
+in the order of the samples. A failed item has the score NaN (written `NaN`, as Python's json does;
+`null` is read the same) and a reason; the total is the server's weighted sum, and fails if a part
+that counts does.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class AskedSample(BaseModel):
 
 
 class ScoreRequest(BaseModel):
-    """A request."""
+    """A request to score samples."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,7 +58,10 @@ class ScoreRequest(BaseModel):
 
 
 def asked(sample: Sample, quality: int) -> dict[str, Any]:
-    """A sample as JSON. Args: quality: of the JPEG, 1..100."""
+    """Convert a sample to JSON.
+
+    Args: quality: JPEG quality of its images, 1..100.
+    """
     return {
         "prompt": sample.prompt,
         "replies": list(sample.replies),
@@ -71,7 +75,7 @@ def asked(sample: Sample, quality: int) -> dict[str, Any]:
 
 
 def sample_of(asked: AskedSample) -> Sample:
-    """The sample in a request. Raises: ValueError on a picture that is none."""
+    """Convert a request's sample to a Sample. Raises: ValueError on an invalid image."""
     images = [from_jpeg(text) for text in asked.images]
     return Sample(
         prompt=asked.prompt,
@@ -86,32 +90,41 @@ def sample_of(asked: AskedSample) -> Sample:
 
 
 def answer_of(scores: Scores) -> dict[str, Any]:
-    """The answer to a request."""
-    parts = {key: {"scores": found.scores, "errors": found.errors} for key, found in scores.by_key.items()}
+    """Convert scores to a response."""
+    parts = {
+        key: {"scores": found.scores, "errors": found.errors}
+        for key, found in scores.by_key.items()
+    }
     return {"rewards": parts, TOTAL: _total(scores)}
 
 
-def read_answer(body: Mapping[str, Any], reward: str | None, num_samples: int) -> tuple[list[float], list[str | None]]:
-    """Scores and reasons for one reward, or the total. Raises: ValueError when the answer is not of this form."""
+def read_answer(
+    body: Mapping[str, Any], reward: str | None, num_samples: int
+) -> tuple[list[float], list[str | None]]:
+    """Return scores and reasons of one reward, or the total. Raises: ValueError when the response
+    is not of this form."""
     part = body.get(TOTAL) if reward is None else (body.get("rewards") or {}).get(reward)
     if not isinstance(part, Mapping) or not isinstance(part.get("scores"), list):
         raise ValueError(f"the answer has no scores of {reward or TOTAL!r}: {str(body)[:200]}")
     scores = [math.nan if score is None else float(score) for score in part["scores"]]
     errors: list[str | None] = list(part.get("errors") or [None] * len(scores))
     if len(scores) != num_samples or len(errors) != num_samples:
-        raise ValueError(f"the answer has {len(scores)} scores and {len(errors)} errors for {num_samples} samples")
+        raise ValueError(
+            f"the answer has {len(scores)} scores and {len(errors)} errors for {num_samples} "
+            "samples"
+        )
     return scores, errors
 
 
 def to_jpeg(image: Image, quality: int) -> str:
-    """Base64 of a JPEG."""
+    """Encode an image as JPEG in base64."""
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, "JPEG", quality=quality, subsampling=0)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def from_jpeg(text: str) -> Image:
-    """The picture. Raises: ValueError when it is none, or too large."""
+    """Decode a JPEG in base64. Raises: ValueError when it is not an image, or too large."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -125,20 +138,32 @@ def from_jpeg(text: str) -> Image:
 
 def _total(scores: Scores) -> dict[str, list[Any]]:
     counted: list[tuple[str, float, Scored]] = [
-        (key, scores.weights[key], found) for key, found in scores.by_key.items() if scores.weights[key]
+        (key, scores.weights[key], found)
+        for key, found in scores.by_key.items()
+        if scores.weights[key]
     ]
     num_samples = len(next(iter(scores.by_key.values())).scores) if scores.by_key else 0
-    sums = [sum(weight * found.scores[row] for _, weight, found in counted) for row in range(num_samples)]
+    sums = [
+        sum(weight * found.scores[row] for _, weight, found in counted)
+        for row in range(num_samples)
+    ]
     errors = [_first_error(counted, row) for row in range(num_samples)]
     return {"scores": [float(one) for one in sums], "errors": errors}
 
 
 def _first_error(counted: Sequence[tuple[str, float, Scored]], row: int) -> str | None:
-    return next((f"{key}: {found.errors[row]}" for key, _, found in counted if found.errors[row] is not None), None)
+    return next(
+        (
+            f"{key}: {found.errors[row]}"
+            for key, _, found in counted
+            if found.errors[row] is not None
+        ),
+        None,
+    )
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; what it has no form for becomes text."""
+    """Convert a value to JSON; values that JSON cannot represent become text."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}

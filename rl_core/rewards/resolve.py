@@ -1,4 +1,5 @@
-"""The entries of a recipe's `rewards`, as classes and settings. Light: it is part of reading a recipe."""
+"""Classes and settings of the entries of a recipe's `rewards`. Light to import, since it is part of
+reading a recipe."""
 
 from __future__ import annotations
 
@@ -9,26 +10,32 @@ from rl_core.errors import RecipeError
 from rl_core.rewards.base import Modality, Scorer, reward_scorers
 
 TAKEN = ("environment",)
-"""Keys that stand for something else in metrics."""
+"""Keys that have another meaning in metrics."""
 
 
 def resolve_scorers(
     blocks: Sequence[Mapping[str, Any]], produced: Modality | None = None
 ) -> list[tuple[str, type[Scorer], Any]]:
-    """Key, class and Config of every entry of `rewards`.
+    """Return key, class and Config of every entry of `rewards`.
 
-    Args: produced: what the recipe's policy produces. Raises: RecipeError on an entry that is not valid, a key used
-    twice, or a scorer of another modality.
+    Args: produced: kind of output of the recipe's policy. Raises: RecipeError on an entry that is
+    not valid, a key used twice, or a scorer of another modality.
     """
     found: dict[str, tuple[str, type[Scorer], Any]] = {}
     for index, block in enumerate(blocks):
         where = f"rewards.{index}"
         cls, config = reward_scorers.resolve(block, where)
-        key = config.key or str(block.get("name") or str(block["target"]).rpartition(":")[2].lower())
+        key = config.key or str(
+            block.get("name") or str(block["target"]).rpartition(":")[2].lower()
+        )
         if key in found or key in TAKEN:
-            raise RecipeError(f"{where}: the key {key!r} is taken; give this entry a key of its own (key: ...)")
+            raise RecipeError(
+                f"{where}: the key {key!r} is taken; give this entry a key of its own (key: ...)"
+            )
         if produced is not None and produced not in cls.modalities:
             scored = ", ".join(sorted(cls.modalities))
-            raise RecipeError(f"{where}: {key} scores {scored}; this recipe's policy produces {produced}")
+            raise RecipeError(
+                f"{where}: {key} scores {scored}; this recipe's policy produces {produced}"
+            )
         found[key] = key, cls, config
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Rows of a rollout as samples to score, and pictures in whatever form as PIL images."""
+"""Conversion of rollout rows to samples, and of images in any form to PIL images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def samples_of(rollout: DataProto) -> list[Sample]:
-    """One sample per row; see `RewardService.score` for the columns."""
+    """Return one sample per row; see `RewardService.score` for the columns."""
     objects: Mapping[str, Any] = rollout.non_tensor_batch
     tensors: Any = {} if rollout.batch is None else rollout.batch
 
@@ -26,7 +26,10 @@ def samples_of(rollout: DataProto) -> list[Sample]:
         return tensors[name] if name in tensors else [otherwise] * len(rollout)
 
     rows = zip(
-        *(column(name) for name in ("prompt", "replies", "ground_truth", "stop_reason", "images", "videos")),
+        *(
+            column(name)
+            for name in ("prompt", "replies", "ground_truth", "stop_reason", "images", "videos")
+        ),
         column("last_reply_tokens", 0),
         column("metadata"),
         strict=True,
@@ -47,7 +50,7 @@ def samples_of(rollout: DataProto) -> list[Sample]:
 
 
 def prompt_text(prompt: Any) -> str:
-    """The text of the last user message of a conversation; a plain prompt as it is."""
+    """Return the text of the last user message of a conversation; a plain prompt unchanged."""
     if isinstance(prompt, str) or prompt is None:
         return prompt or ""
     asked = [message for message in prompt if message.get("role") == "user"]
@@ -58,10 +61,11 @@ def prompt_text(prompt: Any) -> str:
 
 
 def as_image(value: Any) -> Image:
-    """An RGB picture.
+    """Convert a value to an RGB image.
 
-    Args: value: a PIL image; an array or tensor of whole numbers 0..255 or fractions 0..1, [H, W], [H, W, C] or
-    [C, H, W] with C of 1 or 3. Raises: ValueError on another shape or on numbers that are not finite.
+    Args: value: a PIL image; an array or tensor of whole numbers 0..255 or fractions 0..1, [H, W],
+    [H, W, C] or [C, H, W] with C of 1 or 3. Raises: ValueError on another shape or on numbers that
+    are not finite.
     """
     from PIL import Image
 
@@ -73,7 +77,9 @@ def as_image(value: Any) -> Image:
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
-        raise ValueError(f"a picture is [H, W], [H, W, C] or [C, H, W] with 1 or 3 channels, got {pixels.shape}")
+        raise ValueError(
+            f"a picture is [H, W], [H, W, C] or [C, H, W] with 1 or 3 channels, got {pixels.shape}"
+        )
     if not np.isfinite(pixels).all():
         raise ValueError("a picture's numbers must be finite")
     if np.issubdtype(pixels.dtype, np.floating):

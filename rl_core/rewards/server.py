@@ -1,4 +1,5 @@
-"""A reward server: the same service behind HTTP, for scorers that need a machine, or an environment, of their own."""
+"""A reward server: the service behind HTTP, for scorers that need a separate machine or
+environment."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def build_app(service: RewardService) -> FastAPI:
-    """The server's application: `POST /score` and `GET /health`; see `wire.py` for what they say."""
+    """Return the server's application: `POST /score` and `GET /health`; see `protocol.py` for the
+    messages."""
     from fastapi import FastAPI, HTTPException, Response
 
     app = FastAPI(title="rl-train rewards")
@@ -24,7 +26,9 @@ def build_app(service: RewardService) -> FastAPI:
     def score(request: ScoreRequest) -> Response:
         unknown = sorted(set(request.rewards or ()) - set(service.asked))
         if unknown:
-            raise HTTPException(404, f"no rewards {unknown} here; there are {sorted(service.asked)}")
+            raise HTTPException(
+                404, f"no rewards {unknown} here; there are {sorted(service.asked)}"
+            )
         # NaN is not JSON by the letter, but the contract's word for a failed item.
         body = json.dumps(answer_of(_scores(service, request)), allow_nan=True)
         return Response(body, media_type="application/json")
@@ -38,7 +42,7 @@ def build_app(service: RewardService) -> FastAPI:
 
 
 def _scores(service: RewardService, request: ScoreRequest) -> Scores:
-    """A picture that cannot be read fails its own item."""
+    """Score a request; an image that cannot be read fails its own item."""
     read = [_read(sample) for sample in request.samples]
     good = [one for one in read if isinstance(one, Sample)]
     found = service.score_samples(good, request.rewards)

@@ -1,6 +1,7 @@
-"""Several scorers over one rollout: each asked at the same time, in batches, about this rank's rows.
+"""Several scorers on one rollout: all run concurrently, in batches, on this rank's rows.
 
-What comes back keeps failures apart from scores: NaN and a reason, never 0. `combine.py` makes rewards of it.
+The results keep failures apart from scores: NaN and a reason, never 0. `combine.py` turns them into
+rewards.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SCORES, ERRORS = "scores", "score_errors"
 
 @dataclass(frozen=True)
 class Scores:
-    """What every scorer said, by key."""
+    """Results of all scorers, by key."""
 
     by_key: dict[str, Scored]
     weights: dict[str, float]
@@ -49,24 +50,27 @@ class RewardService:
         rank_info: RankInfo | None = None,
         device: str = "cpu",
     ) -> None:
-        """Make the scorers.
+        """Create the scorers.
 
-        Args: blocks: `{name: ..., weight: ...}` each. rank_info: says where models compute in a worker; elsewhere
-        `device` does. Raises: RecipeError naming the entry.
+        Args: blocks: `{name: ..., weight: ...}` each. rank_info: gives the device of the models in
+        a worker; elsewhere `device` does. Raises: RecipeError naming the entry.
         """
         config = config or RewardServiceConfig()
         device = device if rank_info is None else str(rank_info.device)
-        self.asked = {key: Asking(key, cls(settings, device), config) for key, cls, settings in resolve_scorers(blocks)}
+        self.asked = {
+            key: Asking(key, cls(settings, device), config)
+            for key, cls, settings in resolve_scorers(blocks)
+        }
         self.weights = {key: asking.scorer.config.weight for key, asking in self.asked.items()}
 
     @distributed(Dispatch.DP_SCATTER_HEAD, Collect.JOIN)
     def score(self, rollout: DataProto) -> DataProto:
         """Score rows of a rollout.
 
-        Args: rollout: object columns `prompt`, and as far as there are: `replies`, `ground_truth`, `stop_reason`,
-        `images`, `videos`, `metadata`; tensors `last_reply_tokens`.
-        Returns: `scores` [B, K], one column per scorer in the recipe's order, NaN where there is none; the reasons in
-        the object column `score_errors`, `{key: reason}` each.
+        Args: rollout: object columns `prompt`, and, if present, `replies`, `ground_truth`,
+        `stop_reason`, `images`, `videos`, `metadata`; tensors `last_reply_tokens`.
+        Returns: `scores` [B, K], one column per scorer in the recipe's order, NaN where there is
+        none; the reasons in the object column `score_errors`, `{key: reason}` each.
         """
         import torch
 
@@ -75,7 +79,11 @@ class RewardService:
 
         samples = samples_of(rollout)[: num_real_rows(rollout)]
         # A row without a verdict has nothing to add to.
-        failed = [] if rollout.batch is None else rollout.batch.get("failed", torch.zeros(len(rollout))).tolist()
+        failed = (
+            []
+            if rollout.batch is None
+            else rollout.batch.get("failed", torch.zeros(len(rollout))).tolist()
+        )
         rows = [row for row in range(len(samples)) if not (failed and failed[row])]
         found = self.score_samples([samples[row] for row in rows])
         scores_BK = torch.full((len(rollout), len(self.asked)), float("nan"))
@@ -92,7 +100,10 @@ class RewardService:
         return DataProto.from_dict({SCORES: scores_BK}, {ERRORS: errors}, {"metrics": retried})
 
     def score_samples(self, samples: Sequence[Sample], keys: Sequence[str] | None = None) -> Scores:
-        """What the scorers say. Args: keys: those to ask; unset asks all. Raises: RewardError on an unknown key."""
+        """Score samples.
+
+        Args: keys: scorers to run; unset runs all. Raises: RewardError on an unknown key.
+        """
         wanted = list(self.asked) if keys is None else list(dict.fromkeys(keys))
         if unknown := sorted(set(wanted) - set(self.asked)):
             raise RewardError(f"no rewards {unknown} here; there are {sorted(self.asked)}")

@@ -1,7 +1,8 @@
-"""Dedicated rollout engines: a model of its own on devices of its own, which is sent the trainer's weights.
+"""Dedicated rollout engines: a separate model on its own devices, which receives the trainer's
+weights.
 
-An update is a run of buckets, by either way, and `finish_sync`. Only then the engine samples again: with half an
-update, or with other weights than it is asked for, it refuses.
+An update is a sequence of buckets, by either transport, and `finish_sync`. Only then the engine
+samples again: in the middle of an update, or with other weights than requested, it refuses.
 """
 
 from __future__ import annotations
@@ -32,16 +33,25 @@ from schemas.recipe import DType, LoraConfig, ModelConfig
 from schemas.rollout import SyncMode
 
 WIRE = "wire"
-"""The column of a bucket's numbers, [N]."""
+"""Name of the column with a bucket's numbers, [N]."""
 
 
 class Replica:
-    """A whole model on one rank, in the format it computes in. Offers an engine what a FSDPBackend does.
+    """A whole model on one rank, in its compute format, with the interface that an engine expects
+    of a FSDPBackend.
 
-    Args: bundle: a ModelBundle or a DiffusionBundle. lora: the trainer's adapters; with mode `full` they arrive merged.
+    Args: bundle: a ModelBundle or a DiffusionBundle. lora: the trainer's adapters; with mode `full`
+    they arrive merged.
     """
 
-    def __init__(self, bundle: Any, lora: LoraConfig | None, mode: SyncMode, dtype: DType, rank_info: RankInfo) -> None:
+    def __init__(
+        self,
+        bundle: Any,
+        lora: LoraConfig | None,
+        mode: SyncMode,
+        dtype: DType,
+        rank_info: RankInfo,
+    ) -> None:
         self.bundle, self.rank_info, self.device = bundle, rank_info, rank_info.device
         self.policy, self.meshes = self.bundle.policy, Meshes(rank_info)
         if lora is not None and mode is SyncMode.ADAPTER:
@@ -52,51 +62,62 @@ class Replica:
         self.policy.to(self.home).requires_grad_(False).eval()
         self.parameters = dict(self.policy.named_parameters())
         self.version: WeightVersion | None = None
-        """The weights held; None before the first update and while one is under way."""
+        """Version of the weights; None before the first update and during one."""
         self._known: set[str] = set()
         """Parameters that were compared with the trainer's since the start."""
 
     @property
     def home(self) -> torch.device:
-        """Where the weights are kept."""
+        """Device on which the weights are kept."""
         return self.device
 
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
-        """The weights held, the same for every purpose. Raises: StaleEngine when they are not complete."""
+        """Return the version of the weights, the same for every purpose. Raises: StaleEngine when
+        they are not complete."""
         if self.version is None:
             raise StaleEngine(
-                "the rollout engine holds no complete weights of the trainer's yet; WeightSync.sync first"
+                "the rollout engine holds no complete weights of the trainer's yet; "
+                "WeightSync.sync first"
             )
         return self.version
 
     def load(self, bucket: Bucket) -> None:
-        """A part of an update. Raises: WeightMismatch when it does not fit the model."""
+        """Load a part of an update. Raises: WeightMismatch when it does not fit the model."""
         self.version = None
         unpack(bucket, self.parameters)
 
-    def finish(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
-        """End an update. Raises: WeightMismatch when a tensor is not what was sent; the engine then stays unusable."""
+    def finish(
+        self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
+    ) -> None:
+        """End an update. Raises: WeightMismatch when a tensor is not what was sent; the engine then
+        stays unusable."""
         self.version = None
-        found = {name: checksum(self.parameters[name].to(dtype)) for name in expected if name in self.parameters}
+        found = {
+            name: checksum(self.parameters[name].to(dtype))
+            for name in expected
+            if name in self.parameters
+        }
         check_same(expected, found, f"rollout engine rank {self.rank_info.rank}, weights {version}")
         self.check_known(expected)
         self.version = version
 
     def check_known(self, expected: Iterable[str]) -> None:
-        """Raises: WeightMismatch when there are parameters that the trainer neither sent nor compared, this time or
-        before.
+        """Check that every parameter was sent or compared by the trainer, now or before.
+
+        Raises: WeightMismatch naming those that were not.
         """
         self._known.update(expected)
         left = [name for name in self.parameters if name not in self._known]
         if left:
             raise WeightMismatch(
-                f"rollout engine rank {self.rank_info.rank}: {len(left)} of {len(self.parameters)} tensors were "
-                f"neither sent by the trainer nor compared with its own, first {', '.join(left[:NUM_NAMED])}"
+                f"rollout engine rank {self.rank_info.rank}: {len(left)} of "
+                f"{len(self.parameters)} tensors were neither sent by the trainer nor compared "
+                f"with its own, first {', '.join(left[:NUM_NAMED])}"
             )
 
     @contextmanager
     def gathered(self) -> Iterator[Any]:
-        """The policy, for sampling."""
+        """Yield the policy, for sampling."""
         with torch.no_grad():
             yield self.policy
 
@@ -104,9 +125,10 @@ class Replica:
 
 
 class Receiver:
-    """The receiving end of a weight sync, to stand before an engine in a class's bases.
+    """Receiving end of a weight sync, to put before an engine in a class's bases.
 
-    Args: source: what `rl_core.models.locate` returned. lora, mode: as of `Replica`. options: those of the engine.
+    Args: source: result of `rl_core.models.locate`. lora, mode: as of `Replica`. options: those of
+    the engine.
     """
 
     needs_rank_info = True
@@ -123,53 +145,58 @@ class Receiver:
         *options: Any,
         rank_info: RankInfo,
     ) -> None:
-        self.replica = self.replica_class(self.bundle_class(source, model), lora, mode, dtype, rank_info)
+        self.replica = self.replica_class(
+            self.bundle_class(source, model), lora, mode, dtype, rank_info
+        )
         self._group: WireGroup | None = None
         engine: Any = super()
         engine.__init__(self.replica, *options)
 
     @distributed(execute=Execute.RANK_ZERO)
     def weight_version(self) -> WeightVersion | None:
-        """The weights held; None when they are not complete."""
+        """Return the version of the weights; None if they are not complete."""
         return self.replica.version
 
     def join_wire(self, meeting: Meeting) -> None:
-        """Enter the group that `receive_bucket` gets its numbers from."""
+        """Join the group from which `receive_bucket` gets its numbers."""
         self._group = WireGroup.join(meeting, self.replica.rank_info.rank + 1, self.replica.device)
 
     def load_bucket(self, pieces: tuple[Piece, ...], values: DataProto) -> None:
-        """A bucket from the object store: its numbers are the column `wire`."""
+        """Load a bucket from the object store: its numbers are the column `wire`."""
         self.replica.load(Bucket(pieces, values.tensor(WIRE)))
 
     def receive_bucket(self, pieces: tuple[Piece, ...], dtype: torch.dtype) -> None:
-        """A bucket by broadcast; the sender takes part at the same time."""
+        """Receive a bucket by broadcast; the sender takes part at the same time."""
         assert self._group is not None
         values_N = torch.empty(sum(map(len, pieces)), dtype=dtype, device=self.replica.device)
         self._group.broadcast(values_N)
         self.replica.load(Bucket(pieces, values_N))
 
     def probe(self) -> Tensor | None:
-        """What the policy held says of its bundle's fixed inputs, [N]."""
+        """Return the policy's results on its bundle's probe inputs, [N]."""
         return self.replica.bundle.said_by(self.replica.policy, self.replica.device)
 
-    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
-        """End an update: these weights are now `version`. Raises: WeightMismatch when a checksum differs."""
+    def finish_sync(
+        self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
+    ) -> None:
+        """End an update: the weights are now `version`. Raises: WeightMismatch when a checksum
+        differs."""
         self.replica.finish(version, expected, dtype)
 
 
 class DedicatedEngine(Receiver, RolloutEngine):
-    """A rollout engine of language models that owns its model."""
+    """Rollout engine of language models with its own model."""
 
     bundle_class = ModelBundle
 
 
 class DedicatedTextEngine(DedicatedEngine):
-    """One that is shown text alone, whatever its model sees."""
+    """Rollout engine for text only, whatever media its model supports."""
 
     bundle_class = TextBundle
 
 
 class DedicatedDiffusionEngine(Receiver, DiffusionEngine):
-    """A rollout engine of diffusion models that owns its model."""
+    """Rollout engine of diffusion models with its own model."""
 
     bundle_class = DiffusionBundle

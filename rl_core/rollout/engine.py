@@ -1,4 +1,5 @@
-"""The rollout engine. Given the backend itself, it samples with the very module that is trained and needs no sync."""
+"""The rollout engine. Given the backend itself, it samples with the very module that is trained and
+needs no sync."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from schemas.rollout import RolloutConfig
 
 
 class PolicyHolder(Protocol):
-    """What holds the policy on this rank: the FSDPBackend that trains it, or a copy of its own that is sent weights."""
+    """Holder of the policy on this rank: the FSDPBackend that trains it, or a copy that receives
+    weights."""
 
     bundle: Any
     policy: Any
@@ -39,20 +41,23 @@ class PolicyHolder(Protocol):
     meshes: Meshes
 
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
-        """The weights that `rollout_policy` (or `gathered`) samples with."""
+        """Return the version of the weights that `rollout_policy` (or `gathered`) samples with."""
         ...
 
     def rollout_policy(self) -> AbstractContextManager[Any]:
-        """The policy with the weights of rollouts."""
+        """Yield the policy with the weights of rollouts."""
         ...
 
     def gathered(self) -> AbstractContextManager[Any]:
-        """The policy with the weights of evaluations."""
+        """Yield the policy with the weights of evaluations."""
         ...
 
 
 def check_version(holder: PolicyHolder, version: WeightVersion | None, *, evaluation: bool) -> None:
-    """Raises: StaleEngine when sampling would use other weights than `version`; None takes those that are there."""
+    """Check that sampling uses the weights `version`; None accepts any.
+
+    Raises: StaleEngine when it would use others.
+    """
     held = holder.weight_version(evaluation=evaluation)
     if version is not None and version != held:
         raise StaleEngine(
@@ -74,7 +79,9 @@ class RolloutEngine:
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
         self.tokenizer = backend.bundle.tokenizer
-        self.max_context_length, self._note = row_limit_of(backend.policy, config.max_context_length, CONTEXT_KEY)
+        self.max_context_length, self._note = row_limit_of(
+            backend.policy, config.max_context_length, CONTEXT_KEY
+        )
         self.chat = chat_format(
             backend.bundle,
             template_kwargs,
@@ -86,7 +93,8 @@ class RolloutEngine:
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
-        """A line where the model's own limit on the length of rows is lower than the usual one."""
+        """Return a note if the model's own limit on the length of rows is lower than the usual
+        one."""
         return [] if self._note is None else [self._note]
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
@@ -95,41 +103,47 @@ class RolloutEngine:
     ) -> DataProto | None:
         """Sample a group of replies per prompt.
 
-        Args: prompts: rows with the object column `item`. step, attempt: seed the sampling, so a repeated step repeats
-        it. version: the weights to sample with; unset takes those that are there.
-        Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask,
-        rollout_log_probs` [B, T], `rewards` [B] and where they were earned, `turn_rewards` [B, T], and what was said as
-        object columns; None on a rank that does not speak for its replica. Raises: StaleEngine when the engine holds
-        other weights.
+        Args: prompts: rows with the object column `item`. step, attempt: seed the sampling, so a
+        repeated step repeats it. version: the weights to sample with; unset takes the current ones.
+        Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T],
+        `response_mask, rollout_log_probs` [B, T], `rewards` [B] and the turns that earned them,
+        `turn_rewards` [B, T], and the texts as object columns; None on a rank that does not answer
+        for its replica. Raises: StaleEngine when the engine holds other weights.
         """
         check_version(self.backend, version, evaluation=False)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
         return self._play(
-            prompts, self.config.samples_per_prompt, self.config.max_new_tokens, self.config.temperature, generator
+            prompts,
+            self.config.samples_per_prompt,
+            self.config.max_new_tokens,
+            self.config.temperature,
+            generator,
         )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(
         self, prompts: DataProto, max_new_tokens: int, version: WeightVersion | None = None
     ) -> DataProto | None:
-        """One greedy reply per prompt; columns and errors as in `rollout`."""
+        """Decode one greedy reply per prompt; columns and errors as in `rollout`."""
         check_version(self.backend, version, evaluation=True)
         return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
 
     def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
-        """How replies are drawn and where they end."""
+        """Return the sampling options, including where replies end."""
         return Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
 
     @property
     def rows_at_once(self) -> int:
-        """Most rows that one call of what `decoding` gives takes."""
+        """Maximum number of rows in one call of the function that `decoding` yields."""
         return self.config.max_batch_size
 
     @contextmanager
     def decoding(self, sampling: Sampling, generator: torch.Generator) -> Iterator[Generate]:
-        """For the block, what answers requests with the weights held: replies in order, siblings adjacent.
+        """Yield a function that answers requests with the current weights: replies in order,
+        siblings adjacent.
 
-        Args: generator: where its random numbers come from. A temperature of 0 takes the weights of evaluations.
+        Args: generator: source of its random numbers. A temperature of 0 uses the weights of
+        evaluations.
         """
         weights = self.backend.rollout_policy() if sampling.temperature else self.backend.gathered()
         with weights as policy, policy.ready_to_decode() as packed:
@@ -141,7 +155,12 @@ class RolloutEngine:
             yield generate
 
     def _play(
-        self, prompts: DataProto, num_siblings: int, max_new_tokens: int, temperature: float, generator: torch.Generator
+        self,
+        prompts: DataProto,
+        num_siblings: int,
+        max_new_tokens: int,
+        temperature: float,
+        generator: torch.Generator,
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(prompts.non_tensor_batch["item"]), meshes.sp_group)
@@ -152,14 +171,21 @@ class RolloutEngine:
             def play(reply: Generate) -> list[Episode]:
                 config = self.config
                 limits = self.max_context_length, self.rows_at_once, config.episodes
-                return run_episodes(items, num_siblings, self.chat, reply, self.env_options, *limits)
+                return run_episodes(
+                    items, num_siblings, self.chat, reply, self.env_options, *limits
+                )
 
             episodes = play_together(meshes.tp_group, generate, play)
         for episode in episodes:
-            # Its work is done, and what it held (connections, processes) may not travel to another rank.
+            # Its work is done, and what it held (connections, processes) may not travel to another
+            # rank.
             episode.env = None
         episodes = collect_parts(episodes, meshes.sp_group)
-        return self._collect(episodes, time.perf_counter() - start) if self.backend.rank_info.is_head else None
+        return (
+            self._collect(episodes, time.perf_counter() - start)
+            if self.backend.rank_info.is_head
+            else None
+        )
 
     def _collect(self, episodes: list[Episode], elapsed_s: float) -> DataProto:
         prompt_width, response_width = self._common_widths(
@@ -167,12 +193,21 @@ class RolloutEngine:
             max(1, *(len(episode.response_ids) for episode in episodes)),
         )
         pad = self.tokenizer.pad_token_id
-        prompt_ids = pad_rows([torch.tensor(e.prompt_ids) for e in episodes], pad, left=True, length=prompt_width)
-        response_ids = pad_rows([torch.tensor(e.response_ids).long() for e in episodes], pad, length=response_width)
-        prompt_mask = pad_rows(
-            [torch.ones(len(e.prompt_ids)).long() for e in episodes], 0, left=True, length=prompt_width
+        prompt_ids = pad_rows(
+            [torch.tensor(e.prompt_ids) for e in episodes], pad, left=True, length=prompt_width
         )
-        reply_mask = pad_rows([torch.ones(len(e.response_ids)).long() for e in episodes], 0, length=response_width)
+        response_ids = pad_rows(
+            [torch.tensor(e.response_ids).long() for e in episodes], pad, length=response_width
+        )
+        prompt_mask = pad_rows(
+            [torch.ones(len(e.prompt_ids)).long() for e in episodes],
+            0,
+            left=True,
+            length=prompt_width,
+        )
+        reply_mask = pad_rows(
+            [torch.ones(len(e.response_ids)).long() for e in episodes], 0, length=response_width
+        )
         attention_mask = torch.cat([prompt_mask, reply_mask], 1)
         failed = [not e.has_verdict for e in episodes]
         tensors = {
@@ -181,20 +216,29 @@ class RolloutEngine:
             "position_ids": positions_of(attention_mask),
             # A failed row has no verdict, so nothing is learnt from its tokens.
             "response_mask": pad_rows(
-                [torch.tensor(e.mask).long() * (not bad) for e, bad in zip(episodes, failed, strict=True)],
+                [
+                    torch.tensor(e.mask).long() * (not bad)
+                    for e, bad in zip(episodes, failed, strict=True)
+                ],
                 0,
                 length=response_width,
             ),
-            "rollout_log_probs": pad_rows([torch.tensor(e.log_probs) for e in episodes], 0.0, length=response_width),
+            "rollout_log_probs": pad_rows(
+                [torch.tensor(e.log_probs) for e in episodes], 0.0, length=response_width
+            ),
             "rewards": torch.tensor([e.reward for e in episodes], dtype=torch.float32),
-            "turn_rewards": pad_rows([torch.tensor(e.token_rewards) for e in episodes], 0.0, length=response_width),
+            "turn_rewards": pad_rows(
+                [torch.tensor(e.token_rewards) for e in episodes], 0.0, length=response_width
+            ),
             "failed": torch.tensor(failed),
             "num_tokens": torch.tensor([sum(e.mask) for e in episodes]),
             "last_reply_tokens": torch.tensor([e.last_reply_tokens for e in episodes]),
             "num_turns": torch.tensor([e.num_turns for e in episodes]),
         }
         return DataProto.from_dict(
-            tensors, self._texts(episodes), {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}}
+            tensors,
+            self._texts(episodes),
+            {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}},
         )
 
     def _texts(self, episodes: list[Episode]) -> dict[str, list[Any]]:
@@ -210,7 +254,9 @@ class RolloutEngine:
             "env_metrics": [e.env_metrics for e in episodes],
             "env_read": [e.env_read for e in episodes],
             "error": [e.error for e in episodes],
-            "failed_call": [None if e.failed_call is None else str(e.failed_call) for e in episodes],
+            "failed_call": [
+                None if e.failed_call is None else str(e.failed_call) for e in episodes
+            ],
             "timed_out": [e.timed_out for e in episodes],
         }
 

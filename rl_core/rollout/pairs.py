@@ -1,4 +1,4 @@
-"""What takes the place of a rollout where the rows hold the answers already: pairs as batches, and how they score.
+"""Substitute of a rollout for rows that already have answers: pairs as batches, and their scores.
 
 Axes: N pairs, B = 2N rows (chosen and rejected adjacent), T tokens of an answer.
 """
@@ -26,7 +26,7 @@ from schemas.preference import PreferenceConfig
 
 SIDES = ("chosen", "rejected")
 SCORES = ("log_prob_margin", "reward_margin", "reward_accuracy")
-"""Columns of `PairEngine.evaluate` besides the verdict; the last two only where there is a reference."""
+"""Columns of `PairEngine.evaluate` besides the reward; the last two only with a reference."""
 
 
 class PairEngine:
@@ -41,22 +41,31 @@ class PairEngine:
         beta: float,
         micro_batch_size: int,
     ) -> None:
-        self.backend, self.beta, self.micro_batch_size = backend, beta, max(2, micro_batch_size // 2 * 2)
+        self.backend, self.beta, self.micro_batch_size = (
+            backend,
+            beta,
+            max(2, micro_batch_size // 2 * 2),
+        )
         self.max_length, self._note = row_limit_of(backend.policy, config.max_length, PAIR_KEY)
-        self.encode = PairEncoder(chat_format(backend.bundle, template_kwargs), config, self.max_length)
+        self.encode = PairEncoder(
+            chat_format(backend.bundle, template_kwargs), config, self.max_length
+        )
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
-        """A line where the model's own limit on the length of rows is lower than the usual one."""
+        """Return a note if the model's own limit on the length of rows is lower than the usual
+        one."""
         return [] if self._note is None else [self._note]
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(self, pairs: DataProto) -> DataProto | None:
-        """The rows to train on. Args: pairs: rows with the object column `item`.
+        """Return the rows to train on.
 
-        Returns: per pair the chosen and the rejected row with `input_ids, attention_mask, position_ids` [B, P+T],
-        `response_mask` [B, T] (zero in idle pairs), `rewards` [B] (1 chosen, 0 rejected), `ref_log_probs` [B, T] where
-        the items bring them, and what was said as object columns; None on a rank that does not speak for its replica.
+        Args: pairs: rows with the object column `item`.
+        Returns: per pair the chosen and the rejected row with `input_ids, attention_mask,
+        position_ids` [B, P+T], `response_mask` [B, T] (zero in idle pairs), `rewards` [B] (1
+        chosen, 0 rejected), `ref_log_probs` [B, T] if the items have them, and the texts as object
+        columns; None on a rank that does not answer for its replica.
         """
         items = list(pairs.non_tensor_batch["item"])
         batch = self._batch(items)
@@ -64,26 +73,35 @@ class PairEngine:
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(self, pairs: DataProto, with_reference: bool) -> DataProto | None:
-        """How each pair is told apart, one row per pair; an idle one counts as not told apart.
+        """Score each pair, one row per pair; an idle one counts as wrong.
 
-        Returns: `rewards` [N], 1 where a token of the chosen answer is likelier on average than one of the rejected;
-        the columns of `SCORES`; and object columns, with the preferred answer as `response`.
+        Returns: `rewards` [N], 1 if a token of the chosen answer is likelier on average than one of
+        the rejected; the columns of `SCORES`; and object columns, with the preferred answer as
+        `response`.
         """
         items = list(pairs.non_tensor_batch["item"])
         batch = self._batch(items)
         with torch.no_grad(), evaluation_mode(self.backend.policy):
             sums_N2 = self._log_probs(self.backend.policy, batch).sum(1).view(-1, 2)
         references_N2 = self._references(batch).sum(1).view(-1, 2) if with_reference else None
-        return self._scored(items, batch, sums_N2, references_N2) if self.backend.rank_info.is_head else None
+        return (
+            self._scored(items, batch, sums_N2, references_N2)
+            if self.backend.rank_info.is_head
+            else None
+        )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def reference(self, pairs: DataProto) -> DataProto | None:
-        """The reference's log-probabilities of both answers' tokens, one row per pair; empty for an idle pair.
+        """Return the reference's log-probabilities of both answers' tokens, one row per pair; empty
+        for an idle pair.
 
         Raises: RLTrainError when the policy has been trained and is its own only reference.
         """
         batch = self._batch(list(pairs.non_tensor_batch["item"]))
-        log_probs_BT, lengths_B = self._references(batch), batch.tensor("response_mask").sum(1).tolist()
+        log_probs_BT, lengths_B = (
+            self._references(batch),
+            batch.tensor("response_mask").sum(1).tolist(),
+        )
         if not self.backend.rank_info.is_head:
             return None
         rows = [log_probs_BT[row, :length].tolist() for row, length in enumerate(lengths_B)]
@@ -93,7 +111,10 @@ class PairEngine:
         tokens = [self.encode(item) for item in items]
         answers = [answer for pair in tokens for answer in (pair.chosen, pair.rejected)]
         widths = self.backend.all_reduce_max(
-            [float(max(len(pair.prompt) for pair in tokens)), float(max(len(answer) for answer in answers))]
+            [
+                float(max(len(pair.prompt) for pair in tokens)),
+                float(max(len(answer) for answer in answers)),
+            ]
         )
         prompt_width, answer_width = map(int, widths)
         pad = self.encode.tokenizer.pad_token_id
@@ -105,8 +126,12 @@ class PairEngine:
             ],
             1,
         )
-        prompt_mask = pad_rows([torch.ones_like(one) for one in prompts_N], 0, left=True, length=prompt_width)
-        answer_mask = pad_rows([torch.ones(len(answer)).long() for answer in answers], 0, length=answer_width)
+        prompt_mask = pad_rows(
+            [torch.ones_like(one) for one in prompts_N], 0, left=True, length=prompt_width
+        )
+        answer_mask = pad_rows(
+            [torch.ones(len(answer)).long() for answer in answers], 0, length=answer_width
+        )
         attention = torch.cat([prompt_mask.repeat_interleave(2, 0), answer_mask], 1)
         learns_B = torch.tensor([pair.idle is None for pair in tokens]).repeat_interleave(2)
         mask_BT = answer_mask * learns_B[:, None]
@@ -124,7 +149,8 @@ class PairEngine:
         return DataProto.from_dict(tensors, _texts(items, tokens))
 
     def _log_probs(self, policy: Any, batch: DataProto) -> Tensor:
-        """[B, T] on the CPU. Every rank runs as many passes, since shards have equal sizes."""
+        """Return log-probabilities, [B, T] on the CPU. Every rank runs the same number of passes,
+        since shards have equal sizes."""
         log_probs_BT = torch.zeros(batch.tensor("response_mask").shape)
         for rows in micro_batches.by_row_count(list(range(len(batch))), self.micro_batch_size):
             # The batch itself stays where it is: `to` would move it.
@@ -150,34 +176,55 @@ class PairEngine:
                 yield policy
             return
         if backend.scheduler.last_epoch:
-            raise RLTrainError("the policy has been trained and there is no copy of the model before training")
+            raise RLTrainError(
+                "the policy has been trained and there is no copy of the model before training"
+            )
         with torch.no_grad():
             yield backend.policy
 
     def _scored(
-        self, items: list[dict[str, Any]], batch: DataProto, sums_N2: Tensor, references_N2: Tensor | None
+        self,
+        items: list[dict[str, Any]],
+        batch: DataProto,
+        sums_N2: Tensor,
+        references_N2: Tensor | None,
     ) -> DataProto:
         lengths_N2 = batch.tensor("num_tokens").view(-1, 2)
         ahead_N = _ahead(sums_N2 / lengths_N2.clamp_min(1))
         told_N = ahead_N > 0
-        tensors = {"rewards": told_N.float(), "num_tokens": lengths_N2[:, 0], "log_prob_margin": ahead_N}
+        tensors = {
+            "rewards": told_N.float(),
+            "num_tokens": lengths_N2[:, 0],
+            "log_prob_margin": ahead_N,
+        }
         if references_N2 is not None:
             margin_N = self.beta * _ahead(sums_N2 - references_N2)
-            # A tie tells nothing: before training every margin is one, and half of them count as right.
+            # A tie tells nothing: before training every margin is one, and half of them count as
+            # right.
             tensors |= {"reward_margin": margin_N, "reward_accuracy": 0.5 * (margin_N.sign() + 1)}
-        columns = {name: list(batch.non_tensor_batch[name][::2]) for name in ("uid", "prompt", "stop_reason", "error")}
-        answers = [item[SIDES[0] if told else SIDES[1]] for item, told in zip(items, told_N.tolist(), strict=True)]
+        columns = {
+            name: list(batch.non_tensor_batch[name][::2])
+            for name in ("uid", "prompt", "stop_reason", "error")
+        }
+        answers = [
+            item[SIDES[0] if told else SIDES[1]]
+            for item, told in zip(items, told_N.tolist(), strict=True)
+        ]
         truths = [item["chosen"] for item in items]
-        return DataProto.from_dict(tensors, {**columns, "response": answers, "ground_truth": truths})
+        return DataProto.from_dict(
+            tensors, {**columns, "response": answers, "ground_truth": truths}
+        )
 
 
 def _stored_references(items: list[dict[str, Any]], mask_BT: Tensor) -> Tensor:
-    rows = [torch.tensor(values, dtype=torch.float32) for item in items for values in item["reference"]]
+    rows = [
+        torch.tensor(values, dtype=torch.float32) for item in items for values in item["reference"]
+    ]
     for row, (values, length) in enumerate(zip(rows, mask_BT.sum(1).tolist(), strict=True)):
         if len(values) != length:
             raise RLTrainError(
-                f"pair {items[row // 2]['uid']}: {len(values)} reference log-probabilities for {length} tokens; the "
-                "cached ones belong to another tokenizer or recipe"
+                f"pair {items[row // 2]['uid']}: {len(values)} reference log-probabilities for "
+                f"{length} tokens; the cached ones belong to another tokenizer or recipe"
             )
     return pad_rows(rows, 0.0, length=mask_BT.shape[1])
 

@@ -1,4 +1,5 @@
-"""The model to beat, measured on this run's held-out rows: the champion, or what the training began with."""
+"""The model to beat, evaluated on this run's held-out rows: the champion, or the initial weights of
+the training."""
 
 from __future__ import annotations
 
@@ -23,17 +24,25 @@ from schemas.receipts import EvalReceipt, RunPlan
 from schemas.recipe import Recipe
 
 SAMPLES_ARTIFACT = "samples/evaluate-final.jsonl"
-_JUDGED_BY = ("domain", "environments", "rewards", "reward_service", "evaluation", "diffusion", "tracks")
-"""Sections of a recipe that decide what an answer scores."""
+_JUDGED_BY = (
+    "domain",
+    "environments",
+    "rewards",
+    "reward_service",
+    "evaluation",
+    "diffusion",
+    "tracks",
+)
+"""Sections of a recipe that affect the score of an answer."""
 
 
 def incumbent_of(plan: RunPlan, baseline: EvalReceipt, home: Home) -> Judged:
-    """The model a new version has to beat.
+    """Return the model that a new version has to beat.
 
-    What the champion's own run recorded counts when it is about the same rows, scored in the same way; otherwise the
-    champion's weights are evaluated now, in workers of their own.
+    The evaluation recorded by the champion's own run is used if it covers the same rows, scored in
+    the same way; otherwise the champion's weights are evaluated now, in separate workers.
 
-    Args: baseline: of the weights this training began with.
+    Args: baseline: evaluation of this training's initial weights.
     Raises: ModelError when the champion's weights are gone.
     """
     present = champion(home.mlflow_uri, Recipe.model_validate(plan.recipe).registered_name)
@@ -49,7 +58,8 @@ def incumbent_of(plan: RunPlan, baseline: EvalReceipt, home: Home) -> Judged:
 def _recorded(
     plan: RunPlan, present: RegisteredVersion, baseline: EvalReceipt, home: Home
 ) -> list[dict[str, Any]] | None:
-    """What the champion's run wrote of its evaluation, in this run's order of rows; None unless it is comparable."""
+    """Return the recorded evaluation of the champion's run, in this run's order of rows; None if it
+    is not comparable."""
     if present.tags["eval_digest"] != baseline.eval_digest:
         return None
     client, run_id = tracking_client(home.mlflow_uri), present.tags["run_id"]
@@ -65,9 +75,10 @@ def _recorded(
 
 
 def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
-    """The champion's answers to this run's held-out rows."""
+    """Evaluate the champion on this run's held-out rows and return the answers."""
     locate(present.tags["model_dir"], Home.default().models)
-    # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they are needed again.
+    # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they
+    # are needed again.
     session_for(plan).close()
     recipe = starting_from(Recipe.model_validate(plan.recipe), present.tags["model_dir"])
     other = plan.model_copy(

@@ -1,4 +1,5 @@
-"""Evaluating one model by itself: a registered version, or any weights that a recipe's `model.path` may name."""
+"""Evaluation of one model without training: a registered version, or any weights that a recipe's
+`model.path` accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ import yaml
 
 from rl_core.errors import RecipeError
 from rl_core.models.locate import locate
-from rl_core.runs.recipes import dump_recipe, load_recipe, parse_recipe, recorded_values, shown_values
+from rl_core.runs.recipes import (
+    dump_recipe,
+    load_recipe,
+    parse_recipe,
+    recorded_values,
+    shown_values,
+)
 from rl_core.runs.run_folder import RunFolder, run_key, source_revision
 from rl_core.runs.run_plan import flatten, starting_from
 from rl_core.runtime.home import Home
@@ -29,23 +36,25 @@ REGISTERED = "models:"
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is evaluated."""
+    """A model to evaluate."""
 
     name: str
     weights: str
-    """As `model.path` takes it."""
+    """Weights in the form of `model.path`."""
     version: RegisteredVersion | None = None
 
     def recorded(self, receipt: EvalReceipt) -> float | None:
-        """The accuracy at registration, where that was measured on the same rows."""
+        """Return the accuracy at registration, if it was measured on the same rows."""
         if self.version is None or self.version.tags.get("eval_digest") != receipt.eval_digest:
             return None
         return float(self.version.tags["accuracy"])
 
 
 def find_candidate(model: str, home: Home) -> Candidate:
-    """Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or `embedded:...`.
+    """Find the model to evaluate.
 
+    Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or
+    `embedded:...`.
     Raises: StorageError when there is no such version; ModelError when its weights are gone.
     """
     if not model.startswith(REGISTERED):
@@ -56,20 +65,32 @@ def find_candidate(model: str, home: Home) -> Candidate:
 
 
 def evaluation_recipe(
-    candidate: Candidate, recipe: str | None, overrides: Sequence[str], profile: str | None, home: Home
+    candidate: Candidate,
+    recipe: str | None,
+    overrides: Sequence[str],
+    profile: str | None,
+    home: Home,
 ) -> Recipe:
-    """The recipe whose held-out rows and scores count; unset, the one that the version was trained with.
+    """Return the recipe that defines held-out rows and scores; by default the one that the version
+    was trained with.
 
     Raises: RecipeError when there is none to fall back on.
     """
     if recipe is not None:
         return load_recipe(recipe, overrides, profile)
     if candidate.version is None:
-        raise RecipeError(f"{candidate.name} is no registered version: say on which recipe's held-out rows (--recipe)")
+        raise RecipeError(
+            f"{candidate.name} is no registered version: say on which recipe's held-out rows "
+            "(--recipe)"
+        )
     if profile is not None:
-        raise RecipeError("--profile goes with --recipe; the recorded recipe takes placement.key=value")
+        raise RecipeError(
+            "--profile goes with --recipe; the recorded recipe takes placement.key=value"
+        )
     where = Path(f"recipe of {candidate.name}")
-    text = read_artifact(tracking_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT)
+    text = read_artifact(
+        tracking_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT
+    )
     written = recorded_values(yaml.safe_load(text))
     return parse_recipe(resolved(merge_overrides(written, overrides, where), where), str(where))
 
@@ -77,9 +98,14 @@ def evaluation_recipe(
 def open_evaluation(
     recipe: Recipe, cache: CacheReceipt, candidate: Candidate, home: Home, tags: Mapping[str, str]
 ) -> RunPlan:
-    """A folder and an MLflow run of their own, in the experiment `rl-evaluate`; no training run is touched."""
+    """Create a separate folder and MLflow run, in the experiment `rl-evaluate`; no training run is
+    changed."""
     evaluated = starting_from(recipe, candidate.weights)
-    described = {"evaluated_model": candidate.name, "cache_hash": cache.run_hash, "git_revision": source_revision()}
+    described = {
+        "evaluated_model": candidate.name,
+        "cache_hash": cache.run_hash,
+        "git_revision": source_revision(),
+    }
     tracking = TrackingRun.open(
         home.mlflow_uri,
         EXPERIMENT,

@@ -1,7 +1,7 @@
-"""Whether a training taught its model anything, told from the metrics of its steps.
+"""Detection of trainings without a learning signal, from the metrics of their steps.
 
-Where the rewards of siblings are equal every advantage is 0. A run in which no group ever differed ends like one that
-went well, with a model that is registered; so it has to be said.
+If the rewards of siblings are equal, every advantage is 0. A run in which no group ever differed
+ends like a successful one, with a registered model; so it has to be reported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 def what_taught_nothing(recipe: Recipe, steps: Sequence[Mapping[str, float]]) -> list[str]:
-    """A sentence for each trained track that learnt nothing from its rewards; none where all is well.
+    """Return a sentence for each trained track that had no learning signal from its rewards; empty
+    if all had one.
 
-    Args: steps: metrics of each.
+    Args: steps: metrics of each step.
     """
     if not steps:
         return []
@@ -31,21 +32,34 @@ def what_taught_nothing(recipe: Recipe, steps: Sequence[Mapping[str, float]]) ->
 
 
 def warn_of_nothing_learnt(recipe: Recipe, steps: Sequence[Mapping[str, float]], what: str) -> None:
-    """Log `what_taught_nothing` as a warning, which is in the flow run's log. Args: what: they were steps of."""
+    """Log `what_taught_nothing` as a warning, which appears in the flow run's log.
+
+    Args: what: name of the thing that the steps belong to.
+    """
     for said in what_taught_nothing(recipe, steps):
         _log.warning("%s: %s", what, said)
 
 
 def _verdict(track: LearningTrack, steps: Sequence[Mapping[str, float]]) -> str:
     own = [
-        {key.removeprefix(track.prefix): value for key, value in step.items() if key.startswith(track.prefix)}
+        {
+            key.removeprefix(track.prefix): value
+            for key, value in step.items()
+            if key.startswith(track.prefix)
+        }
         for step in steps
     ]
     # A step without a row to train on has a norm of NaN.
     norms = [step["grad_norm"] for step in own if "grad_norm" in step]
     moved = any(math.isfinite(norm) and norm > 0 for norm in norms)
     if any(step.get("zero_advantage_share") != 1.0 for step in own):
-        return f"every step's gradient was 0 or not finite: {NOTHING}" if norms and not moved else ""
+        return (
+            f"every step's gradient was 0 or not finite: {NOTHING}" if norms and not moved else ""
+        )
     flat = [step.get("zero_std_groups", 0.0) == step.get("num_groups") for step in own]
-    taught = "the rewards taught nothing, and other terms of the loss moved the weights" if moved else NOTHING
+    taught = (
+        "the rewards taught nothing, and other terms of the loss moved the weights"
+        if moved
+        else NOTHING
+    )
     return f"{FLAT if track.algorithm.needs_siblings and all(flat) else NO_ADVANTAGE}: {taught}"

@@ -64,7 +64,8 @@ class Silence:
         where = (
             f"step {self.last_step}" if num == 1 else f"steps {self.first_step} to {self.last_step}"
         )
-        return f"no signal in {where}: every advantage was 0, as where all samples of a prompt earn the same"
+        why = "as where all samples of a prompt earn the same"
+        return f"no signal in {where}: every advantage was 0, {why}"
 
 
 class SignalWatch:

@@ -1,4 +1,5 @@
-"""Loading a recipe: YAML, environment interpolation, profile, dotted overrides, plug-in checks."""
+"""Loading of a recipe: YAML, environment interpolation, profile, dotted overrides, plug-in
+checks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,18 +17,19 @@ from schemas.recipe import Recipe
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that ship with the project (`text`, `smoke/text`, ...)."""
+    """Return the names of the recipes that ship with the project (`text`, `smoke/text`, ...)."""
     root = DEPLOYMENTS / "recipes"
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
 
 
 def profile_names() -> list[str]:
-    """Names of the placement profiles that ship with the project."""
+    """Return the names of the placement profiles that ship with the project."""
     return sorted(path.stem for path in (DEPLOYMENTS / "profiles").glob("*.yaml"))
 
 
 def find_recipe(name_or_path: str) -> Path:
-    """The file of a shipped recipe or of a path. Raises: RecipeError naming the nearest known one."""
+    """Return the file of a shipped recipe or of a path. Raises: RecipeError naming the nearest
+    known one."""
     shipped = DEPLOYMENTS / "recipes" / f"{name_or_path}.yaml"
     if shipped.is_file():
         return shipped
@@ -36,14 +38,20 @@ def find_recipe(name_or_path: str) -> Path:
         if path.is_file():
             return path
         raise RecipeError(f"recipe file {path} does not exist")
-    raise RecipeError(f"unknown recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}, or give a .yaml path")
+    raise RecipeError(
+        f"unknown recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}, or give a "
+        ".yaml path"
+    )
 
 
-def load_recipe(name_or_path: str, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
-    """The recipe with its profile's placement, the overrides on top, and every plug-in block checked.
+def load_recipe(
+    name_or_path: str, overrides: Sequence[str] = (), profile: str | None = None
+) -> Recipe:
+    """Load a recipe with its profile's placement and the overrides on top, and check every plug-in
+    block.
 
-    Args: overrides: dotted assignments such as `algorithm.clip_high=0.28`. profile: a profile's name; unset
-    takes the recipe's own `profile` key, else `cpu`.
+    Args: overrides: dotted assignments such as `algorithm.clip_high=0.28`. profile: a profile's
+    name; unset takes the recipe's own `profile` key, else `cpu`.
     Raises: RecipeError naming file, key, value and what would be right.
     """
     path = find_recipe(name_or_path)
@@ -57,11 +65,13 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), profile: str |
 
 
 def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
-    """A recipe from plain values, with every plug-in block checked. Raises: RecipeError."""
+    """Build a recipe from plain values, and check every plug-in block. Raises: RecipeError."""
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(_located(describe_validation_error(error, "", Recipe, "profile"), where)) from error
+        raise RecipeError(
+            _located(describe_validation_error(error, "", Recipe, "profile"), where)
+        ) from error
     try:
         _check_plugins(recipe)
     except UserError as error:
@@ -70,10 +80,10 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
 
 
 def recorded_values(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a recipe that a run wrote down, in the present keys.
+    """Return the values of a recipe that a run recorded, with renamed keys updated.
 
-    Registered models and reports outlive a key's name: until `training.num_epochs` there was, passes over all rows were
-    `num_updates_per_batch`, and mini-batches `num_mini_batches`.
+    Registered models and reports outlive a key's name: before `training.num_epochs` existed, passes
+    over all rows were `num_updates_per_batch`, and mini-batches `num_mini_batches`.
     """
     training = dict(values.get("training") or {})
     if "num_mini_batches" in training:
@@ -83,12 +93,13 @@ def recorded_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown_values(recipe: Recipe) -> dict[str, Any]:
-    """The fully resolved recipe as plain values, without passwords and tokens: what may be written down."""
+    """Return the fully resolved recipe as plain values, without passwords and tokens, so that it
+    may be stored."""
     return redact_values(recipe.model_dump(mode="json"))
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The same as YAML."""
+    """Return the fully resolved recipe as YAML, without passwords and tokens."""
     return yaml.safe_dump(shown_values(recipe), sort_keys=False, allow_unicode=True)
 
 
@@ -115,7 +126,11 @@ def _check_plugins(recipe: Recipe) -> None:
         check_serves_tracks(algorithm_cls(algorithm_config), recipe)
     if recipe.draws:
         painter = recipe.images
-        block = "" if painter is recipe else f"{'tracks' if recipe.unified is None else 'unified'}.images."
+        block = (
+            ""
+            if painter is recipe
+            else f"{'tracks' if recipe.unified is None else 'unified'}.images."
+        )
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
         check_multi_update(painter_cls(painter_config), *updates, named(painter))
@@ -133,7 +148,7 @@ def _check_plugins(recipe: Recipe) -> None:
 
 
 def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
-    """What a block of `data.train` or `data.eval` has to be."""
+    """Return the spec class of a block of `data.train` or `data.eval`."""
     from rl_core.builtin.data.picture_rows import PicturesSpec
     from rl_core.builtin.data.prompt_files import made_spec
     from rl_core.builtin.data.reasoning_problems import GenerateSpec

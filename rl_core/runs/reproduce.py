@@ -1,7 +1,7 @@
-"""Training a registered version again: its recipe, the command, and what must come out.
+"""Training a registered version again: its recipe, the command, and the expected result.
 
-On the CPU the same code, recipe and data give the same weights bit for bit; on other devices, or with another number
-of threads, sums are taken in another order and the weights agree only nearly.
+On the CPU the same code, recipe and data give the same weights bit for bit; on other devices, or
+with another number of threads, sums are taken in another order and the weights agree only nearly.
 """
 
 from __future__ import annotations
@@ -38,15 +38,18 @@ class Reproduction:
         return self.folder / SCRIPT
 
     def run(self) -> int:
-        """Run the script here and now; returns its exit code."""
+        """Run the script in this process's environment; return its exit code."""
         return subprocess.run(["sh", str(self.script)], check=False).returncode
 
     def differences(self) -> list[str]:
-        """What came out otherwise than recorded, in words; empty when the weights are the same bit for bit."""
+        """Return the differences from the recorded result as sentences; empty if the weights are
+        the same bit for bit."""
         expected = json.loads((self.folder / EXPECTED).read_text(encoding="utf-8"))
         models = sorted((self.folder / HOME / "runs").glob("*/model"))
         if len(models) != 1:
-            return [f"{len(models)} trained models under {self.folder / HOME / 'runs'}, expected one"]
+            return [
+                f"{len(models)} trained models under {self.folder / HOME / 'runs'}, expected one"
+            ]
         found = weights_digest(models[0])
         recorded = expected["weights_digest"]
         return [] if found == recorded else [f"weights digest {found}, recorded {recorded}"]
@@ -55,23 +58,35 @@ class Reproduction:
 def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Reproduction:
     """Write recipe, script and expectation into a new or empty folder.
 
-    The run gets a home of its own inside the folder, so it neither finds finished work nor moves the champion.
+    The run gets its own home inside the folder, so it neither finds finished work nor moves the
+    champion.
 
-    Raises: StorageError when the folder holds something, or the version recorded no digest of its weights; DataError
-    naming the source files that are no longer what was trained on.
+    Raises: StorageError when the folder is not empty, or the version recorded no digest of its
+    weights; DataError naming the source files that have changed since.
     """
     root = folder.expanduser().absolute()
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{folder} is not an empty folder; name a new one")
     if not lineage.weights_digest:
-        raise StorageError(f"{lineage.name} v{lineage.version} recorded no digest of its weights: nothing to compare")
-    changed = [check for check in check_sources(lineage.sources) if check.condition is not Condition.SAME]
+        raise StorageError(
+            f"{lineage.name} v{lineage.version} recorded no digest of its weights: nothing to "
+            "compare"
+        )
+    changed = [
+        check for check in check_sources(lineage.sources) if check.condition is not Condition.SAME
+    ]
     if changed:
-        raise DataError("\n".join(f"{check}" for check in changed) + "\nput the recorded files back first")
+        raise DataError(
+            "\n".join(f"{check}" for check in changed) + "\nput the recorded files back first"
+        )
     written = recorded_values(yaml.safe_load(lineage.recipe))
     recipe = parse_recipe(with_artifacts(written, tracking_uri), where="recorded recipe")
     atomic_write_text(root / RECIPE, dump_recipe(recipe))
-    expected = {"weights_digest": lineage.weights_digest, "metrics": lineage.metrics, "git_revision": _code(lineage)}
+    expected = {
+        "weights_digest": lineage.weights_digest,
+        "metrics": lineage.metrics,
+        "git_revision": _code(lineage),
+    }
     atomic_write_text(root / EXPECTED, json.dumps(expected, indent=2) + "\n")
     atomic_write_text(root / SCRIPT, _script(lineage, root))
     return Reproduction(root)
@@ -86,7 +101,8 @@ def _script(lineage: Lineage, root: Path) -> str:
     command = [sys.executable, "-m", "flows.cli", "run", str(root / RECIPE)]
     return f"""#!/bin/sh
 # Trains {lineage.name} v{lineage.version} (MLflow run {lineage.run_id}) again.
-# Code: git revision {_code(lineage)}. Weights, data and everything else go to {HOME}/ beside this file.
+# Code: git revision {_code(lineage)}.
+# Weights, data and everything else go to {HOME}/ beside this file.
 set -eu
 cd {shlex.quote(where)}
 unset PREFECT_API_URL PREFECT_HOME MLFLOW_TRACKING_URI

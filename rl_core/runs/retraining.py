@@ -1,4 +1,5 @@
-"""Whether a scheduled or triggered run has anything to learn, and what it starts from."""
+"""Decision whether a scheduled or triggered run has anything new to train on, and its initial
+weights."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from schemas.recipe import Recipe
 from schemas.registration import Retrain, Start
 
 ORIGIN_TAG = "origin."
-"""Of a registered version: what its training was about, part by part."""
+"""Prefix of a registered version's tags with the digests of its training's inputs."""
 
 
 def origin_of(recipe: Recipe, cache: CacheReceipt) -> dict[str, str]:
-    """Digests of what a training is about: the content of its files, the code, and the recipe as it is written."""
+    """Return digests of a training's inputs: the content of its files, the code, and the recipe."""
     values = recipe.model_dump(mode="json", exclude={"placement", "registration", "retraining"})
     files = [source.sha256 for source in cache.sources]
     return {"data": _digest(files), "code": source_revision(), "recipe": _digest(values)}
@@ -31,10 +32,18 @@ def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: H
         found, reason = True, f"there is no {recipe.registered_name} yet"
     else:
         origin = origin_of(recipe, cache)
-        parts = [part for part, digest in origin.items() if last.tags.get(f"{ORIGIN_TAG}{part}") != digest]
+        parts = [
+            part
+            for part, digest in origin.items()
+            if last.tags.get(f"{ORIGIN_TAG}{part}") != digest
+        ]
         known = f"{last.name} v{last.version} of {last.created_at}"
         found = bool(parts)
-        reason = f"{' and '.join(parts)} changed since {known}" if found else f"nothing new since {known}"
+        reason = (
+            f"{' and '.join(parts)} changed since {known}"
+            if found
+            else f"nothing new since {known}"
+        )
     start = _start(recipe, home)
     begun = run_folder(starting_from(recipe, start), cache.run_hash, home)
     return News(
@@ -47,8 +56,12 @@ def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: H
 
 
 def _start(recipe: Recipe, home: Home) -> str | None:
-    """The champion's folder where the recipe wants to start from it and there is one."""
-    present = champion(home.mlflow_uri, recipe.registered_name) if recipe.retraining.start is Start.CHAMPION else None
+    """Return the champion's folder if the recipe starts from it and there is one."""
+    present = (
+        champion(home.mlflow_uri, recipe.registered_name)
+        if recipe.retraining.start is Start.CHAMPION
+        else None
+    )
     return None if present is None else present.tags["model_dir"]
 
 

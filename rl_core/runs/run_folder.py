@@ -1,4 +1,5 @@
-"""The folder of one training run: recipe, receipts, checkpoints. A checkpoint without its sentinel does not exist."""
+"""The folder of one training run: recipe, receipts, checkpoints. A checkpoint counts only with its
+sentinel."""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ R = TypeVar("R", bound=Receipt)
 
 
 def run_key(recipe: Recipe, cache_hash: str) -> str:
-    """Identity of a run: recipe and data. Placement is left out, so a run may continue on other hardware.
+    """Return the identity of a run: recipe and data. Placement is left out, so a run may continue
+    on other hardware.
 
-    What `data.map` makes of the rows is in the hash of the cache, and `training.on_no_signal` changes no step.
+    The rows that `data.map` gives are in the hash of the cache, and `training.on_no_signal` changes
+    no step.
     """
     left_out = {
         "placement": True,
@@ -62,52 +65,68 @@ class RunFolder:
 
     @property
     def outbox(self) -> Path:
-        """What MLflow was not sent yet."""
+        """File of the MLflow entries that have not been sent yet."""
         return self.root / "mlflow-outbox.jsonl"
 
     def create(self, recipe_text: str) -> None:
-        """Make the folder with the resolved recipe and the source revision."""
-        for folder in (self.checkpoints, self.root / "receipts", self.root / "samples", self.root / "steps"):
+        """Create the folder with the resolved recipe and the source revision."""
+        for folder in (
+            self.checkpoints,
+            self.root / "receipts",
+            self.root / "samples",
+            self.root / "steps",
+        ):
             folder.mkdir(parents=True, exist_ok=True)
         atomic_write_text(self.root / "recipe.yaml", recipe_text)
         atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
 
     def remember_tracking(self, key: str, mlflow_run_id: str) -> None:
-        """Which MLflow run this folder belongs to."""
+        """Record the MLflow run that this folder belongs to."""
         atomic_write_json(self.root / "run.json", {"run_key": key, "mlflow_run_id": mlflow_run_id})
 
     @property
     def mlflow_run_id(self) -> str | None:
-        """None before the run is tracked."""
+        """Id of the MLflow run; None before the run is tracked."""
         path = self.root / "run.json"
-        return json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"] if path.is_file() else None
+        return (
+            json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"]
+            if path.is_file()
+            else None
+        )
 
     def discard(self) -> None:
         """Remove the run's state, for a fresh start."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def save_receipt(self, name: str, receipt: Receipt) -> None:
-        """Record a finished task."""
+        """Store the receipt of a finished task."""
         atomic_write_json(self.root / "receipts" / f"{name}.json", receipt.model_dump(mode="json"))
 
     def receipt(self, name: str, kind: type[R]) -> R | None:
         """The receipt of a task that an earlier run finished, or None."""
         path = self.root / "receipts" / f"{name}.json"
-        return kind.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return (
+            kind.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+        )
 
     def checkpoint(self, iteration: int) -> Path:
-        """Folder of an iteration's checkpoint."""
+        """Return the folder of an iteration's checkpoint."""
         return self.checkpoints / f"iteration-{iteration:04d}"
 
     def last_complete(self) -> int:
-        """The newest iteration with a complete checkpoint; 0 when there is none."""
-        complete = [int(path.parent.name.split("-")[1]) for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")]
+        """Return the newest iteration with a complete checkpoint; 0 if there is none."""
+        complete = [
+            int(path.parent.name.split("-")[1])
+            for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")
+        ]
         return max(complete, default=0)
 
     def best(self, metric: str, count: int) -> list[int]:
-        """The iterations with the `count` highest values of a metric, by their receipts; ties go to the newer.
+        """Return the iterations with the `count` highest values of a metric, by their receipts;
+        ties go to the newer.
 
-        Args: metric: of the iteration, or with `eval/` before it of an evaluation that follows.
+        Args: metric: a metric of the iteration, or, prefixed by `eval/`, of the evaluation that
+        follows it.
         Raises: RecipeError naming the known metrics when no iteration has this one.
         """
         scores: dict[int, float] = {}
@@ -120,11 +139,15 @@ class RunFolder:
             if kept and math.isfinite(values.get(metric, math.nan)):
                 scores[iteration] = values[metric]
         if known and metric not in known and not metric.startswith("eval/"):
-            raise RecipeError(f"training.best_metric: no metric {metric!r}{nearest(metric, sorted(known))}")
-        return sorted(scores, key=lambda iteration: (scores[iteration], iteration), reverse=True)[:count]
+            raise RecipeError(
+                f"training.best_metric: no metric {metric!r}{nearest(metric, sorted(known))}"
+            )
+        return sorted(scores, key=lambda iteration: (scores[iteration], iteration), reverse=True)[
+            :count
+        ]
 
     def _values(self, receipt: Path) -> dict[str, float]:
-        """Metrics of an iteration, and of the evaluation that followed it, if any did."""
+        """Return the metrics of an iteration, and of the evaluation that followed it, if any."""
         done = IterationReceipt.model_validate_json(receipt.read_text(encoding="utf-8"))
         played = self.receipt(f"evaluate-iteration-{done.iteration}", EvalReceipt)
         if played is None:
@@ -132,24 +155,32 @@ class RunFolder:
         return done.metrics | {f"eval/{name}": value for name, value in played.values().items()}
 
     def evaluations(self) -> list[EvalReceipt]:
-        """Every evaluation so far, by step; the baseline first and the final one last."""
-        texts = [path.read_text(encoding="utf-8") for path in self.root.glob("receipts/evaluate-*.json")]
+        """Return every evaluation so far, by step; the baseline first and the final one last."""
+        texts = [
+            path.read_text(encoding="utf-8") for path in self.root.glob("receipts/evaluate-*.json")
+        ]
         ranks = {"baseline": 0, "final": 2}
         found = [EvalReceipt.model_validate_json(text) for text in texts]
         return sorted(found, key=lambda one: (one.step, ranks.get(one.label, 1)))
 
     def trainer_state(self, iteration: int) -> dict[str, Any]:
-        """The driver's state in a complete checkpoint."""
+        """Return the driver's state in a complete checkpoint."""
         return json.loads((self.checkpoint(iteration) / "trainer.json").read_text(encoding="utf-8"))
 
     @contextmanager
     def publish_checkpoint(
-        self, iteration: int, trainer_state: dict[str, Any], keep_last: int, spare: Collection[int] = ()
+        self,
+        iteration: int,
+        trainer_state: dict[str, Any],
+        keep_last: int,
+        spare: Collection[int] = (),
     ) -> Iterator[Path]:
-        """A folder to write into; on leaving it is synced, renamed into place and marked complete.
+        """Yield a folder to write into; on exit it is synced, renamed into place and marked
+        complete.
 
-        Then all but the newest `keep_last` checkpoints and those of the iterations to `spare` are removed.
-        Raises: StorageError when the disk refuses; then nothing remains that a reader would take for complete.
+        Then all but the newest `keep_last` checkpoints and those of the iterations to `spare` are
+        removed. Raises: StorageError when a write fails; then nothing remains that a reader would
+        take for complete.
         """
         building = self.checkpoints / f".build-{uuid.uuid4().hex[:8]}"
         target = self.checkpoint(iteration)
@@ -163,27 +194,34 @@ class RunFolder:
             _remove_checkpoint(target)
             os.replace(building, target)
             sync_path(self.checkpoints)
-            atomic_write_json(target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]})
+            atomic_write_json(
+                target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]}
+            )
         except OSError as error:
             raise StorageError(
-                f"checkpoint {target} could not be written ({error.strerror}); free some space or set "
-                "RL_TRAIN_HOME to a larger disk, then run again: training continues from the last complete checkpoint"
+                f"checkpoint {target} could not be written ({error.strerror}); free some space "
+                "or set RL_TRAIN_HOME to a larger disk, then run again: training continues from "
+                "the last complete checkpoint"
             ) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
         self._prune(iteration, keep_last, spare)
 
     def save_steps(self, iteration: int, steps: list[dict[str, float]]) -> None:
-        """Record the metrics of an iteration's steps."""
+        """Store the metrics of an iteration's steps."""
         text = "".join(json.dumps(step) + "\n" for step in steps)
         atomic_write_text(self.root / "steps" / f"iteration-{iteration:04d}.jsonl", text)
 
     def history(self) -> list[dict[str, float]]:
-        """Metrics of every step of the complete iterations, in order."""
+        """Return the metrics of every step of the complete iterations, in order."""
         last = self.last_complete()
         files = sorted((self.root / "steps").glob("iteration-*.jsonl"))
         kept = [path for path in files if int(path.stem.split("-")[1]) <= last]
-        return [json.loads(line) for path in kept for line in path.read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(line)
+            for path in kept
+            for line in path.read_text(encoding="utf-8").splitlines()
+        ]
 
     def _prune(self, newest: int, keep_last: int, spare: Collection[int]) -> None:
         for path in self.checkpoints.glob("iteration-*"):
@@ -193,10 +231,12 @@ class RunFolder:
 
 
 def source_revision() -> str:
-    """The git revision of the code, or `unknown` outside a checkout."""
+    """Return the git revision of the code, or `unknown` outside a checkout."""
     folder = Path(__file__).resolve().parent
     try:
-        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False)
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+        )
     except OSError:
         return "unknown"
     return answer.stdout.strip() or "unknown"

@@ -21,21 +21,21 @@ EXPERIMENT = "rl-train"
 
 
 def run_folder(recipe: Recipe, cache_hash: str, home: Home) -> RunFolder:
-    """The newest folder that belongs to a recipe and its data."""
+    """Return the newest folder of a recipe and its data."""
     first = home.runs / f"{recipe.name}-{run_key(recipe, cache_hash)[:12]}"
     again = sorted(home.runs.glob(f"{first.name}.*"), key=_number)
     return RunFolder(again[-1] if again else first)
 
 
 def is_registered(folder: RunFolder) -> bool:
-    """Whether a model version points into this folder."""
+    """Return True if a model version refers to this folder."""
     return folder.receipt("register-model", VersionReceipt) is not None
 
 
 def starting_from(recipe: Recipe, weights: str | None) -> Recipe:
-    """The recipe with other weights to begin with; None keeps its own.
+    """Return the recipe with other initial weights; None keeps its own.
 
-    Args: weights: a registered folder. That of a prompt enhancer may hold a pipeline, too.
+    Args: weights: a registered folder. That of a prompt enhancer may contain a pipeline, too.
     """
     if weights is None:
         return recipe
@@ -58,7 +58,7 @@ def open_run(
     tags: Mapping[str, str],
     origin: Mapping[str, str] | None = None,
 ) -> RunPlan:
-    """Create the run, or continue the one with the same key. `fresh` starts it anew."""
+    """Create the run, or continue the one with the same key. `fresh` starts it over."""
     folder = run_folder(recipe, cache.run_hash, home)
     if fresh:
         folder = _anew(folder)
@@ -69,7 +69,12 @@ def open_run(
         EXPERIMENT,
         folder.root.name,
         run_id=folder.mlflow_run_id,
-        tags={"run_key": key, "cache_hash": cache.run_hash, "git_revision": source_revision(), **tags},
+        tags={
+            "run_key": key,
+            "cache_hash": cache.run_hash,
+            "git_revision": source_revision(),
+            **tags,
+        },
         artifact_location=home.artifact_location,
         outbox=folder.outbox,
     )
@@ -89,7 +94,8 @@ def open_run(
 
 
 def _anew(folder: RunFolder) -> RunFolder:
-    """An empty folder for the same key. One that holds a registered model stays, and the next gets a number."""
+    """Return an empty folder for the same key. A folder with a registered model is kept, and the
+    next one gets a number."""
     if is_registered(folder):
         stem = folder.root.name.partition(".")[0]
         return RunFolder(folder.root.with_name(f"{stem}.{_number(folder.root) + 1}"))
@@ -98,18 +104,20 @@ def _anew(folder: RunFolder) -> RunFolder:
 
 
 def _number(root: Path) -> int:
-    """1 for the first folder of a key, 2 for `<name>.2`."""
+    """Return 1 for the first folder of a key, 2 for `<name>.2`."""
     return int(root.suffix[1:] or 1)
 
 
 def reopen_tracking(plan: RunPlan, home: Home) -> TrackingRun:
-    """The MLflow run of a plan, from any process."""
+    """Open the MLflow run of a plan, from any process."""
     outbox = RunFolder(Path(plan.run_dir)).outbox
-    return TrackingRun.open(home.mlflow_uri, EXPERIMENT, plan.run_key[:12], run_id=plan.mlflow_run_id, outbox=outbox)
+    return TrackingRun.open(
+        home.mlflow_uri, EXPERIMENT, plan.run_key[:12], run_id=plan.mlflow_run_id, outbox=outbox
+    )
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones."""
+    """Flatten nested keys to dotted ones."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -129,7 +137,9 @@ def _opening(tags: Mapping[str, str]) -> Opening:
     )
 
 
-def _log_inputs(tracking: TrackingRun, recipe: Recipe, report: ValidationReport, cache: CacheReceipt) -> None:
+def _log_inputs(
+    tracking: TrackingRun, recipe: Recipe, report: ValidationReport, cache: CacheReceipt
+) -> None:
     tracking.log_params(flatten(shown_values(recipe)))
     tracking.log_text(dump_recipe(recipe), "recipe.yaml")
     log_report(tracking, report)

@@ -1,4 +1,5 @@
-"""The workers of a run, kept between tasks and rebuilt from the last complete checkpoint when they die."""
+"""The workers of a run, kept between tasks and rebuilt from the last complete checkpoint when they
+die."""
 
 from __future__ import annotations
 
@@ -32,14 +33,18 @@ from schemas.tracks import IMAGES_FOLDER
 
 NUM_LOGGED_SAMPLES = 32
 EXPORTED = -1
-"""In place of an iteration: the weights are those of the exported folder."""
+"""Value in place of an iteration that stands for the weights of the exported folder."""
 
 
 class TrainingSession:
-    """Runs the iterations and evaluations of one run; everything it finishes is on disk before it returns."""
+    """Runs the iterations and evaluations of one run; everything it finishes is on disk before it
+    returns."""
 
     def __init__(self, plan: RunPlan, *, metric_prefix: str = "eval") -> None:
-        """Args: metric_prefix: of the metrics that evaluations log."""
+        """Create the session; workers start on first use.
+
+        Args: metric_prefix: prefix of the metrics that evaluations log.
+        """
         self.plan = plan
         self._metric_prefix = metric_prefix
         self.recipe = Recipe.model_validate(plan.recipe)
@@ -59,9 +64,11 @@ class TrainingSession:
         return self._tracking
 
     def train_iteration(self, iteration: int) -> IterationReceipt:
-        """Train `steps_per_iteration` steps and end in a complete checkpoint; finished iterations are skipped.
+        """Train `steps_per_iteration` steps and write a complete checkpoint; finished iterations
+        are skipped.
 
-        After any error the workers are gone, and a retry starts fresh ones from the last complete checkpoint.
+        After any error the workers are gone, and a retry starts new ones from the last complete
+        checkpoint.
         """
         done = self.folder.receipt(f"iteration-{iteration:04d}", IterationReceipt)
         if done is not None and self.folder.last_complete() >= iteration:
@@ -90,9 +97,10 @@ class TrainingSession:
     def evaluate(self, label: str, iteration: int, *, exported: bool = False) -> EvalReceipt:
         """Score the held-out rows with the weights after `iteration` (0: before training).
 
-        Args: exported: with the folder that was written of them, in workers that load it like any other model, so that
-        what is judged is what is registered. A folder of adapters alone holds what the live weights are made of, in
-        the same format, and no worker can load it: those are evaluated.
+        Args: exported: evaluate the exported folder, in workers that load it like any other model,
+        so that the judged weights are the registered ones. A folder of adapters alone holds the
+        live weights in the same format, and no worker can load it: then the live weights are
+        evaluated.
         """
         done = self.folder.receipt(f"evaluate-{label}", EvalReceipt)
         if done is not None:
@@ -108,14 +116,21 @@ class TrainingSession:
                 step = trainer.step_count
             played = trainer.evaluate(items, self.recipe.evaluation.max_new_tokens)
             samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
-            made = save_made(played, samples_path.parent / f"made-{label}", self.recipe.diffusion.video_fps)
-            receipt = summarise(played, items, label, step, samples_path, scores=trainer.held_out_scores, made=made)
+            made = save_made(
+                played, samples_path.parent / f"made-{label}", self.recipe.diffusion.video_fps
+            )
+            receipt = summarise(
+                played, items, label, step, samples_path, scores=trainer.held_out_scores, made=made
+            )
         except BaseException:
             self._drop_workers()
             raise
         self.folder.save_receipt(f"evaluate-{label}", receipt)
         lengths = {"mean_length": receipt.mean_length, "truncated_share": receipt.truncated_share}
-        values = {f"{self._metric_prefix}/{name}": one for name, one in (receipt.values() | lengths).items()}
+        values = {
+            f"{self._metric_prefix}/{name}": one
+            for name, one in (receipt.values() | lengths).items()
+        }
         self.tracking.log_metrics(values, step)
         self.tracking.log_artifact(samples_path, "samples")
         if made:
@@ -124,9 +139,9 @@ class TrainingSession:
         return receipt
 
     def export(self, iteration: int) -> Path:
-        """The trained model as a Hugging Face folder, written once.
+        """Write the trained model as a Hugging Face folder, once, and return it.
 
-        Raises: ExportMismatch when it does not say what the trained policy says.
+        Raises: ExportMismatch when it computes other results than the trained policy.
         """
         if not self.folder.export.is_dir():
             building = self.folder.export.with_name(".build-model")
@@ -141,11 +156,13 @@ class TrainingSession:
         return self.folder.export
 
     def close(self) -> None:
-        """End the workers and the private cluster."""
+        """Stop the workers and the private cluster."""
         self._drop_workers()
         self._cluster.close()
 
-    def _finish_iteration(self, trainer: Trainer, iteration: int, steps: list[dict[str, float]]) -> IterationReceipt:
+    def _finish_iteration(
+        self, trainer: Trainer, iteration: int, steps: list[dict[str, float]]
+    ) -> IterationReceipt:
         means = {key: value for key, value in means_of_steps(steps).items() if key != "step"}
         receipt = IterationReceipt(
             iteration=iteration,
@@ -154,8 +171,12 @@ class TrainingSession:
             checkpoint=str(self.folder.checkpoint(iteration)),
             metrics=means,
         )
-        state = trainer.state_dict() | {"mlflow_run_id": self.plan.mlflow_run_id, "run_key": self.plan.run_key}
-        # Steps and receipt come first: the checkpoint's sentinel is what makes the iteration count as done.
+        state = trainer.state_dict() | {
+            "mlflow_run_id": self.plan.mlflow_run_id,
+            "run_key": self.plan.run_key,
+        }
+        # Steps and receipt come first: the checkpoint's sentinel is what makes the iteration count
+        # as done.
         self.folder.save_steps(iteration, steps)
         self.folder.save_receipt(f"iteration-{iteration:04d}", receipt)
         training = self.recipe.training
@@ -167,7 +188,7 @@ class TrainingSession:
         return receipt
 
     def _trainer_at(self, iteration: int) -> Trainer:
-        """A trainer whose weights are those after `iteration`."""
+        """Return a trainer with the weights after `iteration`."""
         if self._trainer is None or self._iteration != iteration:
             self._drop_workers()
             self._trainer = self._start_workers(self.recipe)
@@ -179,7 +200,7 @@ class TrainingSession:
         return self._trainer
 
     def _trainer_of_export(self) -> Trainer:
-        """A trainer that loaded the exported folder, for evaluation alone."""
+        """Return a trainer that loaded the exported folder, for evaluation only."""
         self._drop_workers()
         self._trainer, self._iteration = (
             self._start_workers(starting_from(self.recipe, str(self.folder.export))),
@@ -187,8 +208,10 @@ class TrainingSession:
         )
         return self._trainer
 
-    def _with_reference(self, items: Sequence[dict[str, Any]], iteration: int) -> Sequence[dict[str, Any]]:
-        """Rows with what the model before training says of them, where their scores compare with that."""
+    def _with_reference(
+        self, items: Sequence[dict[str, Any]], iteration: int
+    ) -> Sequence[dict[str, Any]]:
+        """Add the reference model's log-probabilities to rows whose scores compare with them."""
         if not self.recipe.has_pairs:
             return items
         return self._trainer_at(iteration).with_reference(items)
@@ -196,7 +219,9 @@ class TrainingSession:
     def _start_workers(self, recipe: Recipe) -> Trainer:
         announce(ProgressEvent("start workers"))
         placement = recipe.placement
-        self._cluster.enter_context(ray_cluster(placement.ray_address, placement.num_devices, placement.device))
+        self._cluster.enter_context(
+            ray_cluster(placement.ray_address, placement.num_devices, placement.device)
+        )
         source = locate(recipe.model.path, self.home.models)
         check_located(recipe, source)
         trainer_cls: type[Trainer] = import_target(recipe.domain.traits.trainer)
@@ -207,7 +232,7 @@ class TrainingSession:
         return trainer
 
     def _rows(self, split: str) -> Sequence[dict[str, Any]]:
-        """The prepared rows of a split, opened once."""
+        """Return the prepared rows of a split, opened once."""
         path = Path(self.plan.cache.path) / f"{split}.parquet"
         if split not in self._opened:
             places = self.plan.cache.places
@@ -236,13 +261,14 @@ class TrainingSession:
 
 
 def _can_be_loaded(export: Path) -> bool:
-    """Whether every model of an export is whole; adapters alone are not."""
+    """Return True if every model of an export is complete; adapters alone are not."""
     images = export / IMAGES_FOLDER
     return is_model(export) and (is_model(images) or not images.is_dir())
 
 
 def means_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the steps that have it: one without a row to train on lacks some."""
+    """Return the mean of each metric over the steps that have it: a step without a row to train on
+    lacks some."""
     names = dict.fromkeys(name for step in steps for name in step)
     values = {name: [step[name] for step in steps if name in step] for name in names}
     return {name: sum(found) / len(found) for name, found in values.items()}
@@ -252,7 +278,7 @@ _sessions: dict[str, TrainingSession] = {}
 
 
 def session_for(plan: RunPlan) -> TrainingSession:
-    """The session of a run in this process, opened on first use."""
+    """Return the session of a run in this process, opened on first use."""
     if plan.run_dir not in _sessions:
         _sessions[plan.run_dir] = TrainingSession(plan)
     return _sessions[plan.run_dir]
@@ -260,7 +286,7 @@ def session_for(plan: RunPlan) -> TrainingSession:
 
 @contextmanager
 def closing_sessions() -> Iterator[None]:
-    """End every session of this process with the block, whatever state it is in."""
+    """Close every session of this process at the end of the block, whatever state it is in."""
     try:
         yield
     finally:
@@ -268,14 +294,16 @@ def closing_sessions() -> Iterator[None]:
 
 
 def close_sessions() -> None:
-    """End the workers of every session of this process; a session that is asked for again starts new ones."""
+    """Stop the workers of every session of this process; a session that is used again starts new
+    ones."""
     while _sessions:
         _sessions.popitem()[1].close()
 
 
 @contextmanager
 def close_run(plan: RunPlan) -> Iterator[None]:
-    """End the MLflow run with the block: finished, failed, or killed when the flow was cancelled."""
+    """End the MLflow run with the block: as finished, failed, or killed if the flow was
+    cancelled."""
     tracking = session_for(plan).tracking
     try:
         yield

@@ -1,4 +1,4 @@
-"""Handing things over in order, in the background, to a receiver that may be away for a while."""
+"""Background delivery of items, in order, to a receiver that may be unavailable for a while."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ T = TypeVar("T")
 
 
 class Deliveries(Generic[T]):
-    """Whoever has something to hand over goes on at once; a thread delivers, and lives while there is something left.
+    """Queue whose `put` returns at once; a thread delivers the items, and lives while there are
+    any.
 
-    An outage stops the queue until the receiver is back. What it refuses is noted, and the next item has its turn.
+    An outage stops the queue until the receiver is back. An item that the receiver refuses is
+    recorded, and the next one is delivered.
     """
 
-    def __init__(self, deliver: Callable[[T], object], is_outage: Callable[[Exception], bool]) -> None:
-        """Args: deliver: hands one item over. is_outage: whether an error of `deliver` passes with time."""
+    def __init__(
+        self, deliver: Callable[[T], object], is_outage: Callable[[Exception], bool]
+    ) -> None:
+        """Create the queue.
+
+        Args: deliver: delivers one item. is_outage: returns True for an error of `deliver` that is
+        temporary.
+        """
         self._deliver, self._is_outage = deliver, is_outage
         self._waiting: deque[T] = deque()
         self._changed = threading.Condition()
@@ -28,7 +36,7 @@ class Deliveries(Generic[T]):
         self._outage: Exception | None = None
 
     def put(self, item: T) -> None:
-        """Hand `item` over after everything before it; returns at once."""
+        """Queue `item` after everything before it; returns at once."""
         with self._changed:
             self._waiting.append(item)
             if self._thread is None:
@@ -36,7 +44,10 @@ class Deliveries(Generic[T]):
                 self._thread.start()
 
     def wait(self, patience_s: float) -> bool:
-        """Wait until nothing is left. Returns: False when for `patience_s` nothing could be delivered."""
+        """Wait until the queue is empty.
+
+        Returns: False if nothing could be delivered for `patience_s`.
+        """
         with self._changed:
             while self._waiting:
                 if not self._changed.wait(patience_s):
@@ -44,18 +55,18 @@ class Deliveries(Generic[T]):
             return True
 
     def refusals(self) -> list[Exception]:
-        """What was refused since the last call."""
+        """Return the errors of items refused since the last call."""
         with self._changed:
             found, self._refusals = self._refusals, []
             return found
 
     @property
     def outage(self) -> Exception | None:
-        """Why the receiver does not answer at present; None when it does."""
+        """Error of the current outage; None if the receiver answers."""
         return self._outage
 
     def __len__(self) -> int:
-        """How many items wait."""
+        """Return the number of items in the queue."""
         return len(self._waiting)
 
     def _run(self) -> None:
@@ -86,4 +97,4 @@ class Deliveries(Generic[T]):
             self._changed.notify_all()
 
     def _emptied(self) -> None:
-        """Called, with no `put` in between, whenever everything was delivered."""
+        """Called whenever everything was delivered, with no `put` in between."""

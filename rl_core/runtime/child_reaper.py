@@ -1,7 +1,9 @@
-"""Nothing that a process started outlives it, not even after a `kill -9`.
+"""Clean-up of child processes: nothing that a process started outlives it, not even after a `kill
+-9`.
 
-Ray's agents and Prefect's embedded API server are not tied to the process that started them. A small watcher process
-keeps a list of everything below its parent (by process id and start time) and ends it when the parent is gone.
+Ray's agents and Prefect's embedded API server are not tied to the process that started them. A
+small watcher process keeps a list of all descendants of its parent (by process id and start time)
+and ends them when the parent is gone.
 """
 
 import os
@@ -20,17 +22,20 @@ _watched = False
 
 @contextmanager
 def no_orphans() -> Iterator[None]:
-    """While the block runs, a violent end of this process ends every process below it, within seconds.
+    """If this process is killed inside the block, end all its descendants within seconds.
 
-    An orderly end of the block ends nothing: whoever started a process ends it. An inner block adds nothing.
+    A normal end of the block ends nothing: whoever started a process ends it. Nested blocks have no
+    further effect.
     """
     global _watched
     if _watched:
         yield
         return
-    # A session of its own keeps signals to the parent's group away; its end of input is the parent's end.
+    # A session of its own keeps signals to the parent's group away; its end of input is the
+    # parent's end.
     watcher = subprocess.Popen(
-        # Without the current folder, in which anyone may keep a module with the name of one of Python's.
+        # Without the current folder, in which anyone may keep a module with the name of one of
+        # Python's.
         [sys.executable, "-P", __file__, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -46,7 +51,7 @@ def no_orphans() -> Iterator[None]:
 
 
 def watch(parent: psutil.Process) -> None:
-    """Follow the processes below `parent` until it says farewell, or is gone: then end them."""
+    """Follow the descendants of `parent` until it signs off, or is gone: then end them."""
     below: set[psutil.Process] = set()
     me = psutil.Process()
     while parent.is_running() and not select([sys.stdin], [], [], POLL_S)[0]:

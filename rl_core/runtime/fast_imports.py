@@ -1,4 +1,4 @@
-"""Importing large packages in three quarters of the time, by pausing the garbage collector."""
+"""Import of large packages in three quarters of the time, by pausing the garbage collector."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def fast_imports() -> Iterator[None]:
-    """Import within the block, without looking for garbage meanwhile.
+    """Pause the garbage collector during the imports of the block.
 
-    torch, transformers and what they bring are thousands of modules that all stay. Python would look through them for
-    garbage again and again as they come in, and now and then for the rest of the process; it never does afterwards.
+    torch, transformers and their dependencies are thousands of modules that all stay. Python would
+    scan them for garbage again and again during the import, and from time to time for the rest of
+    the process; after this block it no longer does.
     """
     was_enabled = gc.isenabled()
     gc.disable()

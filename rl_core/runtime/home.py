@@ -1,4 +1,4 @@
-"""Where local state lies: one folder, `.rl-train/` in the working directory or `RL_TRAIN_HOME`."""
+"""Location of local state: one folder, `.rl-train/` in the working directory or `RL_TRAIN_HOME`."""
 
 import json
 import os
@@ -12,13 +12,13 @@ from rl_core.runtime.secrets import redact_logs
 
 @dataclass(frozen=True)
 class Home:
-    """The local state folder and its rooms."""
+    """The local state folder and its subfolders."""
 
     root: Path
 
     @classmethod
     def default(cls) -> "Home":
-        """`RL_TRAIN_HOME` when set, else `.rl-train` in the working directory."""
+        """Return `RL_TRAIN_HOME` if set, else `.rl-train` in the working directory."""
         return cls(Path(os.environ.get("RL_TRAIN_HOME") or ".rl-train").expanduser().resolve())
 
     @property
@@ -31,7 +31,8 @@ class Home:
 
     @property
     def artifact_location(self) -> Path | None:
-        """Where a database file of this home keeps its artifacts; None leaves that to the MLflow server."""
+        """Folder of the artifacts of a database file in this home; None leaves that to the MLflow
+        server."""
         return self.mlflow_artifacts if self.mlflow_uri.startswith("sqlite") else None
 
     @property
@@ -56,12 +57,12 @@ class Home:
 
     @property
     def evaluations(self) -> Path:
-        """A folder per evaluation without a training, named by its MLflow run."""
+        """Root of the evaluations without training, one folder each, named by its MLflow run."""
         return self.root / "evaluations"
 
     @property
     def services(self) -> Path:
-        """What `rl-train up` started, and where."""
+        """Folder with the records and logs of the services that `rl-train up` started."""
         return self.root / "services.json"
 
     @property
@@ -70,11 +71,11 @@ class Home:
 
     @property
     def mlflow_ui(self) -> str:
-        """Where the MLflow UI is served; empty when no server is known."""
+        """Address of the MLflow UI; empty if no server is known."""
         return self.mlflow_uri if self.mlflow_uri.startswith("http") else self._served("mlflow")
 
     def _served(self, name: str) -> str:
-        """The address of a service that `rl-train up` started; empty when it does not run."""
+        """Return the address of a service that `rl-train up` started; empty if it does not run."""
         try:
             entry = json.loads(self.services.read_text(encoding="utf-8"))[name]
         except (FileNotFoundError, KeyError):
@@ -82,7 +83,8 @@ class Home:
         return entry["url"] if find_process(entry["pid"], entry["started"]) else ""
 
     def environment(self) -> dict[str, str]:
-        """Settings that keep services local and silent; those the user has set already win."""
+        """Return the settings that keep services local and silent; the user's own settings override
+        them."""
         defaults = {
             "RL_TRAIN_HOME": str(self.root),
             "PREFECT_HOME": str(self.prefect),
@@ -91,7 +93,8 @@ class Home:
             # What workers print is logged by `rl_core.workers`, and belongs to the flow run.
             "PREFECT_LOGGING_EXTRA_LOGGERS": "rl_core",
             "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-            # A server that is away for some minutes is asked again: after 2, 4, 8, … seconds, 8.5 minutes in all.
+            # A server that is away for some minutes is asked again: after 2, 4, 8, … seconds, 8.5
+            # minutes in all.
             "PREFECT_CLIENT_MAX_RETRIES": "8",
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -110,9 +113,10 @@ class Home:
         return {key: os.environ.get(key, value) for key, value in defaults.items()}
 
     def activate(self) -> None:
-        """Create the folder, export `environment()` before Prefect, Ray or MLflow is imported, hide secrets in logs.
+        """Create the folder, export `environment()` before Prefect, Ray or MLflow is imported, and
+        hide secrets in logs.
 
-        Raises: StorageError when the folder cannot be made.
+        Raises: StorageError when the folder cannot be created.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
-"""Our packages are ours, whatever lies in the folder where a command is given.
+"""Imports of this project's packages, even if the working directory has modules of the same names.
 
-A recipe may name a class in a module of the current folder, so that folder is searched for modules too: by a driver
-after everything else, by Ray's workers before it. `tasks.py` or `schemas.py` are names that anyone may give a file of
-their own, and with an editable installation any folder is searched before our packages.
+A recipe may name a class in a module of the working directory, so that directory is searched for
+modules too: by a driver after everything else, by Ray's workers before it. Anyone may have files
+named `tasks.py` or `schemas.py`, and with an editable installation any folder is searched before
+this project's packages.
 """
 
 from __future__ import annotations
@@ -18,25 +19,27 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class OwnPackages:
-    """Finds our packages where this one lies."""
+    """Import finder that finds this project's packages in their own folder."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """What Python asks of a finder; None lets it ask the next one."""
+        """Return the spec of a module, as Python's import system asks; None passes to the next
+        finder."""
         return PathFinder.find_spec(name, [_ROOT], target) if name in OWN else None
 
 
 def find_own_packages_first() -> None:
-    """From now on `import tasks` gives our package, whatever else has that name."""
+    """Make `import tasks` and the like always import this project's packages."""
     if OwnPackages not in sys.meta_path:
         sys.meta_path.insert(0, OwnPackages)
 
 
 def search_users_folders_last() -> None:
-    """Search what Ray put before Python's own folders after all others, as a driver does.
+    """Move the folders that Ray put before Python's own to the end of the search path, as in a
+    driver.
 
-    Otherwise `datasets.py` beside a recipe would be what transformers gets for `import datasets`. What `PYTHONPATH`
-    names stays where it is.
+    Otherwise a `datasets.py` next to a recipe would be imported by transformers as `datasets`.
+    Folders in `PYTHONPATH` keep their place.
     """
     wanted = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     before = sys.path[: sys.path.index(os.path.dirname(os.__file__))]
@@ -45,14 +48,17 @@ def search_users_folders_last() -> None:
 
 
 def hidden_module(name: str) -> tuple[Path, str] | None:
-    """A file of the current folder that `import name` does not give, because something else has its name.
+    """Find a file of the working directory that `import name` does not reach, because another
+    module has its name.
 
-    Returns: the file, and where the other one lies; None when nothing is hidden.
+    Returns: the file, and the path of the other module; None if nothing is hidden.
     """
     top = name.partition(".")[0]
     places = [Path.cwd() / f"{top}.py", Path.cwd() / top / "__init__.py"]
     there, module = next((place for place in places if place.is_file()), None), sys.modules.get(top)
     if there is None or module is None:
         return None
-    given = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "Python itself")
+    given = getattr(module, "__file__", None) or next(
+        iter(getattr(module, "__path__", [])), "Python itself"
+    )
     return None if Path(given).resolve() == there.resolve() else (there, given)

@@ -1,4 +1,4 @@
-"""The most memory that a process has held."""
+"""Peak memory of a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ STATUS = Path("/proc/self/status")
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Bytes since this process began: of a GPU those that tensors took, else those of the process."""
+    """Return the peak bytes since this process began: of a GPU's tensors, or else of the
+    process."""
     if device.type == "cuda":
         import torch
 
@@ -24,4 +25,6 @@ def peak_bytes(device: torch.device) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", STATUS.read_text()) if STATUS.is_file() else None
     if found is not None:
         return int(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )

@@ -1,4 +1,4 @@
-"""A process that outlives the command that started it, known by its id and its start time."""
+"""Processes that outlive the command that started them, identified by id and start time."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ import psutil
 
 GRACE_S = 20.0
 _SAME_S = 0.1
-"""Start times of one process agree within this; another process with the same id began later."""
+"""Tolerance of start times; another process with the same id began later."""
 
 
 def start_time(process: psutil.Process) -> float:
-    """Seconds from the machine's start to the process's, which do not change when the clock is set."""
+    """Return the seconds from the machine's start to the process's, which do not change when the
+    clock is set."""
     # A process keeps the time by the clock once it has been asked for it; a new one asks again.
     return psutil.Process(process.pid).create_time() - psutil.boot_time()
 
 
 def find_process(pid: int, started: float) -> psutil.Process | None:
-    """The process that had this id and `start_time`, or None when it has ended (its id may be another's by now)."""
+    """Return the process with this id and `start_time`, or None if it has ended (its id may be
+    reused)."""
     try:
         process = psutil.Process(pid)
-        gone = abs(start_time(process) - started) > _SAME_S or process.status() == psutil.STATUS_ZOMBIE
+        gone = (
+            abs(start_time(process) - started) > _SAME_S or process.status() == psutil.STATUS_ZOMBIE
+        )
     except psutil.NoSuchProcess:
         return None
     return None if gone else process
 
 
 def stop_tree(process: psutil.Process, grace_s: float = GRACE_S) -> None:
-    """End a process in an orderly way, and then, whatever it takes, everything below it."""
+    """End a process in an orderly way, and then kill all its descendants."""
     try:
         below = process.children(recursive=True)
         process.terminate()

@@ -1,8 +1,8 @@
-"""Plug-ins: one decorator and folder discovery, used by every plug-in folder.
+"""Plug-in registries: one decorator and folder discovery, used by every plug-in folder.
 
 A plug-in is a class in its own file with a nested pydantic `Config`. In a recipe it is a block
-`{name: <registered name>, ...}` or, for a class outside the project, `{target: my_pkg.my_module:MyClass, ...}`;
-the remaining keys are validated by that class's `Config`.
+`{name: <registered name>, ...}` or, for a class outside the project, `{target:
+my_pkg.my_module:MyClass, ...}`; the remaining keys are validated by that class's `Config`.
 """
 
 import importlib
@@ -23,23 +23,27 @@ T = TypeVar("T")
 
 
 class PluginConfig(Section):
-    """Base of every plug-in's `Config`: unknown keys are refused, values do not change after loading."""
+    """Base of every plug-in's `Config`: unknown keys are refused, and values are immutable."""
 
 
 _OTHER_SHAPES = ("extra_forbidden", "list_type", "string_type")
-"""Errors of pydantic at a key of another system: an unknown one, or a mapping where ours has none."""
+"""Errors of pydantic at a key of another system: it is unknown, or holds a mapping and ours does
+not."""
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """A hint for a misspelt name: ` (did you mean 'x'?)`, or the list of known names."""
+    """Return a hint for a misspelt name: ` (did you mean 'x'?)`, or the list of known names."""
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(sorted(known))})"
 
 
-def describe_validation_error(error: ValidationError, where: str, model: type[BaseModel], *also: str) -> str:
-    """One line per problem of a pydantic error about `model`: place, value, and what would be right.
+def describe_validation_error(
+    error: ValidationError, where: str, model: type[BaseModel], *also: str
+) -> str:
+    """Return one line per problem of a pydantic error about `model`: place, value, and what would
+    be right.
 
-    Args: also: top-level keys that are known besides the model's fields.
+    Args: also: top-level keys that are known in addition to the model's fields.
     """
     lines = []
     for problem in error.errors():
@@ -55,7 +59,11 @@ def describe_validation_error(error: ValidationError, where: str, model: type[Ba
             section = _section_at(model, loc[:-1])
             known = [*section.model_fields, *(also if len(loc) == 1 else ())]
             renamed = getattr(section, "former_keys", {}).get(loc[-1])
-            lines.append(f"{stated}renamed: {renamed}" if renamed else f"{stated}unknown key{nearest(loc[-1], known)}")
+            lines.append(
+                f"{stated}renamed: {renamed}"
+                if renamed
+                else f"{stated}unknown key{nearest(loc[-1], known)}"
+            )
         elif problem["type"] == "missing":
             lines.append(f"{stated}missing; this key must be given")
         elif problem["type"] == "value_error":
@@ -67,26 +75,35 @@ def describe_validation_error(error: ValidationError, where: str, model: type[Ba
 
 
 def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
-    """The section at `loc`; `model` itself where the way leads through no section."""
+    """Return the section at `loc`, or `model` itself if the path leads through no section."""
     section = model
     for key in loc:
         field = section.model_fields.get(key)
         options = [field.annotation, *get_args(field.annotation)] if field else []
-        section = next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), section)
+        section = next(
+            (one for one in options if isinstance(one, type) and issubclass(one, BaseModel)),
+            section,
+        )
     return section
 
 
 def import_target(target: str) -> type[Any]:
-    """The class named by `pkg.module:Class`. Raises: RecipeError when it cannot be imported."""
+    """Import the class named by `pkg.module:Class`. Raises: RecipeError when it cannot be
+    imported."""
     module_name, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         if (hidden := hidden_module(module_name)) is not None:
             file, owner = hidden
-            why = f"a module of this name is at {owner}, and comes before {file}; give your file another name"
+            why = (
+                f"a module of this name is at {owner}, and comes before {file}; give your file "
+                "another name"
+            )
             raise RecipeError(f"target {target!r} cannot be imported: {why}") from error
-        raise RecipeError(f"target {target!r} cannot be imported ({error}); write it as pkg.module:Class") from error
+        raise RecipeError(
+            f"target {target!r} cannot be imported ({error}); write it as pkg.module:Class"
+        ) from error
 
 
 class Registry(Generic[T]):
@@ -101,42 +118,54 @@ class Registry(Generic[T]):
         self._lock = RLock()
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Decorator that registers a class under `name`. Raises: RecipeError when the name is taken."""
+        """Return a decorator that registers a class under `name`. Raises: RecipeError when the name
+        is taken."""
 
         def add(cls: type[T]) -> type[T]:
             if name in self._classes:
-                raise RecipeError(f"{self.kind} {name!r} is registered twice: {self._classes[name]} and {cls}")
+                raise RecipeError(
+                    f"{self.kind} {name!r} is registered twice: {self._classes[name]} and {cls}"
+                )
             self._classes[name] = cls
             return cls
 
         return add
 
     def names(self) -> list[str]:
-        """All registered names, sorted."""
+        """Return all registered names, sorted."""
         self._discover()
         return sorted(self._classes)
 
     def get(self, name: str) -> type[T]:
-        """The class registered as `name`. Raises: RecipeError naming the nearest known one."""
+        """Return the class registered as `name`. Raises: RecipeError naming the nearest known
+        one."""
         self._discover()
         if name not in self._classes:
             raise RecipeError(f"unknown {self.kind} {name!r}{nearest(name, list(self._classes))}")
         return self._classes[name]
 
     def resolve(self, block: Mapping[str, Any], where: str) -> tuple[type[T], Any]:
-        """The class a recipe block names, and the block's other keys as that class's `Config`."""
+        """Return the class that a recipe block names, and the block's other keys as that class's
+        `Config`."""
         values = dict(block)
         name, target = values.pop("name", None), values.pop("target", None)
         if (name is None) == (target is None):
             if foreign := foreign_key_lines(where, values):
                 raise RecipeError("\n".join(foreign))
-            both = f", not both {name!r} and {target!r}; set the other to null" if name is not None else ""
+            both = (
+                f", not both {name!r} and {target!r}; set the other to null"
+                if name is not None
+                else ""
+            )
             raise RecipeError(
-                f"{where}: give either name (one of {', '.join(self.names())}) or target (pkg.module:Class){both}"
+                f"{where}: give either name (one of {', '.join(self.names())}) or target "
+                f"(pkg.module:Class){both}"
             )
         cls: Any = import_target(str(target)) if target is not None else self.get(str(name))
         if not isinstance(cls, type):
-            raise RecipeError(f"{where}.target: {target} is not a class; write it as pkg.module:Class")
+            raise RecipeError(
+                f"{where}.target: {target} is not a class; write it as pkg.module:Class"
+            )
         config_cls = getattr(cls, "Config", PluginConfig)
         try:
             return cls, config_cls(**values)

@@ -1,8 +1,10 @@
-"""Passwords and tokens out of what is written down: log lines, tracebacks, recipes stored with runs.
+"""Removal of passwords and tokens from everything that is stored: log lines, tracebacks, recipes of
+runs.
 
-Three things are taken for secrets: what stands where a password or token stands (`://user:HERE@host`, `password=HERE`,
-`Authorization: Bearer HERE`), what looks like a well-known kind of token, and the values of environment variables whose
-names say that they are secret. Words of the trade such as `max_new_tokens` or `pad_token` are none.
+Three things count as secrets: text in the place of a password or token (`://user:HERE@host`,
+`password=HERE`, `Authorization: Bearer HERE`), text that looks like a well-known kind of token, and
+the values of environment variables with secret-sounding names. Technical terms such as
+`max_new_tokens` or `pad_token` do not count.
 """
 
 from __future__ import annotations
@@ -17,21 +19,26 @@ from typing import Any
 
 HIDDEN = "***"
 MIN_LENGTH = 6
-"""Shorter values of environment variables are left: `1` or `true` would be hidden wherever they stand."""
+"""Shortest value of an environment variable that is hidden: `1` or `true` would be hidden
+everywhere."""
 
 _NAME = (
     r"\w*pass(?:word|wd|phrase)|(?<=[_.\-])pwd|secret|credentials?|private[_-]?key|(?:api|access|account|secret)[_-]?key|"
     r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|auth[_-]?string"
 )
 _KEY = rf"(?:[\w.\-]*[_.\-])?(?:{_NAME})(?:[_-]?id)?"
-_VOCABULARY = r"(?:[\w.\-]*[_.\-])?(?:pad|eos|bos|unk|sep|cls|mask|image|video|stop|special|next|new|per)_?token"
-"""Of a tokenizer."""
+_VOCABULARY = (
+    r"(?:[\w.\-]*[_.\-])?"
+    r"(?:pad|eos|bos|unk|sep|cls|mask|image|video|stop|special|next|new|per)_?token"
+)
+"""Names of a tokenizer's tokens, which are not secrets."""
 _VARIABLE = re.compile(rf"(?:.*_)?(?:{_NAME}|key|key_id)", re.IGNORECASE)
 
 _USER_INFO = re.compile(r"(?P<before>\w://[^\s/:@'\"]*):[^\s/@'\"]+@")
 _BEARER = re.compile(r"(?P<before>\b(?:bearer|basic)\s+)[A-Za-z0-9+/_.~=-]{8,}", re.IGNORECASE)
 _PAIR = re.compile(
-    rf"(?<![\w.\-])(?P<before>(?!{_VOCABULARY}\b){_KEY}['\"]?\s*[=:]\s*['\"]?)(?!bearer |basic )[^\s'\",;&)}}\]]+",
+    rf"(?<![\w.\-])(?P<before>(?!{_VOCABULARY}\b){_KEY}['\"]?\s*[=:]\s*['\"]?)"
+    rf"(?!bearer |basic )[^\s'\",;&)}}\]]+",
     re.IGNORECASE,
 )
 _SHAPES = re.compile(
@@ -41,12 +48,14 @@ _SHAPES = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a key of this name holds a password or token."""
-    return bool(re.fullmatch(_KEY, name, re.IGNORECASE)) and not re.fullmatch(_VOCABULARY, name, re.IGNORECASE)
+    """Return True if a key of this name holds a password or token."""
+    return bool(re.fullmatch(_KEY, name, re.IGNORECASE)) and not re.fullmatch(
+        _VOCABULARY, name, re.IGNORECASE
+    )
 
 
 def redact(text: str) -> str:
-    """`text` with `***` in place of every secret."""
+    """Return `text` with `***` in place of every secret."""
     for value in _secrets_of_environment(frozenset(os.environ.items())):
         text = text.replace(value, HIDDEN)
     text = _USER_INFO.sub(rf"\g<before>:{HIDDEN}@", text)
@@ -56,7 +65,10 @@ def redact(text: str) -> str:
 
 
 def redact_values(value: Any, name: str = "") -> Any:
-    """The same for nested plain values. Args: name: of the key that holds `value`."""
+    """Redact nested plain values.
+
+    Args: name: name of the key that holds `value`.
+    """
     if isinstance(value, Mapping):
         return {key: redact_values(entry, str(key)) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -80,12 +92,17 @@ class RedactedRecord(logging.LogRecord):
 
 
 def redact_logs() -> None:
-    """From now on every log record of this process is free of secrets."""
+    """Redact every log record of this process from now on."""
     logging.setLogRecordFactory(RedactedRecord)
 
 
 @lru_cache(maxsize=4)
 def _secrets_of_environment(environment: frozenset[tuple[str, str]]) -> list[str]:
-    """Values to hide wherever they stand, the longest first. A path says where a secret lies, and is none."""
-    values = {value for name, value in environment if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH}
+    """Return the values to hide wherever they occur, the longest first. A path only says where a
+    secret is, and is not hidden."""
+    values = {
+        value
+        for name, value in environment
+        if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH
+    }
     return sorted((value for value in values if not os.path.exists(value)), key=len, reverse=True)

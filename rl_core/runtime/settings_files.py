@@ -1,6 +1,6 @@
 """Settings in YAML files: read, overridden by dotted assignments, interpolations resolved.
 
-Apart from `rl_core.runs.recipes`, so that commands without a recipe start without its schemas.
+Separate from `rl_core.runs.recipes`, so that commands without a recipe start without its schemas.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from rl_core.errors import RecipeError
 from schemas.foreign_keys import foreign_key_lines
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
-"""Where the settings that ship with the project lie."""
+"""Folder of the settings that ship with the project."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, interpolations as written. Raises: RecipeError."""
+    """Read the mapping in a YAML file, without resolving interpolations. Raises: RecipeError."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -30,10 +30,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
-    """The mapping with dotted assignments on top, as an OmegaConf object.
+    """Return the mapping with dotted assignments on top, as an OmegaConf object.
 
-    A mapping is merged into what stands there, a plug-in's (`algorithm={name: rloo}`) takes its place: the settings of
-    one plug-in mean nothing to another. Raises: RecipeError.
+    A mapping is merged into the existing one, except for a plug-in's (`algorithm={name: rloo}`),
+    which replaces it: the settings of one plug-in mean nothing to another. Raises: RecipeError.
     """
     try:
         base: Any = OmegaConf.create(values)
@@ -59,12 +59,15 @@ def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path
 
 
 def resolved(config: Any, path: Path) -> dict[str, Any]:
-    """Plain values, every interpolation resolved. Raises: RecipeError naming the key and what it lacks."""
+    """Return plain values with every interpolation resolved. Raises: RecipeError naming the key and
+    the missing value."""
     try:
         values = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0].rpartition("interpolation: ")[2].strip('"')
-        raise RecipeError(f"{path}: {error.full_key}: {reason}; set it, or write ${{oc.env:NAME,default}}") from error
+        raise RecipeError(
+            f"{path}: {error.full_key}: {reason}; set it, or write ${{oc.env:NAME,default}}"
+        ) from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
     return {str(key): value for key, value in values.items()}

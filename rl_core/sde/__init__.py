@@ -1,8 +1,17 @@
-"""Sampling of flow models as a chain of actions: schedules, step kernels, which steps are stochastic, initial noise."""
+"""Sampling of flow models as a chain of actions: schedules, step kernels, stochastic steps, initial
+noise."""
 
 from rl_core.sde.actions import action_step, action_steps
 from rl_core.sde.config import Kernel, SdeConfig, StepsConfig, StepsKind
-from rl_core.sde.kernels import Step, cps_step, dance_step, euler_step, flow_step, gaussian_kl, gaussian_log_prob
+from rl_core.sde.kernels import (
+    Step,
+    cps_step,
+    dance_step,
+    euler_step,
+    flow_step,
+    gaussian_kl,
+    gaussian_log_prob,
+)
 from rl_core.sde.noise import NoiseRecipe, initial_noise
 from rl_core.sde.schedules import dynamic_shift, sigmas
 from rl_core.sde.solvers import dpm2_step

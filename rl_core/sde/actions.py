@@ -1,4 +1,4 @@
-"""The one step that samples and scores: which kernel a recipe's `sde` block means."""
+"""The step that samples and scores, by the kernel of a recipe's `sde` block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def action_steps(config: SdeConfig, num_steps: int, rollout: int, seed: int = 0) -> tuple[int, ...]:
-    """Positions of the steps that are actions: the stochastic ones, but for a last step of `cps`, which draws nothing.
+    """Return the positions of the steps that are actions: the stochastic ones, except for a last
+    step of `cps`, which draws no noise.
 
     Raises: ValueError when none is left, or the configured steps do not fit into the trajectory.
     """
@@ -22,7 +23,9 @@ def action_steps(config: SdeConfig, num_steps: int, rollout: int, seed: int = 0)
     if config.kernel is Kernel.CPS:
         chosen = tuple(step for step in chosen if step != num_steps - 1)
     if not chosen:
-        raise ValueError(f"sde.steps: none of the {num_steps} steps draws noise, so there is nothing to train")
+        raise ValueError(
+            f"sde.steps: none of the {num_steps} steps draws noise, so there is nothing to train"
+        )
     return chosen
 
 
@@ -37,10 +40,11 @@ def action_step(
     generator: Generator | Sequence[Generator] | None = None,
     next_sample: Tensor | None = None,
 ) -> Step:
-    """A stochastic step by the configured kernel: drawn, or given `next_sample`, scored.
+    """Take a stochastic step with the configured kernel: draw the next sample, or score the given
+    `next_sample`.
 
-    Args: sigma, sigma_next: [B] or one for all. sigma_first: the schedule's second level, see `flow_step`.
-    generator: one for all rows, or one per row.
+    Args: sigma, sigma_next: [B] or one for all. sigma_first: the schedule's second level, see
+    `flow_step`. generator: one for all rows, or one per row.
     """
     given = {"eta": config.eta, "generator": generator, "next_sample": next_sample}
     if config.kernel is Kernel.FLOW:

@@ -1,4 +1,4 @@
-"""A recipe's `sde` block: which kernel samples and scores, and on which steps."""
+"""A recipe's `sde` block: the kernels of the steps, and the selection of stochastic steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from schemas.section import Section
 
 
 class Kernel(StrEnum):
-    """How one step leads from sigma to the next."""
+    """Kernel of a step from sigma to the next level."""
 
     FLOW = "flow"
-    """Flow-GRPO's SDE: noise eta sqrt(sigma / (1 - sigma)); `flow_step`."""
+    """SDE of Flow-GRPO: noise eta sqrt(sigma / (1 - sigma)); `flow_step`."""
     DANCE = "dance"
-    """DanceGRPO's SDE: constant noise eta; `dance_step`."""
+    """SDE of DanceGRPO: constant noise eta; `dance_step`."""
     CPS = "cps"
-    """Coefficients-preserving sampling: the noise level stays the schedule's; `cps_step`."""
+    """Coefficients-preserving sampling, whose noise level follows the schedule; `cps_step`."""
     DPM2 = "dpm2"
     """Second-order DPM-Solver++, deterministic; `dpm2_step`."""
     EULER = "euler"
@@ -26,36 +26,36 @@ class Kernel(StrEnum):
 
     @property
     def is_stochastic(self) -> bool:
-        """Whether a step has a log-probability."""
+        """True if a step has a log-probability."""
         return self in (Kernel.FLOW, Kernel.DANCE, Kernel.CPS)
 
 
 class StepsKind(StrEnum):
-    """Which steps are stochastic, and so are actions."""
+    """Selection of the stochastic steps, which are the actions."""
 
     ALL = "all"
     """Every step."""
     LIST = "list"
-    """Those in `indices`."""
+    """The steps in `indices`."""
     RANDOM = "random"
-    """`size` steps, drawn anew for each rollout."""
+    """`size` random steps, drawn again for each rollout."""
     WINDOW = "window"
-    """`size` neighbouring steps that slide from noise to image as training goes on (MixGRPO)."""
+    """`size` consecutive steps that slide from noise to image as training goes on (MixGRPO)."""
 
 
 class StepsConfig(Section):
-    """Which steps are stochastic."""
+    """Selection of the stochastic steps."""
 
     kind: StepsKind = StepsKind.ALL
-    """The rule."""
+    """Rule of the selection."""
     indices: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    """For `list`: positions of steps, 0 being the one that starts at pure noise."""
+    """With `kind: list`: positions of the steps; 0 is the step that starts at pure noise."""
     size: int = Field(default=4, ge=1)
-    """For `random` and `window`: how many steps."""
+    """With `kind: random` and `kind: window`: number of stochastic steps."""
     stride: int = Field(default=1, ge=1)
-    """For `window`: how far it moves."""
+    """With `kind: window`: number of steps that the window moves at a time."""
     every: int = Field(default=25, ge=1)
-    """For `window`: after how many rollouts it moves."""
+    """With `kind: window`: number of rollouts between moves."""
 
     @model_validator(mode="after")
     def _indices_fit(self) -> StepsConfig:
@@ -65,23 +65,27 @@ class StepsConfig(Section):
 
 
 class SdeConfig(Section):
-    """A recipe's `sde` block."""
+    """SDE of a diffusion policy: its kernels and noise."""
 
     kernel: Kernel = Kernel.FLOW
-    """The kernel of the stochastic steps."""
+    """Kernel of the stochastic steps."""
     eta: float = Field(default=0.7, gt=0)
-    """The kernel's noise level."""
+    """Noise level of the kernel."""
     ode: Kernel = Kernel.EULER
-    """The kernel of the other steps."""
+    """Kernel of the deterministic steps."""
     steps: StepsConfig = Field(default_factory=StepsConfig)
-    """Which steps are stochastic."""
+    """Selection of the stochastic steps."""
 
     @model_validator(mode="after")
     def _kernels_fit(self) -> SdeConfig:
         if not self.kernel.is_stochastic:
-            raise ValueError(f"sde.kernel {self.kernel} has no log-probability; use flow, dance or cps")
+            raise ValueError(
+                f"sde.kernel {self.kernel} has no log-probability; use flow, dance or cps"
+            )
         if self.ode.is_stochastic:
             raise ValueError(f"sde.ode {self.ode} draws noise; use euler or dpm2")
         if self.kernel is Kernel.CPS and self.eta > 1:
-            raise ValueError(f"sde.eta {self.eta} is an angle of more than 90 degrees for cps; use at most 1")
+            raise ValueError(
+                f"sde.eta {self.eta} is an angle of more than 90 degrees for cps; use at most 1"
+            )
         return self

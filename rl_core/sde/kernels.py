@@ -1,11 +1,12 @@
 """One denoising step as an action: sample, mean, std and log-probability.
 
-Notation: x the sample at sigma, v the predicted velocity (eps - x_0), sigma' the next level, dt = sigma' - sigma < 0.
-Latents are [B, ...] of any rank: images 4-D, video 5-D. All maths is in float32 (float64 stays), whatever the model
-computes in. A log-probability is the MEAN over latent dimensions of the Gaussian log-density, so that its scale, and
-with it the clip range, does not depend on resolution.
+Notation: x the sample at sigma, v the predicted velocity (eps - x_0), sigma' the next level, dt =
+sigma' - sigma < 0. Latents are [B, ...] of any rank: images 4-D, video 5-D. All maths is in float32
+(float64 stays), whatever the model computes in. A log-probability is the MEAN over latent
+dimensions of the Gaussian log-density, so that its scale, and with it the clip range, does not
+depend on resolution.
 
-Every kernel either draws the next sample from `generator` or, given `next_sample`, scores that one.
+Every kernel either draws the next sample from `generator` or scores the given `next_sample`.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     Generators = Generator | Sequence[Generator] | None
-    """One for all rows, or one per row, so that a sample does not depend on those beside it."""
+    """Random generator for all rows, or one per row, so that a sample does not depend on the others
+    in its batch."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The outcome of one step."""
+    """Result of one step."""
 
     sample: Tensor
     """The next sample, drawn or given, [B, ...]."""
     mean: Tensor
-    """Its mean, with gradient through the velocity, [B, ...]."""
+    """Mean of the next sample, with gradient through the velocity, [B, ...]."""
     std: Tensor
-    """Its standard deviation, [B]; 0 for a deterministic step."""
+    """Standard deviation of the next sample, [B]; 0 for a deterministic step."""
     log_prob: Tensor | None
-    """Its log-probability, with gradient, [B]; None for a deterministic step."""
+    """Log-probability of the next sample, with gradient, [B]; None for a deterministic step."""
 
 
 def flow_step(
@@ -47,16 +49,19 @@ def flow_step(
     generator: Generators = None,
     next_sample: Tensor | None = None,
 ) -> Step:
-    """Flow-GRPO (arXiv 2505.05470 eq. 9): a = eta sqrt(sigma / (1 - sigma)), infinite at sigma = 1.
+    """Take a step of Flow-GRPO (arXiv 2505.05470 eq. 9): a = eta sqrt(sigma / (1 - sigma)),
+    infinite at sigma = 1.
 
-    There the denominator is that of the schedule's second level, sigma_first, as in the authors' code:
-    a = eta / sqrt(1 - sigma_first).
+    There the denominator is that of the schedule's second level, sigma_first, as in the authors'
+    code: a = eta / sqrt(1 - sigma_first).
 
     mean = x (1 + a^2 dt / (2 sigma)) + v (1 + a^2 (1 - sigma) / (2 sigma)) dt; std = a sqrt(-dt).
     """
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
     clean_B = 1 - sigma_B.where(sigma_B < 1, _levels(sigma_first, x))
-    return _sde_step(x, v, sigma_B, next_B, eta * (sigma_B / clean_B).sqrt(), generator, next_sample)
+    return _sde_step(
+        x, v, sigma_B, next_B, eta * (sigma_B / clean_B).sqrt(), generator, next_sample
+    )
 
 
 def dance_step(
@@ -69,9 +74,12 @@ def dance_step(
     generator: Generators = None,
     next_sample: Tensor | None = None,
 ) -> Step:
-    """DanceGRPO (arXiv 2505.07818 eq. 8): `flow_step` with constant noise, a = eta."""
+    """Take a step of DanceGRPO (arXiv 2505.07818 eq. 8): `flow_step` with constant noise, a =
+    eta."""
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
-    return _sde_step(x, v, sigma_B, next_B, sigma_B.new_full(sigma_B.shape, eta), generator, next_sample)
+    return _sde_step(
+        x, v, sigma_B, next_B, sigma_B.new_full(sigma_B.shape, eta), generator, next_sample
+    )
 
 
 def cps_step(
@@ -84,47 +92,64 @@ def cps_step(
     generator: Generators = None,
     next_sample: Tensor | None = None,
 ) -> Step:
-    """Coefficients-preserving sampling (arXiv 2509.05952): the sample's noise level is exactly sigma' after the step.
+    """Take a step of coefficients-preserving sampling (arXiv 2509.05952), after which the noise
+    level is exactly sigma'.
 
-    std = sigma' sin(eta pi/2); mean = (x - sigma v)(1 - sigma') + (x + (1 - sigma) v) sqrt(sigma'^2 - std^2).
-    The last step, to sigma' = 0, is deterministic.
+    std = sigma' sin(eta pi/2); mean = (x - sigma v)(1 - sigma') + (x + (1 - sigma) v) sqrt(sigma'^2
+    - std^2). The last step, to sigma' = 0, is deterministic.
     """
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
     angle = eta * math.pi / 2
     level, level_next = _spread(sigma_B, x), _spread(next_B, x)
-    mean = (x - level * v) * (1 - level_next) + (x + (1 - level) * v) * (level_next * math.cos(angle))
+    mean = (x - level * v) * (1 - level_next) + (x + (1 - level) * v) * (
+        level_next * math.cos(angle)
+    )
     return finish(mean, next_B * math.sin(angle), generator, next_sample)
 
 
 def euler_step(
-    x: Tensor, v: Tensor, sigma: float | Tensor, sigma_next: float | Tensor, *, next_sample: Tensor | None = None
+    x: Tensor,
+    v: Tensor,
+    sigma: float | Tensor,
+    sigma_next: float | Tensor,
+    *,
+    next_sample: Tensor | None = None,
 ) -> Step:
-    """x + v dt, deterministic. Raises: ValueError when a next sample is to be scored."""
+    """Take a deterministic Euler step, x + v dt. Raises: ValueError when a next sample is to be
+    scored."""
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
-    return finish(x + v * _spread(next_B - sigma_B, x), sigma_B.new_zeros(sigma_B.shape), None, next_sample)
+    return finish(
+        x + v * _spread(next_B - sigma_B, x), sigma_B.new_zeros(sigma_B.shape), None, next_sample
+    )
 
 
 def gaussian_log_prob(sample: Tensor, mean: Tensor, std_B: Tensor) -> Tensor:
-    """The mean over latent dimensions of log N(sample; mean, std^2), [B]."""
+    """Return the mean over latent dimensions of log N(sample; mean, std^2), [B]."""
     distance_B = ((sample - mean) / _spread(std_B, mean)).square().flatten(1).mean(1)
     return -0.5 * distance_B - std_B.log() - 0.5 * math.log(2 * math.pi)
 
 
 def gaussian_kl(mean: Tensor, other_mean: Tensor, std_B: Tensor) -> Tensor:
-    """KL of N(mean, std^2) and N(other_mean, std^2) per latent dimension, [B]: the mean of (mu - mu')^2 / (2 std^2)."""
+    """Return the KL of N(mean, std^2) and N(other_mean, std^2) per latent dimension, [B]: the mean
+    of (mu - mu')^2 / (2 std^2)."""
     return ((mean - other_mean) / _spread(std_B, mean)).square().flatten(1).mean(1) / 2
 
 
 def finish(mean: Tensor, std_B: Tensor, generator: Generators, next_sample: Tensor | None) -> Step:
-    """The step of that mean and std: drawn, or scored. Raises: ValueError when a deterministic one is to be scored."""
+    """Return the step with that mean and std, drawn or scored. Raises: ValueError when a
+    deterministic one is to be scored."""
 
     deterministic = bool((std_B == 0).any())
     if next_sample is not None:
         if deterministic:
-            raise ValueError("a step with std 0 has no log-probability; leave it out of the stochastic steps")
+            raise ValueError(
+                "a step with std 0 has no log-probability; leave it out of the stochastic steps"
+            )
         sample = next_sample.to(mean)
     elif deterministic and bool((std_B != 0).any()):
-        raise ValueError(f"the rows of one step must all be stochastic or none; std {std_B.tolist()}")
+        raise ValueError(
+            f"the rows of one step must all be stochastic or none; std {std_B.tolist()}"
+        )
     elif deterministic:
         return Step(mean, mean, std_B, None)
     else:
@@ -133,7 +158,7 @@ def finish(mean: Tensor, std_B: Tensor, generator: Generators, next_sample: Tens
 
 
 def _noise(like: Tensor, generator: Generators) -> Tensor:
-    """Drawn on the generator's own device, so that a seed gives one sample everywhere."""
+    """Draw noise on the generator's own device, so that a seed gives the same sample everywhere."""
     import torch
 
     if isinstance(generator, Sequence):
@@ -152,7 +177,7 @@ def _sde_step(
     generator: Generators,
     next_sample: Tensor | None,
 ) -> Step:
-    """The SDE of noise a with the flow's marginals, one Euler-Maruyama step."""
+    """Take one Euler-Maruyama step of the SDE with noise a and the flow's marginals."""
     dt_B = next_B - sigma_B
     half_B = noise_B.square() / (2 * sigma_B)
     mean = x * _spread(1 + half_B * dt_B, x) + v * _spread((1 + half_B * (1 - sigma_B)) * dt_B, x)
@@ -166,15 +191,19 @@ def _prepare(
 
     x, v = at_least_float32(x), at_least_float32(v)
     if x.shape != v.shape:
-        raise ValueError(f"sample and velocity must have one shape, got {tuple(x.shape)} and {tuple(v.shape)}")
+        raise ValueError(
+            f"sample and velocity must have one shape, got {tuple(x.shape)} and {tuple(v.shape)}"
+        )
     sigma_B, next_B = _levels(sigma, x), _levels(sigma_next, x)
     if bool((next_B >= sigma_B).any()):
-        raise ValueError(f"sigma must fall with every step, got {sigma_B.tolist()} to {next_B.tolist()}")
+        raise ValueError(
+            f"sigma must fall with every step, got {sigma_B.tolist()} to {next_B.tolist()}"
+        )
     return x, v, sigma_B, next_B
 
 
 def _levels(sigma: float | Tensor, x: Tensor) -> Tensor:
-    """A level per row, [B]."""
+    """Return a level per row, [B]."""
     import torch
 
     return torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(x.shape[0])

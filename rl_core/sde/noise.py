@@ -1,4 +1,5 @@
-"""Initial noise as a recipe, not a tensor: every engine and every rank makes the same x_T from a few numbers."""
+"""Initial noise as a recipe instead of a tensor: every engine and every rank makes the same x_T
+from a few numbers."""
 
 from __future__ import annotations
 
@@ -13,30 +14,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoiseRecipe:
-    """What fixes the noise of one sample."""
+    """Numbers that determine the noise of one sample."""
 
     base_seed: int
     rollout: int
-    """The rollout's number in training."""
+    """Number of the rollout in training."""
     sample_id: str
-    """Of the sample within the rollout: prompt and sibling. Siblings that share it start from the same noise."""
+    """Id of the sample within the rollout: prompt and sibling. Siblings that share it start from
+    the same noise."""
 
     @property
     def seed(self) -> int:
-        """The 32 bits torch's CPU generator reads, from a hash that is the same in every process."""
+        """The 32 bits that torch's CPU generator reads, from a hash that is the same in every
+        process."""
         text = f"{self.base_seed}/{self.rollout}/{self.sample_id}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
 
     def generator(self, stream: str = "") -> Generator:
-        """A generator on the CPU; another `stream` (the noise of the steps) is independent of the first."""
+        """Return a generator on the CPU; different `stream`s (such as the noise of the steps) are
+        independent."""
         import torch
 
-        seed = NoiseRecipe(self.base_seed, self.rollout, f"{self.sample_id}/{stream}").seed if stream else self.seed
+        seed = (
+            NoiseRecipe(self.base_seed, self.rollout, f"{self.sample_id}/{stream}").seed
+            if stream
+            else self.seed
+        )
         return torch.Generator().manual_seed(seed)
 
 
 def initial_noise(recipes: Sequence[NoiseRecipe], shape: Sequence[int]) -> Tensor:
-    """x_T of each sample, [B, *shape] in float32 on the CPU, where a seed gives the same numbers for every device."""
+    """Return x_T of each sample, [B, *shape] in float32 on the CPU, where a seed gives the same
+    numbers for every device."""
     import torch
 
-    return torch.stack([torch.randn(tuple(shape), generator=recipe.generator()) for recipe in recipes])
+    return torch.stack(
+        [torch.randn(tuple(shape), generator=recipe.generator()) for recipe in recipes]
+    )

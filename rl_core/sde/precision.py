@@ -1,4 +1,4 @@
-"""In which format the maths of losses and samplers is done."""
+"""Number formats of the maths in losses and samplers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Half precision as float32; float32 and float64 as they are."""
+    """Convert half precision to float32; return float32 and float64 unchanged."""
     import torch
 
     return values.to(torch.promote_types(values.dtype, torch.float32))

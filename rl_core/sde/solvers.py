@@ -1,9 +1,11 @@
-"""DPM-Solver++ of second order, multistep (arXiv 2211.01095 alg. 2), for flows: the deterministic part of a rollout.
+"""DPM-Solver++ of second order, multistep (arXiv 2211.01095 alg. 2), for flows: the deterministic
+part of a rollout.
 
-It works on predictions of the clean sample, D = x - sigma v. With alpha = 1 - sigma and lambda = log(alpha / sigma):
-x' = (sigma'/sigma) x + (alpha' - alpha sigma'/sigma) D*, where D* extrapolates from this step's D and the one before,
-D* = D + (D - D_before) h / (2 h_before), h the steps in lambda. The first step, and one from or to an infinite lambda,
-is of first order, which for flows is Euler's.
+It works on predictions of the clean sample, D = x - sigma v. With alpha = 1 - sigma and lambda =
+log(alpha / sigma): x' = (sigma'/sigma) x + (alpha' - alpha sigma'/sigma) D*, where D* extrapolates
+from this step's D and the one before, D* = D + (D - D_before) h / (2 h_before), h the steps in
+lambda. The first step, and one from or to an infinite lambda, is of first order, which for flows is
+Euler's.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Previous:
-    """What a multistep solver keeps of the step before."""
+    """State that a multistep solver keeps of the step before."""
 
     clean: Tensor
-    """The predicted clean sample."""
+    """Predicted clean sample."""
     sigma: float
-    """The level it was predicted at."""
+    """Level at which it was predicted."""
 
 
 def dpm2_step(
@@ -37,10 +39,10 @@ def dpm2_step(
     previous: Previous | None = None,
     next_sample: Tensor | None = None,
 ) -> tuple[Step, Previous]:
-    """One step, and what the next one needs. All rows share a level.
+    """Take one step; return it and the state for the next one. All rows share a level.
 
-    Args: previous: of the step before; None for the first.
-    Raises: ValueError when a next sample is to be scored: the step is deterministic and has no log-probability.
+    Args: previous: state of the step before; None for the first. Raises: ValueError when a next
+    sample is to be scored: the step is deterministic and has no log-probability.
     """
     from rl_core.sde.precision import at_least_float32
 

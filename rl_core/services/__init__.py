@@ -1,1 +1,2 @@
-"""The services of one machine: Prefect server, MLflow server, work pools, deployments, workers; `rl-train up`."""
+"""The services of one machine: Prefect server, MLflow server, work pools, deployments, workers;
+`rl-train up`."""

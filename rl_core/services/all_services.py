@@ -1,4 +1,5 @@
-"""Starting, finding and stopping all services together. `services.json` says what runs; logs lie beside it."""
+"""Starting, finding and stopping all services together. `services.json` records the running ones;
+logs are next to it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Status:
-    """A service and what became of it."""
+    """A service and its state."""
 
     name: str
     state: State
@@ -41,14 +42,17 @@ class Stack:
     """The services of one home folder."""
 
     def __init__(self, home: Home, say: Say) -> None:
-        """Args: say: is told what happens, a line at a time."""
+        """Create the stack.
+
+        Args: say: receives progress messages, a line at a time.
+        """
         self.home, self._say = home, say
 
     def up(self, host: str = LOCALHOST) -> None:
-        """Start what is not running; what runs is left alone.
+        """Start the services that do not run; leave running ones alone.
 
-        Raises: ServiceError when a service does not come up (what this call started is stopped again), or when others
-        could reach them without a password.
+        Raises: ServiceError when a service does not come up (services started by this call are
+        stopped again), or when others could reach them without a password.
         """
         check_exposure(host)
         with self._locked():
@@ -60,13 +64,14 @@ class Stack:
                 raise
 
     def deploy(self, prefect_url: str) -> None:
-        """Create the work pools that a server of your own lacks, and deploy everything there. Raises: ServiceError."""
+        """Create missing work pools on the user's own server, and deploy everything there. Raises:
+        ServiceError."""
         self._ensure_pools(prefect_url)
         self._prefect(prefect_url, "deploy", "--all")
         self._say(f"deployed to {prefect_url}")
 
     def status(self) -> list[Status]:
-        """Every service that was started, in the order of their start."""
+        """Return every service that was started, in the order of their start."""
         records = self._records()
         prefect = records.get("prefect")
         found = []
@@ -76,21 +81,28 @@ class Stack:
         return found
 
     def ended(self) -> list[str]:
-        """Names of services whose process is gone."""
+        """Return the names of services whose process is gone."""
         return [name for name, record in self._records().items() if record.process is None]
 
     def down(self) -> list[str]:
-        """Stop everything, the last started first. Returns: names of what had been running."""
+        """Stop everything, the last started first.
+
+        Returns: names of the services that were running.
+        """
         with self._locked():
             return self._stop(list(self._records()))
 
     def _start_all(self, host: str) -> None:
-        prefect = self._ensure("prefect", lambda port: catalogue.prefect_server(self.home, host, port), host)
+        prefect = self._ensure(
+            "prefect", lambda port: catalogue.prefect_server(self.home, host, port), host
+        )
         if self.home.mlflow_uri.startswith("http"):
             self._say(f"mlflow is the one at MLFLOW_TRACKING_URI, {self.home.mlflow_uri}")
         else:
             ensure_database(self.home.mlflow_uri)
-            self._ensure("mlflow", lambda port: catalogue.mlflow_server(self.home, host, port), host)
+            self._ensure(
+                "mlflow", lambda port: catalogue.mlflow_server(self.home, host, port), host
+            )
         self._ensure_pools(prefect.url)
         self._ensure_deployments(prefect.url)
         for pool in catalogue.WORK_POOLS:
@@ -98,7 +110,8 @@ class Stack:
             self._ensure(service.name, lambda _port, service=service: service, host)
 
     def _ensure(self, name: str, make: Callable[[int], Service], host: str) -> Record:
-        """The record of a service that runs: the present one if it answers, else of a new start."""
+        """Return the record of a running service: the present one if it answers, else of a new
+        start."""
         record = self._records().get(name)
         if record is not None and record.process is not None:
             if make(_port_of(record.url)).answers_soon():
@@ -113,19 +126,24 @@ class Stack:
         return started
 
     def _ensure_pools(self, prefect_url: str) -> None:
-        """Create the pools that are missing; what somebody changed about the others stays."""
+        """Create the missing pools; changes that somebody made to existing ones are kept."""
         for pool in catalogue.WORK_POOLS:
             url = f"{prefect_url}/api/work_pools/{pool.name}"
             if catalogue.ask(url) is None:
-                self._prefect(prefect_url, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND)
+                self._prefect(
+                    prefect_url, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND
+                )
                 limits = {"concurrency_limit": pool.at_once, "description": pool.description}
                 catalogue.tell("PATCH", url, limits)
                 self._say(f"work pool {pool.name} created")
 
     def _ensure_deployments(self, prefect_url: str) -> None:
-        """Deploy all when `prefect.yaml` is not the one that was deployed to this server's database."""
+        """Deploy everything if `prefect.yaml` is not the one that was deployed to this server's
+        database."""
         digest = hashlib.sha256(catalogue.PROJECT_FILE.read_bytes()).hexdigest()
-        if self._read().get(DEPLOYED) == digest and catalogue.ask(f"{prefect_url}/api/deployments/count", {}):
+        if self._read().get(DEPLOYED) == digest and catalogue.ask(
+            f"{prefect_url}/api/deployments/count", {}
+        ):
             return
         self._prefect(prefect_url, "deploy", "--all")
         self._save({DEPLOYED: digest})
@@ -147,7 +165,7 @@ class Stack:
             raise ServiceError(f"prefect {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 
     def _service(self, name: str, record: Record, prefect_url: str) -> Service:
-        """The service behind a record, to ask whether it answers."""
+        """Return the service of a record, to ask whether it answers."""
         if name.startswith("worker-"):
             return catalogue.worker(self.home, name.removeprefix("worker-"), prefect_url)
         make = {"prefect": catalogue.prefect_server, "mlflow": catalogue.mlflow_server}[name]
@@ -165,10 +183,13 @@ class Stack:
         return stopped
 
     def _records(self) -> dict[str, Record]:
-        """In the order of their start."""
+        """Return the records in the order of their start."""
         entries = {name: entry for name, entry in self._read().items() if name != DEPLOYED}
         order = [name for name in catalogue.USUAL_PORTS if name in entries]
-        return {name: Record.model_validate(entries[name]) for name in dict.fromkeys([*order, *sorted(entries)])}
+        return {
+            name: Record.model_validate(entries[name])
+            for name in dict.fromkeys([*order, *sorted(entries)])
+        }
 
     def _read(self) -> dict[str, Any]:
         path = self.home.services
@@ -178,11 +199,13 @@ class Stack:
         atomic_write_json(self.home.services, self._read() | entries)
 
     def _forget(self, name: str) -> None:
-        atomic_write_json(self.home.services, {key: value for key, value in self._read().items() if key != name})
+        atomic_write_json(
+            self.home.services, {key: value for key, value in self._read().items() if key != name}
+        )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One `up` or `down` at a time."""
+        """Allow one `up` or `down` at a time."""
         self.home.root.mkdir(parents=True, exist_ok=True)
         with FileLock(self.home.root / "services.lock"):
             yield

@@ -1,4 +1,5 @@
-"""The event "new data": it starts the deployments whose triggers wait for it, and those decide whether to train."""
+"""The event "new data", which starts the deployments with a trigger for it; those decide whether to
+train."""
 
 from __future__ import annotations
 
@@ -17,18 +18,25 @@ URI_LABEL = "rl-train.uri"
 def announce(api: str, uri: str) -> str:
     """Emit the event.
 
-    Args: api: address of a Prefect server's API. uri: a file or folder of this machine, or an address with a scheme.
-    Returns: the URI as the event has it; a local path becomes absolute.
+    Args: api: address of a Prefect server's API. uri: a file or folder of this machine, or an
+    address with a scheme.
+    Returns: the URI in the event; a local path is made absolute.
     Raises: DataError when there is no such file; ServiceError when there is no server.
     """
     if not api:
-        raise ServiceError("no Prefect server is known: start one (rl-train up), or set PREFECT_API_URL")
+        raise ServiceError(
+            "no Prefect server is known: start one (rl-train up), or set PREFECT_API_URL"
+        )
     named = located(uri)
     event = {
         "id": str(uuid.uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
         "event": EVENT,
-        "resource": {"prefect.resource.id": RESOURCE, "prefect.resource.name": named, URI_LABEL: named},
+        "resource": {
+            "prefect.resource.id": RESOURCE,
+            "prefect.resource.name": named,
+            URI_LABEL: named,
+        },
         "related": [],
         "payload": {},
     }
@@ -37,10 +45,13 @@ def announce(api: str, uri: str) -> str:
 
 
 def located(uri: str) -> str:
-    """A local path made absolute, any other address as it is. Raises: DataError when a local path does not exist."""
+    """Make a local path absolute, and return any other address unchanged. Raises: DataError when a
+    local path does not exist."""
     if "://" in uri:
         return uri
     path = Path(uri).expanduser().absolute()
     if not path.exists():
-        raise DataError(f"{path} does not exist; announce what is there, or an address such as s3://bucket/rows")
+        raise DataError(
+            f"{path} does not exist; announce what is there, or an address such as s3://bucket/rows"
+        )
     return str(path)

@@ -1,4 +1,4 @@
-"""The services themselves: their commands, settings and signs of life."""
+"""The services: their commands, settings and health checks."""
 
 from __future__ import annotations
 
@@ -22,41 +22,55 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT_FILE = REPOSITORY / "prefect.yaml"
 POOL_KIND = "process"
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
-"""The servers in the order of their start; workers come after them."""
+"""Default ports of the servers, in the order of their start; workers come after them."""
 ANSWER_S = 60.0
-"""A machine that trains at full load may take this long to answer."""
+"""Seconds that a machine under full load may take to answer."""
 RETRY_S = 0.5
 QUERY_SECONDS = "2"
-"""A run starts within this; Prefect's own default of 10 is for many workers on one server."""
+"""Seconds between a worker's queries for runs; Prefect's own default of 10 is for many workers on
+one server."""
 
 
 @dataclass(frozen=True)
 class WorkPool:
-    """Where runs wait for a worker."""
+    """A queue in which runs wait for a worker."""
 
     name: str
     at_once: int | None
-    """How many runs may run at the same time; None sets no limit."""
+    """Maximum number of concurrent runs; None sets no limit."""
     description: str
 
 
 WORK_POOLS = (
-    WorkPool("rl-train", 1, "Training, on this machine's devices: one run at a time, the others wait"),
+    WorkPool(
+        "rl-train", 1, "Training, on this machine's devices: one run at a time, the others wait"
+    ),
     WorkPool("rl-light", None, "Preparation and evaluation; needs no accelerator"),
 )
 
 
 def base_environment(home: Home) -> dict[str, str]:
-    """What every service gets: local state, no telemetry."""
+    """Return the environment of every service: local state, no telemetry."""
     return home.environment() | {"PYTHONUNBUFFERED": "1"}
 
 
 def prefect_server(home: Home, host: str, port: int) -> Service:
-    """API and UI of Prefect, on SQLite in the home folder (or `PREFECT_SERVER_DATABASE_CONNECTION_URL`)."""
+    """Return the service with Prefect's API and UI, on SQLite in the home folder (or
+    `PREFECT_SERVER_DATABASE_CONNECTION_URL`)."""
     url = f"http://{_shown(host)}:{port}"
     return Service(
         name="prefect",
-        command=[sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)],
+        command=[
+            sys.executable,
+            "-m",
+            "prefect",
+            "server",
+            "start",
+            "--host",
+            host,
+            "--port",
+            str(port),
+        ],
         environment=base_environment(home) | {"PREFECT_API_URL": f"{url}/api"},
         url=url,
         answers=lambda: answers(f"{url}/api/health"),
@@ -64,9 +78,21 @@ def prefect_server(home: Home, host: str, port: int) -> Service:
 
 
 def mlflow_server(home: Home, host: str, port: int) -> Service:
-    """The MLflow UI over the home's database. Runs write to the database itself, so they need no server to go on."""
+    """Return the service with the MLflow UI over the home's database. Runs write to the database
+    itself, so they do not depend on the server."""
     url = f"http://{_shown(host)}:{port}"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
     command += ["--backend-store-uri", home.mlflow_uri, "--no-serve-artifacts"]
     command += ["--default-artifact-root", home.mlflow_artifacts.as_uri()]
     if not is_local(host):
@@ -81,13 +107,23 @@ def mlflow_server(home: Home, host: str, port: int) -> Service:
 
 
 def worker(home: Home, pool: str, prefect_url: str) -> Service:
-    """What starts the runs of a work pool, as processes on this machine."""
+    """Return the worker that starts the runs of a work pool, as processes on this machine."""
     api = f"{prefect_url}/api"
     settings = {"PREFECT_API_URL": api, "PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS}
     name = f"worker-{pool}"
     return Service(
         name=name,
-        command=[sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
+        command=[
+            sys.executable,
+            "-m",
+            "prefect",
+            "worker",
+            "start",
+            "--pool",
+            pool,
+            "--name",
+            name,
+        ],
         environment=base_environment(home) | settings,
         url=f"{prefect_url}/work-pools/work-pool/{pool}",
         answers=lambda: _is_online(api, pool, name),
@@ -96,7 +132,7 @@ def worker(home: Home, pool: str, prefect_url: str) -> Service:
 
 
 def answers(url: str) -> bool:
-    """Whether a GET is answered with 200."""
+    """Return True if a GET is answered with 200."""
     try:
         return httpx.get(url, headers=_credentials(), timeout=5).status_code == httpx.codes.OK
     except httpx.HTTPError:
@@ -104,30 +140,38 @@ def answers(url: str) -> bool:
 
 
 def ask(url: str, body: Mapping[str, Any] | None = None) -> Any:
-    """The JSON that Prefect's API answers; None where there is no such thing. Raises: ServiceError."""
+    """Return the JSON answer of Prefect's API; None for 404. Raises: ServiceError."""
     found = _request("GET" if body is None else "POST", url, body)
     return None if found.status_code == httpx.codes.NOT_FOUND else found.json()
 
 
 def tell(method: str, url: str, body: Any) -> None:
-    """Hand something to Prefect's API. Raises: ServiceError, also where there is no such thing."""
+    """Send a request to Prefect's API. Raises: ServiceError, also for 404."""
     if _request(method, url, body).status_code == httpx.codes.NOT_FOUND:
-        raise ServiceError(f"{method} {url}: there is no such thing; is it the address of a Prefect API?")
+        raise ServiceError(
+            f"{method} {url}: there is no such thing; is it the address of a Prefect API?"
+        )
 
 
 def _request(method: str, url: str, body: Any = None) -> httpx.Response:
-    """The answer, be it that there is no such thing. Raises: ServiceError on any other failure."""
+    """Return the response, which may be a 404. Raises: ServiceError on any other failure."""
     end = time.monotonic() + ANSWER_S
     try:
         while True:
             found = httpx.request(method, url, json=body, headers=_credentials(), timeout=ANSWER_S)
             # Prefect's word for: another one is writing to the database, ask again.
             if found.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
-                return found if found.status_code == httpx.codes.NOT_FOUND else found.raise_for_status()
+                return (
+                    found
+                    if found.status_code == httpx.codes.NOT_FOUND
+                    else found.raise_for_status()
+                )
             time.sleep(RETRY_S)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
-        raise ServiceError(f"{method} {url} failed: {reason}; see the server's log, and try again") from error
+        raise ServiceError(
+            f"{method} {url} failed: {reason}; see the server's log, and try again"
+        ) from error
 
 
 def _is_online(api: str, pool: str, name: str) -> bool:
@@ -139,7 +183,8 @@ def _is_online(api: str, pool: str, name: str) -> bool:
 
 
 def _forget_worker(api: str, pool: str, name: str) -> None:
-    """Let the server forget a worker of this name, whose last sign of life could pass for that of a new one."""
+    """Delete a worker of this name from the server, whose last heartbeat could be mistaken for that
+    of a new one."""
     _request("DELETE", f"{api}/work_pools/{pool}/workers/{name}")
 
 
@@ -149,5 +194,5 @@ def _credentials() -> dict[str, str]:
 
 
 def _shown(host: str) -> str:
-    """An address to connect to, where `host` is one to listen on."""
+    """Return the address to connect to for a `host` to listen on."""
     return "127.0.0.1" if host in ("0.0.0.0", "::") else host

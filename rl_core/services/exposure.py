@@ -1,4 +1,4 @@
-"""Who can reach the services. Beyond this machine they are served only with authentication."""
+"""Exposure of the services: beyond this machine they are served only with authentication."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ LOCALHOST = "127.0.0.1"
 HOW = """\
   export PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD       # the server asks for it
   export PREFECT_API_AUTH_STRING=USER:PASSWORD              # workers and commands give it
-  export MLFLOW_AUTH_CONFIG_PATH=/path/to/basic_auth.ini    # with admin_username and admin_password of your own
+  export MLFLOW_AUTH_CONFIG_PATH=/path/to/basic_auth.ini    # with admin_username, admin_password
   export MLFLOW_FLASK_SERVER_SECRET_KEY=SOMETHING_RANDOM
   pip install 'mlflow[auth]'
-Passwords travel in clear text: put TLS in front (a reverse proxy), or use an SSH tunnel and leave --host alone."""
+Passwords travel in clear text: put TLS in front (a reverse proxy), or use an SSH tunnel and leave
+--host alone."""
 
 
 def is_local(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine alone."""
+    """Return True if an address to listen on is reachable from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -28,16 +29,23 @@ def is_local(host: str) -> bool:
 
 
 def check_exposure(host: str) -> None:
-    """Raises: ServiceError saying what is missing and how to set it, when others could come in unasked."""
+    """Refuse to serve other machines without authentication.
+
+    Raises: ServiceError saying what is missing and how to set it.
+    """
     if is_local(host):
         return
     missing = [*_missing_prefect(), *_missing_mlflow()]
     if missing:
-        raise ServiceError(f"--host {host} lets others in; missing: {'; '.join(missing)}. Set all of:\n{HOW}")
+        raise ServiceError(
+            f"--host {host} lets others in; missing: {'; '.join(missing)}. Set all of:\n{HOW}"
+        )
 
 
 def _missing_prefect() -> list[str]:
-    asked, given = (os.environ.get(f"PREFECT_{side}API_AUTH_STRING", "") for side in ("SERVER_", ""))
+    asked, given = (
+        os.environ.get(f"PREFECT_{side}API_AUTH_STRING", "") for side in ("SERVER_", "")
+    )
     if ":" not in asked:
         return ["PREFECT_SERVER_API_AUTH_STRING (user:password)"]
     return [] if given == asked else ["PREFECT_API_AUTH_STRING (the same as the server's)"]

@@ -1,4 +1,5 @@
-"""One service: how it is started, whether it answers, and the record that lets a later command find it again."""
+"""One service: its start, its health check, and the record by which a later command finds it
+again."""
 
 from __future__ import annotations
 
@@ -18,58 +19,60 @@ from rl_core.runtime.process_record import find_process, start_time, stop_tree
 
 START_S = 300.0
 PATIENCE_S = 60.0
-"""A busy machine may keep a healthy service from answering for this long."""
+"""Seconds that a busy machine may keep a healthy service from answering."""
 POLL_S = 0.3
 LOG_LINES = 15
 _started: list[subprocess.Popen[bytes]] = []
-"""Python takes a process that nobody refers to for a leak; services are meant to outlive their starter."""
+"""Started processes, kept because Python warns about unreferenced ones; services are meant to
+outlive their starter."""
 
 
 class Record(BaseModel):
-    """A started service, as `services.json` holds it."""
+    """A started service, as stored in `services.json`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     pid: int
     started: float
-    """Its `start_time`."""
+    """Start time of its process, by `start_time`."""
     url: str
     log: str
 
     @property
     def process(self) -> psutil.Process | None:
-        """The running process; None when it has ended."""
+        """The running process; None if it has ended."""
         return find_process(self.pid, self.started)
 
 
 class State(StrEnum):
-    """What became of a service."""
+    """State of a service."""
 
     RUNNING = "running"
-    """Its process is there, and it answers."""
+    """The process runs and answers."""
     SILENT = "silent"
-    """Its process is there, and it does not answer."""
+    """The process runs but does not answer."""
     STOPPED = "stopped"
-    """It has no process."""
+    """There is no process."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """What there is to start."""
+    """Definition of a service that can be started."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     url: str
-    """Where people and programs reach it; for a worker, where its runs are seen."""
+    """Address for people and programs; for a worker, the page that shows its runs."""
     answers: Callable[[], bool]
     prepare: Callable[[], object] = lambda: None
-    """Done before a start."""
+    """Function that is called before a start."""
 
     def start(self, folder: Path, log: Path) -> Record:
-        """Start it in a session of its own, and wait until it answers.
+        """Start the service in a separate session, and wait until it answers.
 
-        Raises: ServiceError with the end of its log when it ends or stays silent; then nothing of it runs.
+        Raises: ServiceError with the end of its log when it ends or stays silent; then nothing of
+        it runs.
         """
         self.prepare()
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -95,17 +98,21 @@ class Service:
         return record
 
     def _await(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Wait until it answers. Raises: ServiceError when it ends, or stays silent."""
+        """Wait until the service answers. Raises: ServiceError when it ends, or stays silent."""
         end = time.monotonic() + START_S
         while not self.answers():
             if process.poll() is not None:
-                raise ServiceError(f"{self.name} ended with code {process.returncode}; {_end_of(log)}")
+                raise ServiceError(
+                    f"{self.name} ended with code {process.returncode}; {_end_of(log)}"
+                )
             if time.monotonic() > end:
-                raise ServiceError(f"{self.name} does not answer after {START_S:.0f} s; {_end_of(log)}")
+                raise ServiceError(
+                    f"{self.name} does not answer after {START_S:.0f} s; {_end_of(log)}"
+                )
             time.sleep(POLL_S)
 
     def answers_soon(self) -> bool:
-        """Whether it answers within `PATIENCE_S`."""
+        """Return True if the service answers within `PATIENCE_S`."""
         end = time.monotonic() + PATIENCE_S
         while not self.answers():
             if time.monotonic() > end:
@@ -114,7 +121,7 @@ class Service:
         return True
 
     def state(self, record: Record | None) -> State:
-        """Whether what was recorded runs and answers."""
+        """Return the state of a recorded service."""
         if record is None or record.process is None:
             return State.STOPPED
         return State.RUNNING if self.answers_soon() else State.SILENT

@@ -1,6 +1,7 @@
-"""MLflow, and the only place that imports it: runs, model versions, lineage, and the picture of a run.
+"""MLflow tracking, in the only package that imports mlflow: runs, model versions, lineage, and the
+plot of a run.
 
-Import the modules where they are used; `mlflow` takes about two seconds to import.
+Import its modules lazily; `mlflow` takes about two seconds to import.
 """
 
 import os

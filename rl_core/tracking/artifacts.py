@@ -1,8 +1,9 @@
-"""Prepared data in MLflow: `omni3/rl/<stage>/data`, version by version, each with what it was made from.
+"""Prepared data in MLflow: versions of `omni3/rl/<stage>/data`, each with its inputs.
 
-A version is a run of the experiment `rl-prepare`: its inputs are the source files, its artifacts (below the artifact's
-own name) the receipt, the metadata and the small files of the result. The rows stay where they were published.
-`art://omni3/rl/vision/data@latest` names the newest version, `@v3` the third, `@<hash>` the newest of a run hash.
+A version is a run of the experiment `rl-prepare`: its inputs are the source files, its artifacts
+(below the artifact's own name) the receipt, the metadata and the small files of the result. The
+rows stay in their published folder. `art://omni3/rl/vision/data@latest` names the newest version,
+`@v3` the third, `@<hash>` the newest of a run hash.
 """
 
 from collections.abc import Mapping
@@ -34,28 +35,33 @@ class PreparedArtifact:
     name: str
     version: int
     path: Path
-    """The file or folder that the name stands for."""
+    """File or folder that the name refers to."""
     run_hash: str
     run_id: str
 
 
 @dataclass(frozen=True)
 class Reference:
-    """`art://<name>[@latest | @v<number> | @<first characters of the run hash>]`."""
+    """A reference `art://<name>[@latest | @v<number> | @<first characters of the run hash>]`."""
 
     name: str
     wanted: str
 
     @classmethod
     def parse(cls, text: str) -> "Reference":
-        """Raises: DataError when it is no such reference."""
+        """Parse a reference.
+
+        Raises: DataError when the text is not such a reference.
+        """
         name, _, wanted = text.removeprefix(SCHEME).partition("@")
         if not text.startswith(SCHEME) or not name or name.startswith("/"):
-            raise DataError(f"{text!r}: expected art://<name>@latest, such as art://omni3/rl/vision/data@latest")
+            raise DataError(
+                f"{text!r}: expected art://<name>@latest, such as art://omni3/rl/vision/data@latest"
+            )
         return cls(name, wanted or LATEST)
 
     def fits(self, artifact: PreparedArtifact) -> bool:
-        """Whether an artifact of this name is the version meant."""
+        """Return True if an artifact of this name is the requested version."""
         if self.wanted == LATEST or self.wanted == f"v{artifact.version}":
             return True
         return len(self.wanted) >= _HASH_CHARS and artifact.run_hash.startswith(self.wanted)
@@ -68,7 +74,8 @@ def register_prepared(
     tags: Mapping[str, str] | None = None,
     artifact_location: Path | None = None,
 ) -> PreparedArtifact:
-    """Record a finished preparation as the next version of its artifact; the newest version again makes no new one."""
+    """Record a finished preparation as the next version of its artifact; a repeat of the newest
+    version makes no new one."""
     with one_at_a_time(tracking_uri):  # two at once would take the same number
         return _register(tracking_uri, receipt, tags or {}, artifact_location)
 
@@ -85,13 +92,30 @@ def _register(
     ensure_experiment(client, EXPERIMENT, artifact_location)
     version = newest.version + 1 if newest else 1
     run = TrackingRun.open(tracking_uri, EXPERIMENT, f"{receipt.artifact} v{version}", tags=tags)
-    run.log_params({"stage": receipt.name, "source_uri": receipt.source_uri or "", "revision": receipt.revision or ""})
-    run.log_params({f"input.{key}": value for key, value in list(receipt.hash_parts.items())[:MAX_LOGGED_SOURCES]})
+    run.log_params(
+        {
+            "stage": receipt.name,
+            "source_uri": receipt.source_uri or "",
+            "revision": receipt.revision or "",
+        }
+    )
+    run.log_params(
+        {
+            f"input.{key}": value
+            for key, value in list(receipt.hash_parts.items())[:MAX_LOGGED_SOURCES]
+        }
+    )
     for source in receipt.sources[:MAX_LOGGED_SOURCES]:
         name = "/".join(Path(source.path).parts[-2:])
         num_rows = receipt.row_stats.get("total", 0)
         run.log_dataset(name, source.path, source.sha256, context="preparation", num_rows=num_rows)
-    run.log_metrics({"elapsed_sec": receipt.elapsed_sec, **{f"rows/{k}": v for k, v in receipt.row_stats.items()}}, 0)
+    run.log_metrics(
+        {
+            "elapsed_sec": receipt.elapsed_sec,
+            **{f"rows/{k}": v for k, v in receipt.row_stats.items()},
+        },
+        0,
+    )
     run.log_text(receipt.model_dump_json(indent=2), f"{receipt.artifact}/receipt.json")
     run.log_dict(_metadata(receipt), f"{receipt.artifact}/metadata.json")
     for file in _small_files(Path(receipt.output)):
@@ -101,34 +125,43 @@ def _register(
     run.set_tags({"artifact.run_hash": receipt.run_hash, "artifact.version": version})
     run.set_tags({"artifact.name": receipt.artifact})
     run.finish()
-    return PreparedArtifact(receipt.artifact, version, Path(receipt.artifact_path), receipt.run_hash, run.run_id)
+    return PreparedArtifact(
+        receipt.artifact, version, Path(receipt.artifact_path), receipt.run_hash, run.run_id
+    )
 
 
 def versions(tracking_uri: str, name: str) -> list[PreparedArtifact]:
-    """All versions of an artifact, the newest first."""
+    """Return all versions of an artifact, the newest first."""
     client = tracking_client(tracking_uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return []
     wanted = f"tags.`artifact.name` = '{name}'"
-    runs = client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time DESC"])
+    runs = client.search_runs(
+        [experiment.experiment_id], wanted, order_by=["attributes.start_time DESC"]
+    )
     return sorted((_artifact(run) for run in runs), key=lambda one: one.version, reverse=True)
 
 
 def resolve(tracking_uri: str, reference: str) -> PreparedArtifact:
-    """The artifact that a reference names, with its data still in place.
+    """Return the artifact that a reference names, with its data still in place.
 
-    Raises: DataError when there is no such version, or its folder is gone or holds another preparation by now.
+    Raises: DataError when there is no such version, or its folder is gone or holds another
+    preparation by now.
     """
     wanted = Reference.parse(reference)
     known = versions(tracking_uri, wanted.name)
     found = next((one for one in known if wanted.fits(one)), None)
     if found is None:
         listed = ", ".join(f"v{one.version} ({one.run_hash[:12]})" for one in known) or "none"
-        raise DataError(f"{reference}: no such version; there are {listed}. Prepare it with rl-train prep")
+        raise DataError(
+            f"{reference}: no such version; there are {listed}. Prepare it with rl-train prep"
+        )
     client = tracking_client(tracking_uri)
     output = Path(client.get_run(found.run_id).data.tags["artifact.output"])
-    sentinel = next((name for name in (".mmpr_ready", ".ready") if (output / name).is_file()), ".ready")
+    sentinel = next(
+        (name for name in (".mmpr_ready", ".ready") if (output / name).is_file()), ".ready"
+    )
     try:
         open_published(output, sentinel, found.run_hash)
     except DataError as error:
@@ -137,7 +170,8 @@ def resolve(tracking_uri: str, reference: str) -> PreparedArtifact:
 
 
 def with_artifacts(values: Mapping[str, Any], tracking_uri: str) -> dict[str, Any]:
-    """A recipe's values with every `art://` reference among its data replaced by the files it stands for."""
+    """Return a recipe's values with every `art://` reference in its data replaced by the files it
+    refers to."""
     data = dict(values["data"])
     for split in ("train", "eval"):
         entries: list[Any] = []
@@ -173,11 +207,13 @@ def _metadata(receipt: PrepReceipt) -> dict[str, Any]:
         "files_digest": receipt.files_digest,
         "source_uri": receipt.source_uri,
         "revision": receipt.revision,
-        "sources": [{"path": s.path, "num_bytes": s.num_bytes, "sha256": s.sha256} for s in receipt.sources],
+        "sources": [
+            {"path": s.path, "num_bytes": s.num_bytes, "sha256": s.sha256} for s in receipt.sources
+        ],
     }
 
 
 def _small_files(output: Path) -> list[Path]:
-    """Previews, summaries and manifests: what lies at the top of the result and is small."""
+    """Return the small files at the top of the result: previews, summaries and manifests."""
     files = (path for path in sorted(output.iterdir()) if path.suffix in (".json", ".jsonl"))
     return [path for path in files if path.is_file() and path.stat().st_size <= MAX_LOGGED_BYTES]

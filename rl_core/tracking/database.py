@@ -1,8 +1,9 @@
-"""Clients of MLflow, and the database file of a home: it is whole, or it is not there.
+"""MLflow clients, and the creation of a home's database file, which is complete or does not exist.
 
-MLflow makes a database where there is none, table by table over some seconds. Killed meanwhile, or with company, it
-leaves a file that no later command can use. So the file is made in a folder beside its place, by one process while
-others wait, and renamed into place; and a file that is not whole is named before MLflow touches it.
+MLflow creates a missing database table by table over some seconds. If it is killed meanwhile, or
+several processes do so at once, it leaves a file that no later command can use. So the file is
+created in a temporary folder next to its place, by one process while others wait, and renamed into
+place; and an incomplete file is reported before MLflow touches it.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 BUSY_S = 60.0
-"""How long a look into the file waits for those who write to it."""
+"""Seconds that a look into the file waits for its writers."""
 _whole: set[tuple[Path, int]] = set()
-"""Files, with their inodes, that this process has found whole."""
+"""Files, with their inodes, that this process has found complete."""
 
 
 def tracking_client(tracking_uri: str) -> MlflowClient:
-    """A client whose registry is the tracking database itself.
+    """Return a client whose registry is the tracking database itself.
 
-    Raises: StorageError when the database is a file that cannot be made or used.
+    Raises: StorageError when the database is a file that cannot be created or used.
     """
     from mlflow import MlflowClient
 
@@ -41,9 +42,11 @@ def tracking_client(tracking_uri: str) -> MlflowClient:
 
 
 def ensure_database(tracking_uri: str) -> None:
-    """Make the database file of `tracking_uri` where there is none. A server, or another database, is left alone.
+    """Create the database file of `tracking_uri` if it is missing. A server, or another database,
+    is left alone.
 
-    Raises: StorageError when it cannot be made, or what is there is not a whole database of this MLflow.
+    Raises: StorageError when it cannot be created, or the existing file is not a complete database
+    of this MLflow.
     """
     path = database_file(tracking_uri)
     if path is None:
@@ -52,7 +55,9 @@ def ensure_database(tracking_uri: str) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"cannot make the folder {path.parent} of the MLflow database: {error}") from error
+            raise StorageError(
+                f"cannot make the folder {path.parent} of the MLflow database: {error}"
+            ) from error
         with output_lock(_lock_file(path)):
             if not _has_content(path):
                 _make(path)
@@ -63,7 +68,8 @@ def ensure_database(tracking_uri: str) -> None:
 
 @contextmanager
 def one_at_a_time(tracking_uri: str) -> Iterator[None]:
-    """For the block, other processes that ask for the same database file wait; a server is not locked."""
+    """Make other processes that request the same database file wait during the block; a server is
+    not locked."""
     ensure_database(tracking_uri)
     path = database_file(tracking_uri)
     if path is None:
@@ -74,7 +80,8 @@ def one_at_a_time(tracking_uri: str) -> Iterator[None]:
 
 
 def database_file(tracking_uri: str) -> Path | None:
-    """The SQLite file that a tracking URI names; None for a server, another database, or one in memory."""
+    """Return the SQLite file that a tracking URI names; None for a server, another database, or one
+    in memory."""
     from sqlalchemy.engine import make_url
 
     if not tracking_uri.startswith("sqlite"):
@@ -85,21 +92,26 @@ def database_file(tracking_uri: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a database file cannot be used."""
+    """Reason why a database file cannot be used."""
 
     found: str
-    """What is wrong."""
+    """Description of the problem."""
     mend: str
-    """What to do about it."""
+    """Fix of the problem."""
 
 
 def fault_of(path: Path) -> Fault | None:
-    """What is wrong with a database file that is there; None when nothing is."""
+    """Return the problem of an existing database file, or None."""
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S)) as database:
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S)
+        ) as database:
             found, used = _revisions(database), _is_used(database)
     except sqlite3.Error as error:
-        return Fault(f"{path} cannot be read as an MLflow database ({error})", "restore a copy of it, or move it away")
+        return Fault(
+            f"{path} cannot be read as an MLflow database ({error})",
+            "restore a copy of it, or move it away",
+        )
     head, known = _revisions_of_mlflow()
     if found == [head]:
         return None
@@ -109,12 +121,16 @@ def fault_of(path: Path) -> Fault | None:
         return Fault(made, f"remove it (rm {path}), and the next command makes a new one")
     if set(found) <= known:
         upgrade = f"mlflow db upgrade sqlite:///{path}"
-        return Fault(f"{path} is of an older MLflow ({state})", f"copy the file, then run: {upgrade}")
-    return Fault(f"{path} is of another MLflow ({state})", "install the MLflow that wrote it, or a newer one")
+        return Fault(
+            f"{path} is of an older MLflow ({state})", f"copy the file, then run: {upgrade}"
+        )
+    return Fault(
+        f"{path} is of another MLflow ({state})", "install the MLflow that wrote it, or a newer one"
+    )
 
 
 def _make(path: Path) -> None:
-    """Make a whole database and put it in its place. The lock is held."""
+    """Create a complete database and move it into place. The caller holds the lock."""
     from mlflow.exceptions import MlflowException
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy.exc import SQLAlchemyError
@@ -146,19 +162,23 @@ def _lock_file(path: Path) -> Path:
 
 
 def _has_content(path: Path) -> bool:
-    """SQLite leaves an empty file where a database was opened and nothing was written."""
+    """Return False for the empty file that SQLite leaves where a database was opened and nothing
+    was written."""
     return path.is_file() and path.stat().st_size > 0
 
 
 def _revisions(database: sqlite3.Connection) -> list[str]:
-    """What the database says its schema is; a whole one says one revision."""
+    """Return the schema revisions that the database declares; a complete one declares one
+    revision."""
     if not _has_table(database, "alembic_version"):
         return []
-    return [row[0] for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1")]
+    return [
+        row[0] for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1")
+    ]
 
 
 def _is_used(database: sqlite3.Connection) -> bool:
-    """Whether anything was recorded."""
+    """Return True if anything was recorded in the database."""
     tables = [table for table in ("runs", "registered_models") if _has_table(database, table)]
     return any(database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)
 
@@ -169,7 +189,7 @@ def _has_table(database: sqlite3.Connection, name: str) -> bool:
 
 
 def _revisions_of_mlflow() -> tuple[str, set[str]]:
-    """The schema that the installed MLflow writes, and all that it knows."""
+    """Return the schema revision that the installed MLflow writes, and all that it knows."""
     import mlflow
     from alembic.script import ScriptDirectory
 

@@ -1,8 +1,9 @@
-"""Walk back from a model version to the rows it learned from.
+"""Tracing of a model version back to the rows that it was trained on.
 
-version -> its tags -> run -> artifact `recipe.yaml` and artifact `receipts/cache.json` (a `CacheReceipt`) -> the
-source files with their sha256. Nothing is read but what the run and the version recorded, so this works on any
-machine that reaches the MLflow database and its artifacts; `checks` alone looks at the files themselves.
+version -> its tags -> run -> artifact `recipe.yaml` and artifact `receipts/cache.json` (a
+`CacheReceipt`) -> the source files with their sha256. Only records of the run and the version are
+read, so this works on any machine that reaches the MLflow database and its artifacts; `checks`
+alone reads the files themselves.
 """
 
 import tempfile
@@ -35,18 +36,18 @@ class RunLineage:
     run_name: str
     run_key: str
     mlflow_url: str
-    """The run's page in the MLflow UI; empty where no server is known."""
+    """The run's page in the MLflow UI; empty if no server is known."""
     openings: list[Opening]
-    """The flow runs that worked on it; those after the first resumed it."""
+    """Flow runs that worked on the training run; those after the first resumed it."""
     git_revision: str
-    """Of the code that worked on the run last; empty when it was not recorded."""
+    """Git revision of the code that last worked on the run; empty if it was not recorded."""
     recipe: str
     """The resolved recipe, as YAML text."""
     cache: CacheReceipt
 
     @property
     def sources(self) -> list[SourceFile]:
-        """The files the training and held-out rows were made from."""
+        """Files that the training and held-out rows were made from."""
         return self.cache.sources
 
 
@@ -59,19 +60,19 @@ class Lineage(RunLineage):
     registered_at: str
     model_dir: str
     weights_digest: str
-    """As `rl_core.data.store.weights` computes it; empty for versions that recorded none."""
+    """Digest as `rl_core.data.store.weights` computes it; empty for versions that recorded none."""
     checkpoint: str
     metrics: dict[str, float]
     promotions: list[Promotion]
-    """When this version became champion."""
+    """Promotions of this version to champion."""
     eval_digest: str
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in JSON's types."""
+        """Return the whole lineage in JSON's types."""
         return asdict(self) | {"cache": self.cache.model_dump(mode="json")}
 
     def checks(self) -> Iterator[Check]:
-        """Whether source files, prepared rows and weights are still those that were recorded."""
+        """Check that source files, prepared rows and weights are still those that were recorded."""
         yield from check_sources(self.sources)
         yield check_cache(self.cache)
         if self.weights_digest:
@@ -81,31 +82,41 @@ class Lineage(RunLineage):
         lines = [
             f"model    {self.name} v{self.version}  {self.model_dir}",
             f"from     checkpoint {self.checkpoint}",
-            f"run      {self.run_name}  {self.run_id}  key {self.run_key}  git {self.git_revision or 'not recorded'}",
+            f"run      {self.run_name}  {self.run_id}  key {self.run_key}  git "
+            f"{self.git_revision or 'not recorded'}",
             *(f"champion {p.at}  by {p.by}: {p.reason}" for p in self.promotions),
             *([f"MLflow   {self.mlflow_url}"] if self.mlflow_url else []),
             *(
-                f"{'resumed' if number else 'opened':8} {o.at}  flow run {o.flow_run_id}  {o.flow_run_url}".rstrip()
+                f"{'resumed' if number else 'opened':8} {o.at}  flow run {o.flow_run_id}  "
+                f"{o.flow_run_url}".rstrip()
                 for number, o in enumerate(self.openings)
             ),
             f"cache    {self.cache.run_hash}",
             f"rows     {self.cache.num_train_rows} training, {self.cache.num_eval_rows} held out",
             f"held out {self.eval_digest}",
         ]
-        return "\n".join([*lines, *(f"source   {file.path}  sha256 {file.sha256}" for file in self.sources)])
+        return "\n".join(
+            [*lines, *(f"source   {file.path}  sha256 {file.sha256}" for file in self.sources)]
+        )
 
 
 def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str = "") -> Lineage:
-    """The lineage of a version, named as `registry.find_version` takes it.
+    """Return the lineage of a version, named as `registry.find_version` takes it.
 
-    Args: ui: where the MLflow UI is served.
-    Raises: StorageError when a link is missing, or the version and its run name different caches.
+    Args: ui: address of the MLflow UI. Raises: StorageError when a link is missing, or the version
+    and its run name different caches.
     """
     found = find_version(tracking_uri, model, version)
     name, version, tags = found.name, found.version, found.tags
-    absent = [tag for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint") if tag not in tags]
+    absent = [
+        tag
+        for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint")
+        if tag not in tags
+    ]
     if absent:
-        raise StorageError(f"model {name} v{version} has no tag {', '.join(absent)}: rl-train did not register it")
+        raise StorageError(
+            f"model {name} v{version} has no tag {', '.join(absent)}: rl-train did not register it"
+        )
     run = trace_run(tracking_uri, tags["run_id"], ui=ui)
     if run.cache.run_hash != tags["cache_hash"]:
         raise StorageError(
@@ -127,7 +138,8 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
 
 
 def trace_run(tracking_uri: str, run_id: str, *, ui: str = "") -> RunLineage:
-    """The lineage of a training run, whether it registered a version or not. Raises: StorageError."""
+    """Return the lineage of a training run, whether it registered a version or not. Raises:
+    StorageError."""
     client = tracking_client(tracking_uri)
     run = client.get_run(run_id)
     cache = CacheReceipt.model_validate_json(read_artifact(client, run_id, CACHE_ARTIFACT))
@@ -144,15 +156,19 @@ def trace_run(tracking_uri: str, run_id: str, *, ui: str = "") -> RunLineage:
 
 
 def validation_of(tracking_uri: str, run_id: str) -> ValidationReport:
-    """The validation report that a run recorded. Raises: StorageError."""
+    """Return the validation report that a run recorded. Raises: StorageError."""
     text = read_artifact(tracking_client(tracking_uri), run_id, VALIDATION_ARTIFACT)
     return ValidationReport.model_validate_json(text)
 
 
 def read_artifact(client: MlflowClient, run_id: str, artifact: str) -> str:
-    """Text of a run's artifact. Raises: StorageError when it is not there."""
+    """Return the text of a run's artifact. Raises: StorageError when it does not exist."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return Path(client.download_artifacts(run_id, artifact, folder)).read_text(encoding="utf-8")
+            return Path(client.download_artifacts(run_id, artifact, folder)).read_text(
+                encoding="utf-8"
+            )
         except (MlflowException, OSError) as error:
-            raise StorageError(f"run {run_id} has no artifact {artifact}; the lineage ends there") from error
+            raise StorageError(
+                f"run {run_id} has no artifact {artifact}; the lineage ends there"
+            ) from error

@@ -1,4 +1,4 @@
-"""A registered version as a folder to take along: its weights, checked, and where they came from."""
+"""Export of a registered version as a folder: its weights, verified, and its lineage."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ LINEAGE = "lineage.json"
 
 
 def export_version(lineage: Lineage, folder: Path) -> Path:
-    """Copy a version's weights into a new folder, whole or not at all, and write `lineage.json` beside them.
+    """Copy a version's weights into a new folder, completely or not at all, and write
+    `lineage.json` next to them.
 
-    Returns: the folder, as `model.path`, transformers or diffusers load it. Raises: StorageError when the folder
-    holds something, the weights are gone, or they are not those that were registered.
+    Returns: the folder, in the format that `model.path`, transformers or diffusers load. Raises:
+    StorageError when the folder is not empty, the weights are gone, or they are not those that were
+    registered.
     """
     target, source = folder.expanduser().absolute(), Path(lineage.model_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StorageError(f"{folder} is not an empty folder; name a new one")
     if not source.is_dir():
-        raise StorageError(f"{lineage.name} v{lineage.version}: its weights at {source} are gone; rl-train reproduce")
+        raise StorageError(
+            f"{lineage.name} v{lineage.version}: its weights at {source} are gone; rl-train "
+            "reproduce"
+        )
     building = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
         shutil.copytree(source, building)
@@ -41,10 +46,14 @@ def export_version(lineage: Lineage, folder: Path) -> Path:
 
 
 def _check(lineage: Lineage, folder: Path) -> None:
-    """Raises: StorageError when the copy is not what was registered."""
+    """Compare the copy with the registered weights.
+
+    Raises: StorageError when they differ.
+    """
     found = weights_digest(folder)
     if lineage.weights_digest and found != lineage.weights_digest:
         raise StorageError(
-            f"{lineage.name} v{lineage.version}: the weights at {lineage.model_dir} were changed (digest {found}, "
-            f"registered {lineage.weights_digest}); rl-train reproduce gives the registered ones"
+            f"{lineage.name} v{lineage.version}: the weights at {lineage.model_dir} were changed "
+            f"(digest {found}, registered {lineage.weights_digest}); rl-train reproduce gives "
+            "the registered ones"
         )

@@ -1,10 +1,11 @@
-"""Model versions: what was registered, how good it was on which rows, and which one is the champion.
+"""Model versions: the registered weights, their held-out metrics, and the current champion.
 
-Weights stay in `model_dir` (an "external" model to MLflow: no copy of gigabytes); MLflow holds where they lie,
-their held-out metrics tied to the evaluated dataset, and the tags from which `lineage.trace` walks back to the rows.
+Weights stay in `model_dir` (an "external" model to MLflow: no copy of gigabytes); MLflow records
+the path, the held-out metrics tied to the evaluated dataset, and the tags from which
+`lineage.trace` walks back to the rows.
 
-MLflow's own store looks up `models:/<id>` through the process-wide tracking URI, whatever client asked, so
-`register_version` sets that URI to the run's while it works.
+MLflow's own store looks up `models:/<id>` through the process-wide tracking URI, whatever client
+asked, so `register_version` sets that URI to the run's while it works.
 """
 
 import getpass
@@ -29,9 +30,9 @@ from rl_core.tracking.run import LoggedDataset, TrackingRun
 
 CHAMPION = "champion"
 PROMOTION_TAG = "promotion."
-"""Of the registered model, numbered: its moves of the champion alias."""
+"""Prefix of the registered model's numbered tags that record moves of the champion alias."""
 REQUIRED_TAGS = ("run_key", "cache_hash", "eval_digest", "accuracy", "checkpoint")
-"""Tags the caller gives; `run_id` and `model_dir` are added."""
+"""Tags that the caller gives; `run_id` and `model_dir` are added."""
 
 
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
@@ -39,13 +40,13 @@ _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<ver
 
 @dataclass(frozen=True)
 class Promotion:
-    """One move of the champion alias: what, over what, when, by whom, and why."""
+    """One move of the champion alias: version, previous version, time, person and reason."""
 
     version: int
     over: int | None
-    """The champion before; None when there was none."""
+    """Champion before the move; None if there was none."""
     at: str
-    """UTC, ISO 8601."""
+    """Time of the move in UTC, ISO 8601."""
     by: str
     reason: str
 
@@ -59,7 +60,7 @@ class RegisteredVersion:
     tags: dict[str, str]
     metrics: dict[str, float]
     created_at: str
-    """UTC, ISO 8601."""
+    """Time of the registration in UTC, ISO 8601."""
 
 
 def register_version(
@@ -79,9 +80,13 @@ def register_version(
     """
     missing = [tag for tag in REQUIRED_TAGS if tag not in tags]
     if missing:
-        raise StorageError(f"model {name}: missing tags {', '.join(missing)}; each version carries all of them")
+        raise StorageError(
+            f"model {name}: missing tags {', '.join(missing)}; each version carries all of them"
+        )
     if not model_dir.is_dir():
-        raise StorageError(f"model {name}: {model_dir} is not a folder; export the model there first")
+        raise StorageError(
+            f"model {name}: {model_dir} is not a folder; export the model there first"
+        )
     all_tags = {key: str(value) for key, value in tags.items()}
     all_tags |= {"run_id": run.run_id, "model_dir": str(model_dir.absolute())}
 
@@ -93,7 +98,11 @@ def register_version(
 
 
 def _register_new(
-    run: TrackingRun, name: str, metrics: Mapping[str, float], eval_dataset: LoggedDataset, tags: dict[str, str]
+    run: TrackingRun,
+    name: str,
+    metrics: Mapping[str, float],
+    eval_dataset: LoggedDataset,
+    tags: dict[str, str],
 ) -> int:
     model_id = mlflow.create_external_model(
         name, source_run_id=run.run_id, tags=tags, experiment_id=run.experiment_id
@@ -121,7 +130,8 @@ def _register_new(
 
 @contextmanager
 def _process_wide(tracking_uri: str) -> Iterator[None]:
-    """MLflow also writes the URI to the environment, where child processes would take it for the user's wish."""
+    """Set the process-wide tracking URI during the block, and restore it, also in the environment,
+    where child processes would read it as the user's setting."""
     before = os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(tracking_uri)
     try:
@@ -133,43 +143,58 @@ def _process_wide(tracking_uri: str) -> Iterator[None]:
 
 
 def champion(tracking_uri: str, name: str) -> RegisteredVersion | None:
-    """The version the alias `champion` points at, or None when there is no such model or alias."""
+    """Return the version with the alias `champion`, or None if there is no such model or alias."""
     client = tracking_client(tracking_uri)
     found = _at_alias(client, name, CHAMPION)
     return None if found is None else describe_version(client, found)
 
 
 def newest(tracking_uri: str, name: str) -> RegisteredVersion | None:
-    """The version registered last, or None when there is no such model."""
+    """Return the version registered last, or None if there is no such model."""
     client = tracking_client(tracking_uri)
     versions = client.search_model_versions(f"name = '{name}'")
-    return describe_version(client, max(versions, key=lambda found: int(found.version))) if versions else None
+    return (
+        describe_version(client, max(versions, key=lambda found: int(found.version)))
+        if versions
+        else None
+    )
 
 
 def find_version(tracking_uri: str, model: str, version: int | None = None) -> RegisteredVersion:
-    """The version that `models:/<name>@<alias>`, `models:/<name>/<number>`, or a name and a number stand for.
+    """Return the version that `models:/<name>@<alias>`, `models:/<name>/<number>`, or a name and a
+    number refer to.
 
-    Raises: StorageError saying what there is instead.
+    Raises: StorageError listing the existing ones.
     """
     client = tracking_client(tracking_uri)
     named = _REFERENCE.fullmatch(model)
     if named is None and (model.startswith("models:") or version is None):
-        raise StorageError(f"{model!r}: expected models:/NAME@{CHAMPION}, models:/NAME/VERSION, or NAME VERSION")
+        raise StorageError(
+            f"{model!r}: expected models:/NAME@{CHAMPION}, models:/NAME/VERSION, or NAME VERSION"
+        )
     name = named["name"] if named else model
     if named and named["alias"]:
         found = _at_alias(client, name, named["alias"])
         wanted = f"alias {named['alias']}"
     else:
         number = int(named["version"]) if named else version
-        found = next(iter(client.search_model_versions(f"name = '{name}' and version_number = {number}")), None)
+        found = next(
+            iter(client.search_model_versions(f"name = '{name}' and version_number = {number}")),
+            None,
+        )
         wanted = f"version {number}"
     if found is None:
-        raise StorageError(f"model {name!r} has no {wanted} in {tracking_uri}; {_what_there_is(client, name)}")
+        raise StorageError(
+            f"model {name!r} has no {wanted} in {tracking_uri}; {_what_there_is(client, name)}"
+        )
     return describe_version(client, found)
 
 
-def promote(tracking_uri: str, name: str, version: int, reason: str, by: str | None = None) -> Promotion:
-    """Let the champion alias point at `version`, and record who did so and why; an older version is a rollback.
+def promote(
+    tracking_uri: str, name: str, version: int, reason: str, by: str | None = None
+) -> Promotion:
+    """Move the champion alias to `version`, and record the person and the reason; an older version
+    is a rollback.
 
     Args: by: unset takes user and host. Raises: StorageError when there is no such version.
     """
@@ -185,20 +210,24 @@ def promote(tracking_uri: str, name: str, version: int, reason: str, by: str | N
     )
     number = len(promotions(tracking_uri, name)) + 1
     client.set_registered_model_alias(name, CHAMPION, str(version))
-    client.set_registered_model_tag(name, f"{PROMOTION_TAG}{number:04d}", json.dumps(asdict(promotion)))
+    client.set_registered_model_tag(
+        name, f"{PROMOTION_TAG}{number:04d}", json.dumps(asdict(promotion))
+    )
     for key in ("at", "by", "reason"):
         client.set_model_version_tag(name, str(version), f"promoted_{key}", getattr(promotion, key))
     return promotion
 
 
 def promotions(tracking_uri: str, name: str) -> list[Promotion]:
-    """Every move of the champion alias of a model, the first one first."""
+    """Return every move of the champion alias of a model, the first one first."""
     tags = tracking_client(tracking_uri).get_registered_model(name).tags
-    return [Promotion(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(PROMOTION_TAG)]
+    return [
+        Promotion(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(PROMOTION_TAG)
+    ]
 
 
 def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:
-    """A version with the metrics of the logged model behind it."""
+    """Return a version with the metrics of its logged model."""
     model_id = str(found.source).removeprefix("models:/")
     measured = client.get_logged_model(model_id).metrics or []
     return RegisteredVersion(
@@ -206,7 +235,9 @@ def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVer
         version=int(found.version),
         tags=dict(found.tags),
         metrics={metric.key: metric.value for metric in measured},
-        created_at=datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(timespec="seconds"),
+        created_at=datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(
+            timespec="seconds"
+        ),
     )
 
 
@@ -220,14 +251,18 @@ def _at_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | Non
 
 
 def _what_there_is(client: MlflowClient, name: str) -> str:
-    versions = sorted(int(found.version) for found in client.search_model_versions(f"name = '{name}'"))
+    versions = sorted(
+        int(found.version) for found in client.search_model_versions(f"name = '{name}'")
+    )
     if versions:
         return f"it has version {', '.join(map(str, versions))}"
     names = sorted(found.name for found in client.search_registered_models())
     return f"registered are {', '.join(names) or 'none'}"
 
 
-def _version_of_checkpoint(client: MlflowClient, name: str, run_id: str, checkpoint: str) -> ModelVersion | None:
-    """The version that this run registered from this checkpoint, if any."""
+def _version_of_checkpoint(
+    client: MlflowClient, name: str, run_id: str, checkpoint: str
+) -> ModelVersion | None:
+    """Return the version that this run registered from this checkpoint, if any."""
     versions = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
     return next((found for found in versions if found.tags.get("checkpoint") == checkpoint), None)

@@ -1,8 +1,9 @@
-"""What a training has to say to MLflow, kept in a file until MLflow has it.
+"""Entries for MLflow, kept in a file until MLflow has stored them.
 
-A line is written before it is sent, so neither an outage of the server nor the end of this process loses a metric;
-a power failure may lose those of the last seconds. The file is emptied whenever all of it has been sent. After a
-kill some of it may be sent again, which changes nothing: MLflow stores an equal metric once, and replaces the rest.
+An entry is written to the file before it is sent, so neither an outage of the server nor the end of
+this process loses a metric; a power failure may lose those of the last seconds. The file is emptied
+whenever all of it has been sent. After a kill some of it may be sent again, which changes nothing:
+MLflow stores an equal metric once, and replaces the rest.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from rl_core.runtime.background_queue import Deliveries
 TABLES_TAG = "mlflow.loggedArtifacts"
 SERVER_ERROR = 500
 Entry = dict[str, Any]
-"""One thing to send, as JSON."""
+"""One entry to send, as JSON."""
 
 
 class Outbox(Deliveries[Entry]):
-    """Entries in order, in memory and in a file."""
+    """Queue of entries, in memory and in a file."""
 
     def __init__(self, path: Path | None, deliver: Callable[[Entry], object]) -> None:
-        """Args: path: what it still holds is sent first; None keeps entries in memory alone."""
+        """Open the queue.
+
+        Args: path: file whose remaining entries are sent first; None keeps entries in memory alone.
+        deliver: sends one entry.
+        """
         super().__init__(deliver, is_outage)
         self._path = path
         with self._changed:
@@ -38,7 +43,7 @@ class Outbox(Deliveries[Entry]):
                 super().put(entry)
 
     def put(self, item: Entry) -> None:
-        """Write an entry down, and send it after those before it."""
+        """Write an entry to the file, and send it after those before it."""
         with self._changed:
             if self._path is not None:
                 with self._path.open("a", encoding="utf-8") as file:
@@ -51,32 +56,44 @@ class Outbox(Deliveries[Entry]):
 
 
 def metrics_entry(metrics: Mapping[str, float], step: int) -> Entry:
-    """Finite values of a step, at this moment."""
-    return {"kind": "metrics", "metrics": dict(metrics), "step": step, "timestamp_ms": int(time.time() * 1000)}
+    """Return an entry with the finite metrics of a step, at the current time."""
+    return {
+        "kind": "metrics",
+        "metrics": dict(metrics),
+        "step": step,
+        "timestamp_ms": int(time.time() * 1000),
+    }
 
 
 def tags_entry(tags: Mapping[str, str]) -> Entry:
-    """Tags to set or replace."""
+    """Return an entry with tags to set or replace."""
     return {"kind": "tags", "tags": dict(tags)}
 
 
 def file_entry(path: Path, folder: str | None) -> Entry:
-    """A file, or a folder with its contents, as it is when it is sent."""
+    """Return an entry for a file, or a folder with its contents, read when it is sent."""
     return {"kind": "file", "path": str(path.absolute()), "folder": folder}
 
 
 def table_entry(rows: Sequence[Mapping[str, Any]], artifact: str) -> Entry:
-    """Rows that the MLflow UI shows as a table; what JSON does not know becomes text."""
+    """Return an entry with rows that the MLflow UI shows as a table; values that JSON cannot
+    represent become text."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     table = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
-    return {"kind": "table", "table": json.dumps(table, ensure_ascii=False, default=str), "artifact": artifact}
+    return {
+        "kind": "table",
+        "table": json.dumps(table, ensure_ascii=False, default=str),
+        "artifact": artifact,
+    }
 
 
 def send(client: MlflowClient, run_id: str, entry: Entry) -> None:
-    """Store an entry in a run. Raises: what MLflow raises."""
+    """Store an entry in a run. Raises: the exceptions of MLflow."""
     match entry:
         case {"kind": "metrics", "metrics": metrics, "step": step, "timestamp_ms": at}:
-            client.log_batch(run_id, [Metric(key, value, at, step) for key, value in metrics.items()])
+            client.log_batch(
+                run_id, [Metric(key, value, at, step) for key, value in metrics.items()]
+            )
         case {"kind": "tags", "tags": tags}:
             client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
         case {"kind": "file", "path": path, "folder": folder}:
@@ -90,21 +107,23 @@ def send(client: MlflowClient, run_id: str, entry: Entry) -> None:
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether MLflow did not answer, as opposed to answering that it does not want this."""
+    """Return True if MLflow did not answer; False if it answered and refused the request."""
     if isinstance(error, MlflowException):
         return error.get_http_status_code() >= SERVER_ERROR
     return isinstance(error, RequestException)
 
 
 def _mark_as_table(client: MlflowClient, run_id: str, artifact: str) -> None:
-    """The UI shows as tables what this tag names. `MlflowClient.log_table` does so too, but appends to the rows."""
+    """Set the tag that makes the UI show an artifact as a table. `MlflowClient.log_table` does so
+    too, but appends to the rows."""
     tables = json.loads(client.get_run(run_id).data.tags.get(TABLES_TAG, "[]"))
     if (entry := {"path": artifact, "type": "table"}) not in tables:
         client.set_tag(run_id, TABLES_TAG, json.dumps([*tables, entry]))
 
 
 def _unsent(path: Path | None) -> list[Entry]:
-    """What a file still holds. A last line that was cut short by a kill is left out, and removed."""
+    """Return the remaining entries of a file. A last line that was cut short by a kill is dropped
+    and removed."""
     if path is None or not path.is_file():
         return []
     whole, _, cut = path.read_text(encoding="utf-8").rpartition("\n")

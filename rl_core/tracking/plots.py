@@ -1,4 +1,4 @@
-"""The picture of a training run: sampled reward (or what stands for it) by step, and held-out accuracy."""
+"""The plot of a training run: sampled reward (or its substitute) by step, and held-out accuracy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ def reward_curve(
     *,
     curve: Curve = REWARD,
 ) -> Path:
-    """Draw a PNG of 900 x 500 pixels. Returns: `path`.
+    """Draw a PNG of 900 x 500 pixels.
 
-    Args: history: one mapping per step with `step` and the metrics of `curve`.
-        Points whose mean is not finite are gaps. evaluations: in any order.
+    Args: history: one mapping per step with `step` and the metrics of `curve`; points whose mean is
+    not finite are gaps. evaluations: in any order. Returns: `path`.
     """
     figure = Figure(figsize=(9, 5), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
@@ -44,7 +44,7 @@ def reward_curve(
 
 
 def _draw_rewards(axes: Axes, points: Sequence[Mapping[str, float]], curve: Curve) -> None:
-    """Mean line with a band of one standard deviation."""
+    """Draw the mean line with a band of one standard deviation."""
     if not points:
         return
     steps = [point["step"] for point in points]
@@ -53,13 +53,22 @@ def _draw_rewards(axes: Axes, points: Sequence[Mapping[str, float]], curve: Curv
     if any(spreads):
         low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
         high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-        axes.fill_between(steps, low, high, color=REWARD_COLOUR, alpha=0.13, linewidth=0, label="± 1 std of samples")
+        axes.fill_between(
+            steps,
+            low,
+            high,
+            color=REWARD_COLOUR,
+            alpha=0.13,
+            linewidth=0,
+            label="± 1 std of samples",
+        )
     marker = "o" if len(points) < 3 else None
     axes.plot(steps, means, color=REWARD_COLOUR, linewidth=2, marker=marker, label=curve.label)
 
 
 def _draw_accuracy(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
-    """Points with their 95 % interval, the last one labelled with its number, the first as a reference line."""
+    """Draw points with their 95 % interval, the last one labelled with its number, the first as a
+    reference line."""
     if not receipts:
         return
     steps = [receipt.step for receipt in receipts]
@@ -93,20 +102,32 @@ def _draw_accuracy(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
 
 
 def _draw_scores(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
-    """A dashed line per judge, the last point labelled with its number."""
+    """Draw a dashed line per judge, the last point labelled with its number."""
     if not receipts:
         return
     steps = [receipt.step for receipt in receipts]
     for name, colour in zip(receipts[-1].scores, SCORE_COLOURS, strict=False):
         values = [receipt.scores[name] for receipt in receipts]
-        axes.plot(steps, values, color=colour, linewidth=1.4, linestyle="--", marker="o", label=f"held out: {name}")
+        axes.plot(
+            steps,
+            values,
+            color=colour,
+            linewidth=1.4,
+            linestyle="--",
+            marker="o",
+            label=f"held out: {name}",
+        )
         axes.annotate(
-            f"{values[-1]:.2f}", (steps[-1], values[-1]), xytext=(7, 5), textcoords="offset points", color=colour
+            f"{values[-1]:.2f}",
+            (steps[-1], values[-1]),
+            xytext=(7, 5),
+            textcoords="offset points",
+            color=colour,
         )
 
 
 def _dress(axes: Axes, title: str) -> None:
-    """Title, labels, light grid, and the legend below the axes where it hides no data."""
+    """Add title, labels, light grid, and the legend below the axes, where it hides no data."""
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=TEXT_COLOUR, pad=12)
     axes.set_xlabel("optimiser step", color=TEXT_COLOUR)
     axes.set_ylabel("reward / accuracy", color=TEXT_COLOUR)

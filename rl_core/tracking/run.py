@@ -1,14 +1,15 @@
 """One MLflow run, addressed by its id.
 
-MLflow's "active run" is thread-local, so everything here goes through `MlflowClient` with an explicit run id: any
-thread may log. Metrics, tables and files are sent in the background and in order, so that a training does not wait for
-a server that is away (`pending_log.py`); `flush` waits for them and raises what went wrong. Parameters, tags, texts and
-datasets, with which a run is opened and closed, are stored at once. Opening an id that exists continues that run, so a
-resumed training has one curve.
+MLflow's "active run" is thread-local, so everything here goes through `MlflowClient` with an
+explicit run id: any thread may log. Metrics, tables and files are sent in the background and in
+order, so that a training does not wait for a server that is away (`pending_log.py`); `flush` waits
+for them and raises their errors. Parameters, tags, texts and datasets, which are logged when a run
+opens or closes, are stored at once. Opening an id that exists continues that run, so a resumed
+training has one curve.
 
-MLflow refuses to change a parameter and replaces infinities by 1.8e308, which ruins every chart. So a parameter
-that differs on resume is kept as the tag `resumed.<name>`, and a value that is not finite is left out, counted in
-the metric `num_non_finite` and named in the tag `non_finite`.
+MLflow refuses to change a parameter and replaces infinities by 1.8e308, which ruins every chart. So
+a parameter that differs on resume is kept as the tag `resumed.<name>`, and a value that is not
+finite is left out, counted in the metric `num_non_finite` and named in the tag `non_finite`.
 """
 
 import json
@@ -26,7 +27,14 @@ from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
 from rl_core.tracking.database import tracking_client
-from rl_core.tracking.pending_log import Outbox, file_entry, metrics_entry, send, table_entry, tags_entry
+from rl_core.tracking.pending_log import (
+    Outbox,
+    file_entry,
+    metrics_entry,
+    send,
+    table_entry,
+    tags_entry,
+)
 
 MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
@@ -36,44 +44,47 @@ MAX_PER_BATCH = 100
 NON_FINITE_METRIC = "num_non_finite"
 NON_FINITE_TAG = "non_finite"
 OUTAGE_S = 600.0
-"""The end of a run waits this long for a server that does not answer."""
+"""Seconds that the end of a run waits for a server that does not answer."""
 HASTE_S = 10.0
-"""So does the end of one that failed or was cancelled."""
+"""Seconds that the end of a failed or cancelled run waits for a server that does not answer."""
 
 
 class RunStatus(StrEnum):
-    """How a run ended, in MLflow's words."""
+    """Final status of a run, in MLflow's terms."""
 
     FINISHED = "FINISHED"
     """Everything was done."""
     FAILED = "FAILED"
-    """An error ended it; it may be opened again and continued."""
+    """An error ended the run; it may be opened again and continued."""
     KILLED = "KILLED"
-    """Somebody cancelled it."""
+    """A user cancelled the run."""
 
 
 @dataclass(frozen=True)
 class LoggedDataset:
-    """A dataset as MLflow knows it: what a metric names when it says on which rows it was measured."""
+    """A dataset in MLflow, to which metrics measured on its rows are linked."""
 
     name: str
     digest: str
 
 
 def shortened(value: object, limit: int) -> str:
-    """`value` as text of at most `limit` characters; a cut shows as `...` at the end."""
+    """Return `value` as text of at most `limit` characters; a cut shows as `...` at the end."""
     text = str(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path | None) -> str:
-    """The id of experiment `name`, created if it is new. Raises: StorageError when it lies in MLflow's bin."""
+    """Return the id of experiment `name`, created if it is new. Raises: StorageError when it is in
+    MLflow's trash."""
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
             return client.create_experiment(
                 name,
-                artifact_location=None if artifact_location is None else artifact_location.absolute().as_uri(),
+                artifact_location=None
+                if artifact_location is None
+                else artifact_location.absolute().as_uri(),
                 # Without it the experiment opens in the view for chat traces.
                 tags={"mlflow.experimentKind": "custom_model_development"},
             )
@@ -82,12 +93,14 @@ def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path |
                 raise
             found = client.get_experiment_by_name(name)  # another process was first
     if found is None or found.lifecycle_stage != "active":
-        raise StorageError(f"MLflow experiment {name!r} is deleted; restore it, or set another name in the recipe")
+        raise StorageError(
+            f"MLflow experiment {name!r} is deleted; restore it, or set another name in the recipe"
+        )
     return found.experiment_id
 
 
 class TrackingRun:
-    """A run that can be written from any thread. Make one with `open`."""
+    """A run that any thread can write to. Create one with `open`."""
 
     def __init__(
         self,
@@ -108,7 +121,9 @@ class TrackingRun:
         self._outbox = Outbox(outbox, lambda entry: send(client, run_id, entry))
         data = client.get_run(run_id).data
         self._num_non_finite = int(data.metrics.get(NON_FINITE_METRIC, 0))
-        self._non_finite_seen: list[str] = [text for text in data.tags.get(NON_FINITE_TAG, "").split(", ") if text]
+        self._non_finite_seen: list[str] = [
+            text for text in data.tags.get(NON_FINITE_TAG, "").split(", ") if text
+        ]
 
     @classmethod
     def open(
@@ -124,35 +139,62 @@ class TrackingRun:
     ) -> "TrackingRun":
         """Continue run `run_id` if it exists, else start a new one.
 
-        Args: tracking_uri: `sqlite:///<absolute>/mlflow.db` or a server. artifact_location: folder for the
-            artifacts of a new experiment; a server chooses its own when None. outbox: a file that keeps what was not
-            sent yet; what an earlier process left there is sent first.
-        Raises: StorageError when the database cannot be made or used, or the experiment is deleted.
+        Args: tracking_uri: `sqlite:///<absolute>/mlflow.db` or a server. artifact_location: folder
+        for the artifacts of a new experiment; a server chooses its own when None. outbox: file of
+        the entries that were not sent yet; those of an earlier process are sent first.
+        Raises: StorageError when the database cannot be created or used, or the experiment is
+        deleted.
         """
         client = tracking_client(tracking_uri)
         known = _existing_run(client, run_id)
         if known is not None:
-            run = cls(client, tracking_uri, known.info.experiment_id, known.info.run_id, resumed=True, outbox=outbox)
+            run = cls(
+                client,
+                tracking_uri,
+                known.info.experiment_id,
+                known.info.run_id,
+                resumed=True,
+                outbox=outbox,
+            )
             client.update_run(run.run_id, status="RUNNING")
         else:
             experiment_id = ensure_experiment(client, experiment, artifact_location)
             created = client.create_run(experiment_id, run_name=run_name)
-            run = cls(client, tracking_uri, experiment_id, created.info.run_id, resumed=False, outbox=outbox)
+            run = cls(
+                client,
+                tracking_uri,
+                experiment_id,
+                created.info.run_id,
+                resumed=False,
+                outbox=outbox,
+            )
         run.set_tags(tags or {})
         return run
 
     def log_params(self, params: Mapping[str, object]) -> None:
-        """Log flat parameters. A name that already has another value keeps it; the new one becomes a tag."""
+        """Log flat parameters. A name that already has another value keeps it; the new value
+        becomes a tag."""
         logged = self.client.get_run(self.run_id).data.params
-        wanted = {shortened(k, MAX_KEY_LENGTH): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()}
+        wanted = {
+            shortened(k, MAX_KEY_LENGTH): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()
+        }
         fresh = [Param(key, value) for key, value in wanted.items() if key not in logged]
         for start in range(0, len(fresh), MAX_PER_BATCH):
-            self.client.log_batch(self.run_id, params=fresh[start : start + MAX_PER_BATCH], synchronous=True)
-        self.set_tags({f"resumed.{k}": v for k, v in wanted.items() if k in logged and logged[k] != v})
+            self.client.log_batch(
+                self.run_id, params=fresh[start : start + MAX_PER_BATCH], synchronous=True
+            )
+        self.set_tags(
+            {f"resumed.{k}": v for k, v in wanted.items() if k in logged and logged[k] != v}
+        )
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log one step's metrics in the background. Values that are not finite are counted and named instead."""
-        finite = {shortened(key, MAX_KEY_LENGTH): float(one) for key, one in metrics.items() if math.isfinite(one)}
+        """Log one step's metrics in the background. Values that are not finite are counted and
+        named instead."""
+        finite = {
+            shortened(key, MAX_KEY_LENGTH): float(one)
+            for key, one in metrics.items()
+            if math.isfinite(one)
+        }
         with self._lock:
             if len(finite) < len(metrics):
                 finite[NON_FINITE_METRIC] = self._note_non_finite(metrics, step)
@@ -160,9 +202,12 @@ class TrackingRun:
                 self._outbox.put(metrics_entry(finite, step))
 
     def check(self) -> None:
-        """Raises: StorageError when MLflow refused something. Does not wait for what is still to be sent."""
+        """Raise StorageError if MLflow refused something. Does not wait for entries that are still
+        to be sent."""
         for error in self._outbox.refusals():
-            raise StorageError(f"part of run {self.run_id} was not stored in {self.tracking_uri}: {error}") from error
+            raise StorageError(
+                f"part of run {self.run_id} was not stored in {self.tracking_uri}: {error}"
+            ) from error
 
     def flush(self, patience_s: float = OUTAGE_S) -> None:
         """Wait until everything is stored.
@@ -171,8 +216,9 @@ class TrackingRun:
         """
         if not self._outbox.wait(patience_s):
             raise StorageError(
-                f"{self.tracking_uri} does not answer ({self._outbox.outage}); {len(self._outbox)} entries of run "
-                f"{self.run_id} wait to be sent. Run again when it does: the run goes on, and they are sent first"
+                f"{self.tracking_uri} does not answer ({self._outbox.outage}); "
+                f"{len(self._outbox)} entries of run {self.run_id} wait to be sent. Run again "
+                "when it does: the run goes on, and they are sent first"
             )
         self.check()
 
@@ -189,19 +235,23 @@ class TrackingRun:
         self.client.log_dict(self.run_id, dict(value), artifact)
 
     def log_table(self, rows: Sequence[Mapping[str, Any]], artifact: str) -> None:
-        """Store rows as a table that the MLflow UI can show, in the background; a repeat replaces it."""
+        """Store rows as a table that the MLflow UI can show, in the background; a repeat replaces
+        it."""
         self._outbox.put(table_entry(rows, artifact))
 
     def log_dataset(
         self, name: str, source_path: Path | str, sha256: str, *, context: str, num_rows: int
     ) -> LoggedDataset:
-        """Record a file as this run's input. MLflow's digest is the first 36 characters; the tag holds all 64.
+        """Record a file as this run's input. MLflow's digest is the first 36 characters; the tag
+        holds all 64.
 
         Args: context: `training`, `evaluation`, or another word for the file's part in the run.
         """
-        # What `MetaDataset` of a local file writes; built here because MLflow cannot resolve a local path without a
-        # warning (mlflow 3.17 registers its local source twice).
-        dataset = Dataset(name, sha256[:MAX_DIGEST_LENGTH], "local", json.dumps({"uri": str(source_path)}))
+        # What `MetaDataset` of a local file writes; built here because MLflow cannot resolve a
+        # local path without a warning (mlflow 3.17 registers its local source twice).
+        dataset = Dataset(
+            name, sha256[:MAX_DIGEST_LENGTH], "local", json.dumps({"uri": str(source_path)})
+        )
         details = {"mlflow.data.context": context, "sha256": sha256, "num_rows": str(num_rows)}
         tags = [InputTag(key, value) for key, value in details.items()]
         self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
@@ -210,39 +260,56 @@ class TrackingRun:
 
     def set_tags(self, tags: Mapping[str, object]) -> None:
         """Set or replace tags on the run."""
-        items = [RunTag(shortened(k, MAX_KEY_LENGTH), shortened(v, MAX_TAG_LENGTH)) for k, v in tags.items()]
+        items = [
+            RunTag(shortened(k, MAX_KEY_LENGTH), shortened(v, MAX_TAG_LENGTH))
+            for k, v in tags.items()
+        ]
         for start in range(0, len(items), MAX_PER_BATCH):
-            self.client.log_batch(self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True)
+            self.client.log_batch(
+                self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True
+            )
 
     def finish(self, status: RunStatus = RunStatus.FINISHED) -> None:
         """Store what is pending and end the run. The run ends even when something was refused.
 
-        Raises: StorageError as `flush` does; a run whose server does not answer is not marked as ended.
+        Raises: StorageError as `flush` does; a run whose server does not answer is not marked as
+        ended.
         """
         if self._outbox.wait(OUTAGE_S if status is RunStatus.FINISHED else HASTE_S):
             self.client.set_terminated(self.run_id, status=status)
         self.flush(0)
 
     def url(self, base: str) -> str:
-        """The run's page in the MLflow UI that is served at `base`."""
+        """Return the run's page in the MLflow UI at `base`."""
         return run_page(base, self.experiment_id, self.run_id)
 
     def _note_non_finite(self, metrics: Mapping[str, float], step: int) -> float:
-        """Name the values left out in the tag. Returns: how many there have been in this run."""
-        found = [f"{key}={value} at step {step}" for key, value in metrics.items() if not math.isfinite(value)]
+        """Name the omitted values in the tag.
+
+        Returns: number of omitted values in this run so far.
+        """
+        found = [
+            f"{key}={value} at step {step}"
+            for key, value in metrics.items()
+            if not math.isfinite(value)
+        ]
         self._num_non_finite += len(found)
         self._non_finite_seen += found
-        self._outbox.put(tags_entry({NON_FINITE_TAG: shortened(", ".join(self._non_finite_seen), MAX_TAG_LENGTH)}))
+        self._outbox.put(
+            tags_entry(
+                {NON_FINITE_TAG: shortened(", ".join(self._non_finite_seen), MAX_TAG_LENGTH)}
+            )
+        )
         return float(self._num_non_finite)
 
 
 def run_page(base: str, experiment_id: str, run_id: str) -> str:
-    """A run's page in the MLflow UI that is served at `base`."""
+    """Return a run's page in the MLflow UI at `base`."""
     return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def _existing_run(client: MlflowClient, run_id: str | None) -> Any:
-    """The active run with this id, or None."""
+    """Return the active run with this id, or None."""
     if run_id is None:
         return None
     try:

@@ -1,4 +1,5 @@
-"""Who worked on an MLflow run: a run is opened once, and again by every flow run that continues it."""
+"""Flow runs that worked on an MLflow run, which is opened again by every flow run that continues
+it."""
 
 import json
 from collections.abc import Mapping
@@ -14,13 +15,13 @@ class Opening:
     """One flow run that opened a training run."""
 
     at: str
-    """UTC, ISO 8601."""
+    """Time of the opening in UTC, ISO 8601."""
     git_revision: str
     flow_run_id: str
     flow_run_url: str
-    """The flow run's page in the Prefect UI; empty where no server was up."""
+    """The flow run's page in the Prefect UI; empty if no server was up."""
     folder: str
-    """The working directory, where relative paths of the recipe begin."""
+    """Working directory, from which relative paths of the recipe start."""
 
 
 def record_opening(tracking: TrackingRun, opening: Opening) -> None:
@@ -30,5 +31,5 @@ def record_opening(tracking: TrackingRun, opening: Opening) -> None:
 
 
 def read_openings(tags: Mapping[str, str]) -> list[Opening]:
-    """The openings among a run's tags, the first one first."""
+    """Return the openings among a run's tags, the first one first."""
     return [Opening(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(TAG)]

@@ -1,4 +1,5 @@
-"""A validation report in MLflow: counts as metrics, the first refused rows as a table, all of them as a file."""
+"""A validation report in MLflow: counts as metrics, the first refused rows as a table, all of them
+as a file."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +19,9 @@ def log_report(tracking: TrackingRun, report: ValidationReport) -> None:
         metrics[f"validation/rejected/{re.sub(r'[^A-Za-z0-9_. -]', '_', reason)}"] = count
     tracking.log_metrics({name: float(value) for name, value in metrics.items()}, 0)
     if report.num_rejected:
-        tracking.log_table([example.model_dump() for example in report.examples], "validation/examples.json")
+        tracking.log_table(
+            [example.model_dump() for example in report.examples], "validation/examples.json"
+        )
         rejects = Path(report.rejects_path or "")
         if rejects.is_file():
             tracking.log_artifact(rejects, "validation")
@@ -32,12 +35,21 @@ def log_refusal(
     tags: Mapping[str, str],
     artifact_location: Path | None = None,
 ) -> str:
-    """Log a report of rows that no run was started for, as a failed run of its own. Returns: its run id."""
-    tracking = TrackingRun.open(tracking_uri, EXPERIMENT, name, tags=tags, artifact_location=artifact_location)
+    """Log the report of rows that no run was started for, as a failed run of its own.
+
+    Returns: the id of that run.
+    """
+    tracking = TrackingRun.open(
+        tracking_uri, EXPERIMENT, name, tags=tags, artifact_location=artifact_location
+    )
     log_report(tracking, report)
     for source in report.files:
         tracking.log_dataset(
-            Path(source.path).name, source.path, source.sha256, context="validation", num_rows=report.num_rows
+            Path(source.path).name,
+            source.path,
+            source.sha256,
+            context="validation",
+            num_rows=report.num_rows,
         )
     tracking.finish(RunStatus.FAILED)
     return tracking.run_id

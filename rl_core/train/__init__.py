@@ -1,1 +1,2 @@
-"""The train stack: FSDPBackend owns model, optimiser and checkpoint; TrainStack owns loss, backward and step."""
+"""The train stack: FSDPBackend owns model, optimizer and checkpoint; TrainStack owns loss, backward
+and step."""

@@ -1,4 +1,4 @@
-"""What a model of any kind has to offer so that a backend can train it."""
+"""Interface of models of any kind that a backend can train."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from schemas.recipe import LoraConfig
 
 
 class Bundle(Protocol):
-    """What a model of any kind is to the backend."""
+    """A model of any kind, as the backend uses it."""
 
     policy: Any
-    """What is trained: `model` gets the adapters, at `lora_targets`; `block_classes` are wrapped one by one."""
+    """The trained module: `model` gets the adapters, at `lora_targets`; `block_classes` are wrapped
+    one by one."""
 
     def load_policy(self) -> Any:
-        """The policy before training, anew."""
+        """Load a new copy of the policy before training."""
         ...
 
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
-        """What a policy says of fixed inputs, [N], on the CPU."""
+        """Return a policy's results on the probe inputs, [N], on the CPU."""
         ...
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
-        """Write the policy with these trained weights, if what was written says what the live policy says."""
+    def export(
+        self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    ) -> None:
+        """Write the policy with these trained weights, and check that the export gives the live
+        policy's results."""
         ...

@@ -1,11 +1,11 @@
-"""A checkpoint of all ranks: distributed checkpoint files, a random state per rank, and what it all is.
+"""Checkpoint of all ranks: distributed checkpoint files and a random state per rank.
 
-    weights/        trained parameters, optimiser moments, moving average; sharded, loadable on any number of ranks
-    rank-N.pt       schedule, counts, the optimiser's settings and random state of rank N
-    contents.json   what was saved, so that a different set-up is refused by name rather than half loaded
+    weights/       trained parameters, optimizer moments, moving average; for any number of ranks
+    rank-N.pt      schedule, counts, optimizer settings and random state of rank N
+    contents.json  description, so that a different set-up is refused by name
 
-Whether a checkpoint is complete is not decided here: `RunFolder.publish_checkpoint` writes into a hidden folder, syncs,
-renames, and writes a sentinel last.
+Completeness of a checkpoint is decided elsewhere: `RunFolder.publish_checkpoint` writes into a
+hidden folder, syncs, renames, and writes a sentinel last.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import json
 import pickle
 import random
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -28,35 +31,81 @@ from rl_core.train.trained import Trained
 
 _CONTENTS = "contents.json"
 
+Settings = dict[str, Any]
+"""As torch's `state_dict()` and parameter groups have them."""
+
+
+class Sharded(TypedDict, total=False):
+    """Tensors that are sharded over ranks, by name of the parameter; the average only where there
+    is one."""
+
+    model: Mapping[str, Tensor]
+    moments: Mapping[str, Mapping[str, Tensor]]
+    ema: Mapping[str, Tensor]
+
+
+class Counts(TypedDict):
+    """Part of the optimizer that is not sharded: its settings, and how often each parameter was
+    changed."""
+
+    settings: Settings
+    steps: dict[str, float]
+
+
+class RandomState(TypedDict):
+    """Of a rank's generators."""
+
+    python: tuple[object, ...]
+    numpy: Settings | tuple[str, NDArray[np.uint32], int, int, float]
+    torch: Tensor
+    cuda: Tensor | None
+
+
+class Local(TypedDict):
+    """A rank's file."""
+
+    rank: int
+    optimizer: Counts
+    scheduler: Settings
+    num_skipped_steps: int
+    num_ema_updates: int
+    random: RandomState
+
 
 @torch.no_grad()
 def save(backend: Trained, folder: Path) -> None:
-    """Write all ranks' shards to `folder`. Raises: StorageError when the disk refuses."""
+    """Write all ranks' shards to `folder`. Raises: StorageError when a write fails."""
     try:
-        _save_sharded(_state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1)
+        _save_sharded(
+            _state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1
+        )
         torch.save(_local_state(backend), folder / f"rank-{backend.rank_info.rank}.pt")
         if backend.rank_info.rank == 0:
             (folder / _CONTENTS).write_text(json.dumps(_contents(backend)), encoding="utf-8")
     except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(
-            f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); free some space or set "
-            "RL_TRAIN_HOME to a larger disk, then run again: training continues from the last complete checkpoint"
+            f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); "
+            "free some space or set RL_TRAIN_HOME to a larger disk, then run again: training "
+            "continues from the last complete checkpoint"
         ) from error
 
 
 def load(backend: Trained, folder: Path) -> None:
     """Restore from `folder`, on any number of ranks.
 
-    Raises: StorageError when files are missing or damaged, or hold something else than this backend trains.
+    Raises: StorageError when files are missing or damaged, or belong to another set-up.
     """
     _check_contents(backend, folder)
     state = _state(backend)
     try:
-        # Weights and moments are read straight into their own tensors, so everything else must be there first.
-        local = torch.load(_rank_file(backend, folder), weights_only=False)
-        state_dict_loader.load(state, checkpoint_id=folder / "weights")
+        # Weights and moments are read straight into their own tensors, so everything else must be
+        # there first.
+        local: Local = torch.load(_rank_file(backend, folder), weights_only=False)
+        state_dict_loader.load({**state}, checkpoint_id=folder / "weights")
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
-        raise StorageError(f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}") from error
+        raise StorageError(
+            f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}"
+        ) from error
     _restore_counts(backend, local["optimizer"])
     backend.scheduler.load_state_dict(local["scheduler"])
     backend.num_skipped_steps = local["num_skipped_steps"]
@@ -66,39 +115,48 @@ def load(backend: Trained, folder: Path) -> None:
         _restore_random(local["random"])
 
 
-def _state(backend: Trained) -> dict[str, Any]:
-    """What is sharded: the tensors that are trained, which with adapters are few, and those that follow them."""
+def _state(backend: Trained) -> Sharded:
+    """Return the sharded state: the trained tensors, which are few with adapters, and those that
+    follow them."""
     add_moments(backend.optimizer)
     follow = {name: backend.optimizer.state[value] for name, value in backend.trainable.items()}
     moments = {name: {key: state[key] for key in MOMENTS} for name, state in follow.items()}
-    state = {"model": dict(backend.trainable), "moments": moments}
-    return state if backend.ema is None else state | {"ema": backend.ema.state()}
+    state: Sharded = {"model": dict(backend.trainable), "moments": moments}
+    if backend.ema is not None:
+        state["ema"] = backend.ema.state()
+    return state
 
 
-def _counts(backend: Trained) -> dict[str, Any]:
-    """What of the optimiser is not sharded: its settings, and how often each parameter was changed."""
-    # Its groups are for the fused step alone, may be others on other ranks, and have the same settings.
-    settings = {key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"}
+def _counts(backend: Trained) -> Counts:
+    # Its groups are for the fused step alone, may be others on other ranks, and have the same
+    # settings.
+    settings = {
+        key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"
+    }
     state = backend.optimizer.state
     steps = {name: float(state[value][STEP]) for name, value in backend.trainable.items()}
     return {"settings": settings, "steps": steps}
 
 
-def _restore_counts(backend: Trained, counts: dict[str, Any]) -> None:
+def _restore_counts(backend: Trained, counts: Counts) -> None:
     for group in backend.optimizer.param_groups:
         group.update(counts["settings"])
     for name, value in backend.trainable.items():
         backend.optimizer.state[value][STEP].fill_(counts["steps"][name])
 
 
-def _save_sharded(state: dict[str, Any], folder: Path, *, is_alone: bool) -> None:
-    """Args: is_alone: one rank has nothing to agree on with others, which takes a fifth of the time of a small save."""
+def _save_sharded(state: Sharded, folder: Path, *, is_alone: bool) -> None:
+    """Write the sharded state.
+
+    Args: is_alone: a single rank has nothing to agree on with others, which takes a fifth of the
+    time of a small save.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        state_dict_saver.save(state, checkpoint_id=folder, no_dist=is_alone)
+        state_dict_saver.save({**state}, checkpoint_id=folder, no_dist=is_alone)
 
 
-def _contents(backend: Trained) -> dict[str, Any]:
+def _contents(backend: Trained) -> dict[str, str]:
     lora, ema = backend.lora_cfg, backend.ema_cfg
     return {
         "weights": "full" if lora is None else f"adapters of rank {lora.rank}",
@@ -114,18 +172,19 @@ def _check_contents(backend: Trained, folder: Path) -> None:
     for name, wanted in _contents(backend).items():
         if held.get(name) != wanted:
             raise StorageError(
-                f"checkpoint {folder} holds {name}: {held.get(name)}, this run trains {name}: {wanted}; "
-                "use the recipe that wrote it, or start afresh"
+                f"checkpoint {folder} holds {name}: {held.get(name)}, this run trains {name}: "
+                f"{wanted}; use the recipe that wrote it, or start afresh"
             )
 
 
 def _rank_file(backend: Trained, folder: Path) -> Path:
-    """This rank's file; rank 0's where fewer ranks wrote, whose schedule and counts hold for all."""
+    """Return this rank's file; rank 0's if fewer ranks wrote, whose schedule and counts are the
+    same for all."""
     own = folder / f"rank-{backend.rank_info.rank}.pt"
     return own if own.is_file() else folder / "rank-0.pt"
 
 
-def _local_state(backend: Trained) -> dict[str, Any]:
+def _local_state(backend: Trained) -> Local:
     return {
         "rank": backend.rank_info.rank,
         "optimizer": _counts(backend),
@@ -141,7 +200,7 @@ def _local_state(backend: Trained) -> dict[str, Any]:
     }
 
 
-def _restore_random(state: dict[str, Any]) -> None:
+def _restore_random(state: RandomState) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])

@@ -1,4 +1,4 @@
-"""The configuration classes of the train stack, under the names the train stack is known by."""
+"""Configuration classes of the train stack, re-exported for users of the stack."""
 
 from rl_core.ranks.rank_info import TrainTopology
 from schemas.recipe import (

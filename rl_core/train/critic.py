@@ -1,4 +1,4 @@
-"""PPO's critic: a second model with a value head, trained by the order of steps that trains the policy."""
+"""PPO's critic: a second model with a value head, trained by the same steps as the policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schemas.recipe import ModelConfig
 
 
 class CriticBundle(ModelBundle):
-    """The policy's starting weights with a value head. Args: as of ModelBundle."""
+    """The policy's initial weights with a value head. Args: as of ModelBundle."""
 
     def __init__(self, source: str, config: ModelConfig, *, text_alone: bool = False) -> None:
         super().__init__(source, config, text_alone=text_alone)
@@ -27,7 +27,8 @@ class CriticBundle(ModelBundle):
 
 
 class CriticStack(TrainStack):
-    """A TrainStack over a CriticBundle's backend: besides what that needs, the shard has `values`, `returns` [B, T].
+    """A TrainStack over a CriticBundle's backend, whose shard also needs `values`, `returns` [B,
+    T].
 
     Its algorithm is the policy's, of which the `critic` block is used.
     """
@@ -41,21 +42,28 @@ class CriticStack(TrainStack):
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def values(self, shard: DataProto) -> DataProto | None:
-        """`values` before each action, [B, T]; None on a rank that does not speak for its replica."""
+        """Return `values` before each action, [B, T]; None on a rank that does not answer for its
+        replica."""
         shard = shard.to(self.backend.device)
         with self.backend.anchor_policy() as critic:
             values_BT = self._log_probs(critic, shard, self._plan(shard))
-        return DataProto.from_dict({"values": values_BT}) if self.backend.rank_info.is_head else None
+        return (
+            DataProto.from_dict({"values": values_BT}) if self.backend.rank_info.is_head else None
+        )
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
-        """Nothing: what the values are held near came with the rollout."""
+        """Do nothing: the values at rollout are already in the shard."""
 
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         values_BT = self._forward(self.backend.policy, micro, with_entropy=False)[0]
         old_BT, returns_BT = micro.tensor("values"), micro.tensor("returns")
-        return value_loss(values_BT, old_BT, returns_BT, micro.tensor("response_mask"), denominators, self.config)
+        return value_loss(
+            values_BT, old_BT, returns_BT, micro.tensor("response_mask"), denominators, self.config
+        )
 
 
 def critic_metrics(measured: dict[str, Any]) -> dict[str, Any]:
-    """A critic's numbers under names of their own."""
+    """Return a critic's metrics under separate names."""
     return {f"critic/{name}": value for name, value in measured.items()}

@@ -1,4 +1,4 @@
-"""FSDPBackend: owns the trainable model, its sharding, its optimiser and its checkpoint (FSDP2, arXiv 2304.11277)."""
+"""FSDPBackend: the trainable model, its sharding, optimizer and checkpoint (arXiv 2304.11277)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rl_core.errors import RLTrainError
-from rl_core.models.adapters.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
+from rl_core.models.adapters.lora import (
+    AVERAGED,
+    adapter_in_use,
+    inject_lora,
+    is_averaged,
+    trained_name,
+)
 from rl_core.models.causal_lm import blocks
 from rl_core.models.checks.comparison import Live, explained
 from rl_core.models.checks.paths import Path as Way
@@ -49,7 +55,7 @@ from schemas.recipe import (
 
 
 class FSDPBackend:
-    """The sharded policy of one rank, with optimiser, scheduler and moving average."""
+    """The sharded policy of one rank, with optimizer, scheduler and moving average."""
 
     needs_rank_info = True
 
@@ -81,23 +87,31 @@ class FSDPBackend:
         if self._alone:
             single_rank.add_gradients_in_place(self.policy, fsdp_wrap.DTYPES[fsdp_cfg.reduce_dtype])
         self.reference = self._frozen_copy() if with_reference and lora_cfg is None else None
-        self.trainable = {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
-        self._unsharded = [value for value in fsdp_wrap.unsharded_parameters(self.policy) if value.requires_grad]
+        self.trainable = {
+            name: value for name, value in self.policy.named_parameters() if value.requires_grad
+        }
+        self._unsharded = [
+            value for value in fsdp_wrap.unsharded_parameters(self.policy) if value.requires_grad
+        ]
         self.ema = self._make_ema()
         settle_wrapped(self)
         for model in self.models:
             # Before FSDP's own hook, which would read the parameters.
-            model.register_forward_pre_hook(lambda *_: self.check_onloaded("a forward pass"), prepend=True)
+            model.register_forward_pre_hook(
+                lambda *_: self.check_onloaded("a forward pass"), prepend=True
+            )
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
         self._num_changes = 0
 
     def _inject(self, seed: int) -> None:
-        """What changes the structure of the model, all before the wrap."""
+        """Make all changes of the model's structure before the wrap."""
         averaged = isinstance(self.ema_cfg, EmaLoraConfig)
         if averaged and self.lora_cfg is None:
-            raise RLTrainError("EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig")
+            raise RLTrainError(
+                "EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig"
+            )
         if self.lora_cfg is not None:
             inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged)
             train_value_head(self.policy)
@@ -111,12 +125,14 @@ class FSDPBackend:
         if self.rank_info.tp_size > 1:
             apply_tensor_parallel(policy.language_model, self.meshes.tp)
         if self.rank_info.sp_size > 1:
-            check_sequence_parallel(policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size)
+            check_sequence_parallel(
+                policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size
+            )
             policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
         fsdp_wrap.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
 
     def _frozen_copy(self) -> Any:
-        """The policy before training. It takes no steps, so it is stored in the format it computes in."""
+        """Return the policy before training, in its compute format, since it is never updated."""
         reference = self.bundle.load_policy().requires_grad_(False)
         fsdp_wrap.cast_parameters(reference, self.fsdp_cfg.param_dtype)
         self._shard(reference)
@@ -134,10 +150,13 @@ class FSDPBackend:
         self._shard(self.mirror.requires_grad_(False))
         self.mirror.eval()
         tensors = dict(self.mirror.named_parameters())
-        return EmaShadow(self.ema_cfg, self.trainable, {name: tensors[name] for name in self.trainable})
+        return EmaShadow(
+            self.ema_cfg, self.trainable, {name: tensors[name] for name in self.trainable}
+        )
 
     def _seed_rank(self, seed: int) -> None:
-        # Ranks that share weight matrices compute the same activations, so they must drop out the same ones.
+        # Ranks that share weight matrices compute the same activations, so they must drop out the
+        # same ones.
         own_seed = seed + self.rank_info.rank // self.rank_info.tp_size
         random.seed(own_seed)
         np.random.seed(own_seed)
@@ -145,26 +164,30 @@ class FSDPBackend:
 
     @property
     def models(self) -> list[Any]:
-        """Every wrapped model: what is trained, the reference, the average."""
+        """All wrapped models: the trained one, the reference, the average."""
         return [model for model in (self.policy, self.reference, self.mirror) if model is not None]
 
     def enable_packing(self) -> None:
-        """Let every model take rows end to end. Raises: ModelError when the architecture cannot."""
+        """Enable packed rows in every model. Raises: ModelError when that is not supported."""
         for model in self.models:
             model.enable_packing()
 
     def enable_prompt_sharing(self) -> bool:
-        """Let every model compute the prompt of siblings once. Returns: whether all can."""
+        """Enable prefix sharing in every model. Returns: True if all support it."""
         return all([model.enable_prompt_sharing() for model in self.models])
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
-        """A line for everything about the model that is computed otherwise than usual, and why."""
-        return [] if self._paths is None else self._paths.notes(type(self.policy.language_model).__name__)
+        """Return a line, with the reason, for everything that is computed in an unusual way."""
+        return (
+            []
+            if self._paths is None
+            else self._paths.notes(type(self.policy.language_model).__name__)
+        )
 
     @property
     def pads(self) -> bool:
-        """Whether rows of different lengths may be computed in one batch."""
+        """True if rows of different lengths may be computed in one batch."""
         return self._paths is None or self._paths.why_not(Way.PADDED) is None
 
     @property
@@ -173,17 +196,18 @@ class FSDPBackend:
 
     @property
     def rolls_out_average(self) -> bool:
-        """Whether sampling uses the moving average, which is then what updates are measured against."""
+        """True if sampling uses the moving average, which is then the old policy of updates."""
         return self.ema_cfg is not None and self.ema_cfg.rollout
 
     @distributed(execute=Execute.RANK_ZERO)
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
-        """The weights that sampling uses now (or greedy evaluation); every change of weights makes a new version."""
+        """Return the version of the weights for sampling or evaluation, new after every change."""
         return WeightVersion(self._num_changes, self.rolls_out_average and not evaluation)
 
     @contextmanager
     def rollout_policy(self) -> Iterator[Any]:
-        """`gathered`, with the weights that sampling uses: the policy's, or those of its moving average."""
+        """Yield the policy `gathered` with the weights for sampling: its own, or their moving
+        average."""
         self.check_onloaded("sampling")
         if not self.rolls_out_average:
             with self.gathered() as policy:
@@ -197,10 +221,12 @@ class FSDPBackend:
 
     @contextmanager
     def gathered(self) -> Iterator[Any]:
-        """The policy in computation format, gathered from all ranks that FSDP shards over, for sampling.
+        """Yield the policy in compute format, gathered from all ranks that FSDP shards over, for
+        sampling.
 
-        No collective runs inside but those of tensor parallelism: ranks that share weight matrices must decode the same
-        rows with the same random numbers, all others may decode different numbers of tokens.
+        The only collectives inside are those of tensor parallelism: ranks that share weight
+        matrices must decode the same rows with the same random numbers, all others may decode
+        different numbers of tokens.
         """
         self.check_onloaded("sampling")
         with fsdp_wrap.gathered(self.policy, self.fsdp_cfg, self.meshes.shard.size()) as policy:
@@ -208,21 +234,24 @@ class FSDPBackend:
 
     @contextmanager
     def reference_policy(self) -> Iterator[nn.Module]:
-        """The policy before training, for forward passes: a frozen copy, or the adapters disabled."""
+        """Yield the policy before training: a frozen copy, or the adapters disabled."""
         model: Any = self.policy.model
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(evaluation_mode(self.policy))
             if self.reference is None:
-                # peft marks what is trained in passing, and on gathered copies the mark would be lost with them.
+                # peft marks what is trained in passing, and on gathered copies the mark would be
+                # lost with them.
                 fsdp_wrap.reshard(self.policy)
                 stack.enter_context(model.disable_adapter())
-            stack.callback(fsdp_wrap.reshard, self.policy if self.reference is None else self.reference)
+            stack.callback(
+                fsdp_wrap.reshard, self.policy if self.reference is None else self.reference
+            )
             yield self.policy if self.reference is None else self.reference
 
     @contextmanager
     def anchor_policy(self) -> Iterator[nn.Module]:
-        """The policy that rolled out, for forward passes: the one being trained, or its moving average."""
+        """Yield the policy that sampled: the trained one, or its moving average."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(evaluation_mode(self.policy))
@@ -231,7 +260,7 @@ class FSDPBackend:
             yield self.mirror if self.rolls_out_average and self.mirror is not None else self.policy
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of this rank's share of a step's loss. Args: last: no other share follows in this step."""
+        """Add the gradient of this rank's share of a loss. Args: last: the step's last share."""
         if self.fsdp_cfg.defer_grad_sync:
             for unit in fsdp_wrap.units(self.policy):
                 unit.set_requires_gradient_sync(last, recurse=False)
@@ -241,7 +270,8 @@ class FSDPBackend:
         (loss * self.meshes.shard.size()).backward()
 
     def optimizer_step(self, max_grad_norm: float) -> dict[str, float]:
-        """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is counted.
+        """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is
+        counted.
 
         Returns: `grad_norm` before clipping, the `lr` of this step, and `skipped` (0 or 1).
         """
@@ -265,19 +295,20 @@ class FSDPBackend:
         return {"grad_norm": grad_norm, "lr": lr, "skipped": float(not finite)}
 
     def zero_grad(self) -> None:
-        """Forget the gradients added so far."""
+        """Reset the accumulated gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
-        """Sums over replicas, in float64."""
+        """Return sums over replicas, in float64."""
         return self.meshes.all_reduce_sum(values)
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
-        """Maxima over replicas."""
+        """Return maxima over replicas."""
         return self.meshes.all_reduce_max(values)
 
     def apply_eval_ema(self) -> None:
-        """Put the moving average in place of the weights. Raises: RLTrainError when there is none, or it already is."""
+        """Put the moving average in place of the weights. Raises: RLTrainError when there is none,
+        or it already is."""
         self.reshard()
         self.moving_average().apply()
         self._num_changes += 1
@@ -289,22 +320,27 @@ class FSDPBackend:
         self._num_changes += 1
 
     def moving_average(self) -> EmaShadow:
-        """The average of the weights. Raises: RLTrainError when there is none, or while offloaded."""
+        """The average of the weights. Raises: RLTrainError when there is none, or while
+        offloaded."""
         self.check_onloaded("the moving average")
         if self.ema is None:
-            raise RLTrainError("there is no moving average: give the backend an EmaLoraConfig or an EmaFullConfig")
+            raise RLTrainError(
+                "there is no moving average: give the backend an EmaLoraConfig or an EmaFullConfig"
+            )
         return self.ema
 
     def reshard(self) -> None:
         """Drop gathered copies of the weights, of every model."""
-        # Gathered copies may outlive a forward pass; after a write to the shards they would be stale.
+        # Gathered copies may outlive a forward pass; after a write to the shards they would be
+        # stale.
         for model in self.models:
             fsdp_wrap.reshard(model)
 
     def save(self, folder: str) -> None:
-        """Write model, optimiser, scheduler, average and this rank's random state into `folder`.
+        """Write model, optimizer, scheduler, average and this rank's random state into `folder`.
 
-        Raises: StorageError when the disk refuses; RLTrainError while offloaded, or while the average stands in.
+        Raises: StorageError when a write fails; RLTrainError while offloaded, or while the average
+        is applied.
         """
         self.check_onloaded("save")
         if self.ema is not None:
@@ -312,9 +348,9 @@ class FSDPBackend:
         checkpoint.save(self, Path(folder))
 
     def load(self, folder: str) -> None:
-        """Restore what `save` wrote, on this or another number of ranks.
+        """Restore the state that `save` wrote, on this or another number of ranks.
 
-        Raises: StorageError, RLTrainError while offloaded, or while the average stands in for the weights.
+        Raises: StorageError, RLTrainError while offloaded, or while the average is applied.
         """
         self.check_onloaded("load")
         self.reshard()
@@ -326,8 +362,8 @@ class FSDPBackend:
     def export(self, folder: str) -> None:
         """Write the trained policy as its bundle does, by `LoraConfig.export`; rank 0 writes.
 
-        What is evaluated is exported: with `evaluate: true` in the EMA's config, the average. Raises: ExportMismatch
-        when what was written does not say what the policy says.
+        The evaluated weights are exported: with `evaluate: true` in the EMA's config, the average.
+        Raises: ExportMismatch when the export computes other results than the policy.
         """
         averaged = self.ema is not None and self.ema.config.evaluate
         with asking(self, averaged=averaged) as say:
@@ -337,57 +373,73 @@ class FSDPBackend:
             self.bundle.export(state, self.lora_cfg, Path(folder), live)
 
     def probe(self, dtype: torch.dtype, *, averaged: bool) -> tuple[Tensor, float]:
-        """What the policy, or its average, says of its bundle's fixed inputs, and how far another copy may be from it.
+        """Return the results of the policy, or its average, on the probe inputs, and the tolerance
+        for another copy.
 
-        Collective. Args: dtype: the coarsest format that either copy computes in, or is sent in.
+        Collective. Args: dtype: the coarsest format of computation or transport of either copy.
         """
         with asking(self, averaged=averaged) as say:
             said_N = say()
             return said_N, explained(said_N, say, self.policy, dtype)
 
     def full_state(self) -> dict[str, Tensor]:
-        """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""
+        """Return the trainable parameters, whole on the CPU of rank 0 (empty elsewhere)."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         self.check_onloaded("full_state")
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+        options = StateDictOptions(
+            full_state_dict=True, cpu_offload=True, ignore_frozen_params=True
+        )
         # torch types the values of a state dict as anything; those of a model's are tensors.
         state = cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
-        # It also holds what is known under a second name, as a tied head is, and there even what is frozen.
+        # It also holds what is known under a second name, as a tied head is, and there even what is
+        # frozen.
         state = {name: state[name] for name in self.trainable} if state else {}
-        # What lies whole on this CPU already is handed out as itself, and would change with the next step.
+        # What lies whole on this CPU already is handed out as itself, and would change with the
+        # next step.
         own = {local_part(value).data_ptr() for value in self.trainable.values()}
-        return {name: value.clone() if value.data_ptr() in own else value for name, value in state.items()}
+        return {
+            name: value.clone() if value.data_ptr() in own else value
+            for name, value in state.items()
+        }
 
     def peak_memory(self) -> int:
-        """Bytes that this rank has held at most so far: of a GPU those of tensors, else those of the process."""
+        """Return the peak bytes of this rank: of tensors on a GPU, else of the process."""
         return peak_bytes(self.device)
 
     def offload(self) -> int:
-        """Give back the memory of parameters, gradients, average and optimiser state, until `onload`.
+        """Release the memory of parameters, gradients, average and optimizer state, until `onload`.
 
-        From an accelerator they go to main memory, on the CPU to a file. Raises: StorageError when the disk refuses.
-        Returns: bytes given back; 0 when that was done before.
+        From an accelerator they go to main memory, on the CPU to a file. Raises: StorageError when
+        a write fails. Returns: released bytes; 0 if they were released before.
         """
         if self._parked is not None:
             return 0
         self.reshard()
         parameters = [parameter for model in self.models for parameter in model.parameters()]
-        tensors: list[Any] = [*parameters, *(one.grad for one in parameters if one.grad is not None)]
+        tensors: list[Any] = [
+            *parameters,
+            *(one.grad for one in parameters if one.grad is not None),
+        ]
         tensors += [] if self.ema is None else self.ema.shadow.values()
         tensors += [value for state in self.optimizer.state.values() for value in state.values()]
-        parts = [local_part(tensor) for tensor in tensors if isinstance(tensor, Tensor) and tensor.dim() > 0]
+        parts = [
+            local_part(tensor)
+            for tensor in tensors
+            if isinstance(tensor, Tensor) and tensor.dim() > 0
+        ]
         self._parked = Parked(parts, self.device)
         return self._parked.num_bytes
 
     def onload(self) -> None:
-        """Bring back what `offload` gave away, bit for bit."""
+        """Restore what `offload` released, bit for bit."""
         if self._parked is not None:
             self._parked.restore()
             self._parked = None
 
     def check_onloaded(self, what: str) -> None:
         """Raises: RLTrainError naming `what` while the model is offloaded."""
-        # An empty storage under a full shape is memory that is not there: torch would read it all the same.
+        # An empty storage under a full shape is memory that is not there: torch would read it all
+        # the same.
         if self._parked is not None:
             raise RLTrainError(f"{what}: the model is offloaded; call onload() first")

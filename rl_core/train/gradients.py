@@ -1,27 +1,30 @@
-"""Sums of gradients, their global norm, and clipping to it, over parameters that are laid out in different ways.
+"""Sums of gradients, their global norm, and clipping to it, over parameters with different layouts.
 
-torch's own norm stacks the norms of all parameters, which fails when sharded and plain ones, or ones on different
-meshes, stand side by side. Here each kind gives one norm, and the squares are added.
+torch's own norm stacks the norms of all parameters, which fails with both sharded and plain ones,
+or ones on different meshes. Here each kind gives one norm, and the squares are added.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement
 
 PIECE = 2**18
-"""Elements that a processor's cache holds in two formats."""
+"""Number of elements that a CPU's cache holds in two formats."""
+Layout = tuple[DeviceMesh, tuple[Placement, ...]]
+"""Sharding of a parameter over ranks."""
 
 
 def add_gradient(total: Tensor, gradient: Tensor) -> None:
     """Add to a sum in place, in the sum's format.
 
-    On a CPU torch would make a copy of the whole gradient in that format first; here it is one of a piece at a time.
+    On a CPU torch would first copy the whole gradient to that format; here one piece is copied at a
+    time.
     """
     if not total.is_cpu or gradient.dtype == total.dtype or gradient.numel() <= PIECE:
         total.add_(gradient)
@@ -31,13 +34,16 @@ def add_gradient(total: Tensor, gradient: Tensor) -> None:
         part.add_(own)
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device) -> float:
-    """Scale the gradients in place to a global 2-norm of at most `max_norm`. Returns: the norm before.
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device
+) -> float:
+    """Scale the gradients in place to a global 2-norm of at most `max_norm`. Returns: the norm
+    before.
 
-    Collective. A non-finite norm leaves the gradients alone, so that the caller can skip the step.
-    Args: device: where collectives run; gradients may lie on the CPU.
+    Collective. With a non-finite norm the gradients stay unchanged, so that the caller can skip the
+    step. Args: device: device of collectives; gradients may be on the CPU.
     """
-    groups: dict[Any, list[Any]] = {}
+    groups: dict[Layout | None, list[Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
             groups.setdefault(_layout(parameter.grad), []).append(parameter.grad)
@@ -51,12 +57,12 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, device: 
     return total
 
 
-def _layout(gradient: Any) -> Any:
+def _layout(gradient: Tensor) -> Layout | None:
     return (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
 
 
-def _norm(gradients: list[Any], device: torch.device) -> float:
-    norm: Any = nn.utils.get_total_norm(gradients)
+def _norm(gradients: list[Tensor], device: torch.device) -> float:
+    norm = nn.utils.get_total_norm(gradients)
     if isinstance(norm, DTensor):
         local = norm.to_local().to(device)
         return float(DTensor.from_local(local, norm.device_mesh, norm.placements).full_tensor())

@@ -1,7 +1,7 @@
-"""Which rows run forward together, and how a mini-batch is cut for that.
+"""Division of a mini-batch into micro-batches, the rows that share a forward pass.
 
-Every rank must run the same number of passes, since each gathers parameters from all ranks. A rank that has fewer rows
-than others therefore runs idle passes: one row without a response.
+Every rank must run the same number of passes, since each gathers parameters from all ranks. A rank
+with fewer rows than others therefore runs idle passes: one row without a response.
 """
 
 from __future__ import annotations
@@ -18,84 +18,100 @@ from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 
 Rows = list[int]
-"""Positions in a shard, ascending; empty for an idle pass."""
+"""Indices in a shard, ascending; empty for an idle pass."""
 SEEN_AGAIN = 8
-"""So many tokens of a prompt that another row has computed weigh as one: their keys are copied beside the row's own."""
+"""Number of tokens of a shared prompt that cost as much as one: their keys are copied next to the
+row's own."""
 
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """The rows of one optimiser step on this rank."""
+    """The rows of one optimizer step on this rank."""
 
     micro_batches: list[Rows]
-    """As many on every rank."""
+    """Micro-batches, the same number on every rank."""
     denominators: Denominators
     """Counts over all ranks."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether no rank has anything to learn from."""
+        """True if no rank has anything to train on."""
         return self.denominators.num_tokens == 0
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """How much rows weigh in a pass."""
+    """Costs of rows in a pass, in tokens."""
 
     alone_B: list[int]
-    """Each by itself."""
+    """Cost of each row alone."""
     group_B: list[int] | None = None
-    """Rows with the same number compute their prompt once where they are neighbours; None: no rows do."""
+    """Group of each row; adjacent rows of a group share their prompt. None: no rows do."""
     prompt_B: list[int] | None = None
-    """The prompt's part of each row."""
+    """Cost of the prompt in each row."""
 
     def saved(self, former: int, row: int) -> int:
-        """How much less a row weighs right behind another one."""
-        if self.group_B is None or self.prompt_B is None or self.group_B[former] != self.group_B[row]:
+        """Return the cost that a row saves directly behind another one."""
+        if (
+            self.group_B is None
+            or self.prompt_B is None
+            or self.group_B[former] != self.group_B[row]
+        ):
             return 0
         return self.prompt_B[row] - self.prompt_B[row] // SEEN_AGAIN
 
     def of(self, rows: Rows) -> int:
-        """That of rows in one pass."""
-        return sum(self.alone_B[row] for row in rows) - sum(self.saved(*pair) for pair in pairwise(rows))
+        """Return the cost of rows in one pass."""
+        return sum(self.alone_B[row] for row in rows) - sum(
+            self.saved(*pair) for pair in pairwise(rows)
+        )
 
 
 def trained_rows(mask_BT: Tensor) -> Rows:
-    """Rows with at least one action. Fillers and failed rows have none; left out, they cannot change anything."""
+    """Return the rows with at least one action. Padding and failed rows have none and cannot change
+    anything."""
     return (mask_BT != 0).any(-1).nonzero()[:, 0].tolist()
 
 
 def units_of(rows: Rows, rows_per_unit: int) -> list[Rows]:
-    """Adjacent rows that stay together, such as the two of a pair. Raises: ValueError when some are left over."""
+    """Return units of adjacent rows, such as the two of a pair. Raises: ValueError when some rows
+    are left over."""
     if len(rows) % rows_per_unit:
-        raise ValueError(f"{len(rows)} rows to train on do not make whole units of {rows_per_unit} adjacent rows")
+        raise ValueError(
+            f"{len(rows)} rows to train on do not make whole units of {rows_per_unit} adjacent rows"
+        )
     return [rows[start : start + rows_per_unit] for start in range(0, len(rows), rows_per_unit)]
 
 
 def flatten(units: list[Rows]) -> Rows:
-    """The rows of some units."""
+    """Return the rows of some units."""
     return [row for unit in units for row in unit]
 
 
 def split_evenly(rows: Rows, num_parts: int) -> list[Rows]:
-    """Consecutive parts whose sizes differ by at most one, the larger ones first."""
+    """Return consecutive parts whose sizes differ by at most one, the larger ones first."""
     size, larger = divmod(len(rows), num_parts)
     bounds = [part * size + min(part, larger) for part in range(num_parts + 1)]
     return [rows[start:stop] for start, stop in pairwise(bounds)]
 
 
 def by_row_count(rows: Rows, size: int) -> list[Rows]:
-    """Consecutive parts of at most `size` rows."""
+    """Return consecutive parts of at most `size` rows."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def by_token_count(rows: Rows, lengths_B: list[int], max_tokens: int, at_least: int = 0) -> list[Rows]:
-    """The fewest parts, but `at_least` so many, of at most `max_tokens` tokens, filled evenly and heaviest first.
+def by_token_count(
+    rows: Rows, lengths_B: list[int], max_tokens: int, at_least: int = 0
+) -> list[Rows]:
+    """Return the fewest parts, but at least `at_least`, of at most `max_tokens` tokens, filled
+    evenly and heaviest first.
 
-    A row longer than `max_tokens` has a part of its own; there are never more parts than rows.
+    A row longer than `max_tokens` has its own part; there are never more parts than rows.
     """
     fill = partial(_fill_evenly, rows, lengths_B)
-    return _cut_by_tokens(fill, rows, lambda part: sum(lengths_B[row] for row in part), max_tokens, at_least)
+    return _cut_by_tokens(
+        fill, rows, lambda part: sum(lengths_B[row] for row in part), max_tokens, at_least
+    )
 
 
 def in_order_by_token_count(
@@ -105,9 +121,10 @@ def in_order_by_token_count(
     at_least: int = 0,
     saved: Callable[[int, int], int] = lambda former, row: 0,
 ) -> list[Rows]:
-    """`by_token_count` in consecutive parts, which keeps neighbours together and fills less evenly.
+    """Return consecutive parts like `by_token_count`, which keeps adjacent rows together and fills
+    less evenly.
 
-    Args: saved: how many tokens less the second row has right behind the first.
+    Args: saved: number of tokens that the second row saves directly behind the first.
     """
     behind_B = [0, *(saved(*pair) for pair in pairwise(rows))]
     added = [lengths_B[row] - less for row, less in zip(rows, behind_B, strict=False)]
@@ -119,7 +136,11 @@ def in_order_by_token_count(
 
 
 def _cut_by_tokens(
-    fill: Callable[[int], list[Rows]], rows: Rows, weigh: Callable[[Rows], int], max_tokens: int, at_least: int
+    fill: Callable[[int], list[Rows]],
+    rows: Rows,
+    weigh: Callable[[Rows], int],
+    max_tokens: int,
+    at_least: int,
 ) -> list[Rows]:
     def fit(parts: list[Rows]) -> bool:
         return all(len(part) == 1 or weigh(part) <= max_tokens for part in parts)
@@ -136,7 +157,7 @@ def _cut_by_tokens(
 
 
 def _split(parts: list[Rows], weigh: Callable[[Rows], int], num_parts: int) -> list[Rows]:
-    """The same, the heaviest cut into halves until they are so many."""
+    """Return the parts with the heaviest ones halved until their number is reached."""
     while len(parts) < num_parts:
         heaviest = max((part for part in parts if len(part) > 1), key=weigh)
         parts = [part for part in parts if part is not heaviest] + split_evenly(heaviest, 2)
@@ -144,7 +165,8 @@ def _split(parts: list[Rows], weigh: Callable[[Rows], int], num_parts: int) -> l
 
 
 def _fill_evenly(rows: Rows, lengths_B: list[int], num_parts: int) -> list[Rows]:
-    """The longest row left goes to the lightest part (longest processing time first, Graham 1969)."""
+    """Assign the longest remaining row to the lightest part (longest processing time first, Graham
+    1969)."""
     parts: list[Rows] = [[] for _ in range(num_parts)]
     loads = [0] * num_parts
     for row in sorted(rows, key=lambda row: (-lengths_B[row], row)):
@@ -155,7 +177,8 @@ def _fill_evenly(rows: Rows, lengths_B: list[int], num_parts: int) -> list[Rows]
 
 
 def _fill_in_order(rows: Rows, added: list[int], num_parts: int) -> list[Rows]:
-    """A row goes to the part in which its middle token falls, were the tokens cut evenly; but none stays empty.
+    """Assign a row to the part of its middle token, if the tokens were cut evenly; no part stays
+    empty.
 
     Args: added: tokens that each row adds to those before it.
     """
@@ -173,12 +196,13 @@ def _fill_in_order(rows: Rows, added: list[int], num_parts: int) -> list[Rows]:
 
 
 def take(shard: DataProto, rows: Rows) -> DataProto:
-    """A micro-batch of a shard, without columns that are padding in all its rows."""
+    """Return a micro-batch of a shard, without columns that are padding in all its rows."""
     return trim_padding(shard[rows]) if rows else idle_row(shard)
 
 
 def idle_row(shard: DataProto) -> DataProto:
-    """One row of a single token that nothing is learnt from, for a pass that only keeps the ranks in step."""
+    """Return one row of a single token that does not train, for a pass that only keeps the ranks in
+    step."""
     row = shard[[0]]
     assert row.batch is not None
     num_response = row.tensor("response_mask").shape[1]

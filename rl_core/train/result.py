@@ -1,4 +1,4 @@
-"""What training on one rollout did."""
+"""Results of training on one rollout."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from rl_core.algorithms.metrics import Metric, MetricKind, merge_all, to_floats
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """One optimiser step. Every number is that of all ranks together."""
+    """Result of one optimizer step. Every number is over all ranks."""
 
     loss: float
-    """The loss of the whole mini-batch, by the algorithm's aggregation; NaN when it was empty."""
+    """Loss of the whole mini-batch, by the algorithm's aggregation; NaN if it was empty."""
     grad_norm: float
-    """Global 2-norm before clipping; NaN when the mini-batch was empty."""
+    """Global 2-norm of the gradient before clipping; NaN if the mini-batch was empty."""
     lr: float
     """Learning rate of this step."""
     skipped: bool
-    """No step was taken: the gradient was not finite, or no row had anything to learn from."""
+    """True if no step was taken: the gradient was not finite, or no row had a learning signal."""
     num_tokens: int
-    """Actions trained on."""
+    """Number of actions trained on."""
 
 
 @dataclass(frozen=True)
 class TrainStepResult:
-    """All optimiser steps of one rollout. Everything but `metrics` is the same on every rank."""
+    """Result of all optimizer steps of one rollout. Everything but `metrics` is the same on every
+    rank."""
 
     loss: float
     """Mean of the updates' losses, over those that had rows to train on."""
@@ -38,16 +39,21 @@ class TrainStepResult:
     per_update: tuple[UpdateResult, ...]
     """The updates, in order."""
     skipped: int
-    """Updates that took no step."""
+    """Number of updates that took no step."""
     metrics: dict[str, Metric]
-    """Of this rank's rows (after `merge`: of all); sums are per update, so `loss` agrees with the field above."""
+    """Metrics of this rank's rows (after `merge`: of all); sums are per update, so `loss` agrees
+    with the field above."""
 
     @classmethod
-    def of(cls, updates: Sequence[UpdateResult], metrics: Sequence[dict[str, Metric]]) -> TrainStepResult:
-        """Args: metrics: of every micro-batch of every update."""
+    def of(
+        cls, updates: Sequence[UpdateResult], metrics: Sequence[dict[str, Metric]]
+    ) -> TrainStepResult:
+        """Summarise updates. Args: metrics: metrics of every micro-batch of every update."""
         num_counted = max(1, sum(update.num_tokens > 0 for update in updates))
         merged = {
-            name: replace(metric, value=metric.value / num_counted) if metric.kind is MetricKind.SUM else metric
+            name: replace(metric, value=metric.value / num_counted)
+            if metric.kind is MetricKind.SUM
+            else metric
             for name, metric in merge_all(metrics).items()
         }
         return cls(
@@ -61,12 +67,17 @@ class TrainStepResult:
 
     @classmethod
     def merge(cls, parts: Sequence[TrainStepResult]) -> TrainStepResult:
-        """The result over all replicas."""
+        """Return the result over all replicas."""
         return replace(parts[0], metrics=merge_all(part.metrics for part in parts))
 
     def to_floats(self) -> dict[str, float]:
-        """The numbers to log, by name."""
-        own = {"loss": self.loss, "grad_norm": self.grad_norm, "lr": self.lr, "skipped_steps": float(self.skipped)}
+        """Return the numbers to log, by name."""
+        own = {
+            "loss": self.loss,
+            "grad_norm": self.grad_norm,
+            "lr": self.lr,
+            "skipped_steps": float(self.skipped),
+        }
         return to_floats(self.metrics) | own
 
 

@@ -1,4 +1,4 @@
-"""What a backend holds for training, as the modules see it that save, compare and send it."""
+"""Interface of a backend for the modules that save, compare and send what it trains."""
 
 from __future__ import annotations
 

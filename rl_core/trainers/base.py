@@ -45,7 +45,11 @@ class Trainer(ABC):
         self.source_model = source_model
         self.source_items = items
         self.source = training_source(
-            items, recipe.training.prompts_per_step, recipe.seed, recipe.data.blend, recipe.data.curriculum
+            items,
+            recipe.training.prompts_per_step,
+            recipe.seed,
+            recipe.data.blend,
+            recipe.data.curriculum,
         )
         self.step_count = 0
         self.groups: list[Block] = []
@@ -106,7 +110,9 @@ class Trainer(ABC):
         with self._phase("sync"):
             self.sync_weights()
         self.step_count += 1
-        merged = _with_prefixes(metrics) | {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
+        merged = _with_prefixes(metrics) | {
+            f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()
+        }
         announce(ProgressEvent("step", self.step_count, self.total_steps, merged))
         first = self.wiring.tracks[0]
         return merged, rollouts[first.name]
@@ -131,7 +137,9 @@ class Trainer(ABC):
         rollouts: dict[str, DataProtoRef] = {}
         with self._phase("rollout"):
             for track in self.wiring.tracks:
-                rollouts[track.name] = track.sampler.sample(prompts, rollouts, self.step_count, attempt)
+                rollouts[track.name] = track.sampler.sample(
+                    prompts, rollouts, self.step_count, attempt
+                )
         return rollouts
 
     def _reward(self, track: Track, prompts: DataProto, rollouts: Rollouts) -> dict[str, float]:
@@ -140,7 +148,10 @@ class Trainer(ABC):
         Returns: metrics.
         """
         algorithm, rollout = track.learner.algorithm, rollouts[track.name]
-        overlong, limit = getattr(algorithm.config, "overlong", None), self.recipe.rollout.max_new_tokens
+        overlong, limit = (
+            getattr(algorithm.config, "overlong", None),
+            self.recipe.rollout.max_new_tokens,
+        )
         with self._phase("reward"):
             scored = track.add_rewards(rollout, rollouts)
             metrics = scored | self._observe(rollout) | shape_overlong(rollout, overlong, limit)
@@ -158,7 +169,8 @@ class Trainer(ABC):
             return {}
         good_B = ~rollout.tensor("failed")
         return self.source.observe(
-            rollout.non_tensor_batch["uid"][good_B.numpy()], rollout.tensor("rewards")[good_B].tolist()
+            rollout.non_tensor_batch["uid"][good_B.numpy()],
+            rollout.tensor("rewards")[good_B].tolist(),
         )
 
     def _with_advantages(
@@ -168,7 +180,9 @@ class Trainer(ABC):
         batch, num_sampled, refilled = self._refilled(track, rollout)
         with self._phase("advantage"):
             _measure(track.learner, batch)
-            advantages = add_advantages(track.learner.algorithm, batch, self._group_ids(track, batch))
+            advantages = add_advantages(
+                track.learner.algorithm, batch, self._group_ids(track, batch)
+            )
         metrics |= refilled | advantages
         if self.staleness is None:
             metrics["rollout_tokens_per_second"] = num_sampled / self._seconds["rollout"]
@@ -207,7 +221,10 @@ class Trainer(ABC):
         """During training, engines sleep or go on to the next step, but never past a checkpoint."""
         for track in self.wiring.tracks:
             track.sampler.engine.rest()
-        if self.recipe.rollout.steps_ahead and (self.step_count + 1) % self.recipe.training.steps_per_iteration:
+        if (
+            self.recipe.rollout.steps_ahead
+            and (self.step_count + 1) % self.recipe.training.steps_per_iteration
+        ):
             (track,) = self.wiring.tracks
             with self._phase("sync"):
                 version = track.sampler.engine.up_to_date(evaluation=False)
@@ -232,7 +249,9 @@ class Trainer(ABC):
                 trained[name] |= critic_metrics(learner.critic.stack.train(batch).to_floats())
         return trained
 
-    def _adapt(self, track: Track, batch: DataProto | DataProtoRef, metrics: dict[str, float]) -> None:
+    def _adapt(
+        self, track: Track, batch: DataProto | DataProtoRef, metrics: dict[str, float]
+    ) -> None:
         """Move the coefficients that adapt, once a step, by what all ranks measured together.
 
         Args: metrics: of the track; some are added. Raises: ModelError where the engine sampled
@@ -243,7 +262,9 @@ class Trainer(ABC):
         learner.algorithm.observe(metrics, len(batch))
         _tell_coefficients(learner)
         metrics |= learner.algorithm.state_dict()
-        metrics["train_tokens_per_second"] = float(batch.tensor("num_tokens").sum()) / self._seconds["train"]
+        metrics["train_tokens_per_second"] = (
+            float(batch.tensor("num_tokens").sum()) / self._seconds["train"]
+        )
 
     def sync_weights(self) -> None:
         """Send dedicated engines the weights of rollouts, unless they hold them or are at work."""
@@ -292,8 +313,14 @@ class Trainer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """The driver's own state: step, data position and adaptive coefficients."""
-        coefficients = {name: track.learner.algorithm.state_dict() for name, track in self.tracks.items()}
-        return {"step": self.step_count, "source": self.source.state_dict(), "algorithms": coefficients}
+        coefficients = {
+            name: track.learner.algorithm.state_dict() for name, track in self.tracks.items()
+        }
+        return {
+            "step": self.step_count,
+            "source": self.source.state_dict(),
+            "algorithms": coefficients,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict()`; a rollout that was started ahead belongs to what was left."""
@@ -328,7 +355,11 @@ class Trainer(ABC):
         """Everything that a checkpoint holds: the policies, and their critics."""
         critics = {name: track.learner.critic for name, track in self.tracks.items()}
         is_alone = len(self.tracks) == 1
-        named = {"critic" if is_alone else f"{name}-critic": one.backend for name, one in critics.items() if one}
+        named = {
+            "critic" if is_alone else f"{name}-critic": one.backend
+            for name, one in critics.items()
+            if one
+        }
         return self.backends() | named
 
     @contextmanager
@@ -370,4 +401,8 @@ def _with_prefixes(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, floa
     """The metrics of all tracks; each has its name before it where there are several."""
     if len(metrics) == 1:
         return dict(*metrics.values())
-    return {f"{track}/{name}": value for track, found in metrics.items() for name, value in found.items()}
+    return {
+        f"{track}/{name}": value
+        for track, found in metrics.items()
+        for name, value in found.items()
+    }

@@ -13,7 +13,9 @@ from rl_core.models.decoding.decode import StopReason
 from rl_core.trainers.env_metrics import environment_metrics
 
 
-def describe_replies(rollout: DataProtoRef, environments: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def describe_replies(
+    rollout: DataProtoRef, environments: Mapping[str, Mapping[str, Any]]
+) -> dict[str, float]:
     """Of episodes of tokens. Args: environments: the recipe's."""
     return rollout_metrics(rollout) | environment_metrics(rollout, environments)
 
@@ -21,7 +23,10 @@ def describe_replies(rollout: DataProtoRef, environments: Mapping[str, Mapping[s
 def describe_samples(rollout: DataProtoRef) -> dict[str, float]:
     """Of pictures or videos: the rewards, over the rows that have a verdict."""
     rewards_B = rollout.tensor("rewards")[~rollout.tensor("failed")]
-    return {"reward_mean": float(rewards_B.mean()), "reward_std": float(rewards_B.std(correction=0))}
+    return {
+        "reward_mean": float(rewards_B.mean()),
+        "reward_std": float(rewards_B.std(correction=0)),
+    }
 
 
 def describe_pairs(rollout: DataProtoRef) -> dict[str, float]:
@@ -41,7 +46,9 @@ def rollout_metrics(rollout: DataProto | DataProtoRef) -> dict[str, float]:
     good_B = ~rollout.tensor("failed")
     rewards_B = rollout.tensor("rewards")[good_B]
     lengths_B = rollout.tensor("num_tokens")[good_B].float()
-    truncated = [StopReason(reason).is_truncated for reason in rollout.non_tensor_batch["stop_reason"]]
+    truncated = [
+        StopReason(reason).is_truncated for reason in rollout.non_tensor_batch["stop_reason"]
+    ]
     return {
         "reward_mean": float(rewards_B.mean()),
         "reward_std": float(rewards_B.std(correction=0)),

@@ -17,7 +17,13 @@ from rl_core.trainers.base import Trainer
 from rl_core.trainers.describe import describe_samples
 from rl_core.trainers.rewards import ServiceScorer, score_column
 from rl_core.trainers.track import Engine, FromPrompts, Learner, Track, Wiring
-from rl_core.trainers.wiring import PolicyKind, place_policy, stack_options, wire_algorithm, wire_backend
+from rl_core.trainers.wiring import (
+    PolicyKind,
+    place_policy,
+    stack_options,
+    wire_algorithm,
+    wire_backend,
+)
 from schemas.recipe import Recipe
 from schemas.rollout import EngineKind
 
@@ -89,7 +95,13 @@ def step_learner(recipe: Recipe, source_model: str, backend: Remote | None = Non
 def engine_options(recipe: Recipe) -> tuple[Any, ...]:
     """Of `DiffusionEngine`, after its backend."""
     _, settings = algorithms.resolve(recipe.algorithm, "algorithm")
-    return recipe.diffusion, recipe.rollout, getattr(settings, "sde", None), recipe.seed, recipe.evaluation.batch_size
+    return (
+        recipe.diffusion,
+        recipe.rollout,
+        getattr(settings, "sde", None),
+        recipe.seed,
+        recipe.evaluation.batch_size,
+    )
 
 
 STEPS = PolicyKind(

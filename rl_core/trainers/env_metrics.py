@@ -16,10 +16,11 @@ from rl_core.rollout.episodes.env_calls import EnvCall
 def environment_metrics(
     rollout: DataProto | DataProtoRef, options: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
-    """`env/<id>/<metric>` as each environment's `aggregate_metrics` puts its rows together, and counts of failures.
+    """`env/<id>/<metric>` as each environment's `aggregate_metrics` puts its rows together, and
+    counts of failures.
 
-    Args: options: a recipe's `environments`. Returns: also `env_failures/<call>` for every kind of call, and
-    `env_failures/timeout`, which are counted among them.
+    Args: options: a recipe's `environments`. Returns: also `env_failures/<call>` for every kind of
+    call, and `env_failures/timeout`, which are counted among them.
     """
     objects = rollout.non_tensor_batch
     failed = Counter(call for call in objects["failed_call"] if call is not None)

@@ -1,4 +1,5 @@
-"""What rewards are changed by or compared with before the advantages: the length, and the greedy reply."""
+"""What rewards are changed by or compared with before the advantages: the length, and the greedy
+reply."""
 
 from __future__ import annotations
 
@@ -18,8 +19,11 @@ GREEDY = "greedy_rewards"
 """Column with the reward of the greedy reply to each row's prompt."""
 
 
-def shape_overlong(rollout: DataProtoRef, config: OverlongConfig | None, max_length: int) -> dict[str, float]:
-    """Take the penalty of long replies from `rewards` and `turn_rewards`, and cut-off rows out of the loss, in place.
+def shape_overlong(
+    rollout: DataProtoRef, config: OverlongConfig | None, max_length: int
+) -> dict[str, float]:
+    """Take the penalty of long replies from `rewards` and `turn_rewards`, and cut-off rows out of
+    the loss, in place.
 
     A row that is taken out keeps its reward, which counts in the mean of its group.
     Args: max_length: limit of one reply. Returns: metrics of what is switched on.
@@ -28,10 +32,14 @@ def shape_overlong(rollout: DataProtoRef, config: OverlongConfig | None, max_len
     mask_BT = rollout.tensor("response_mask")
     if config is not None and config.buffer:
         lengths_B = rollout.tensor("last_reply_tokens")
-        penalties_B = soft_overlong_penalty(lengths_B, max_length, config.buffer, config.penalty).float()
+        penalties_B = soft_overlong_penalty(
+            lengths_B, max_length, config.buffer, config.penalty
+        ).float()
         penalties_B = penalties_B.masked_fill(rollout.tensor("failed"), 0.0)
         columns["rewards"] = rollout.tensor("rewards") + penalties_B
-        columns["turn_rewards"] = rollout.tensor("turn_rewards") + at_last_action(penalties_B, mask_BT)
+        columns["turn_rewards"] = rollout.tensor("turn_rewards") + at_last_action(
+            penalties_B, mask_BT
+        )
         metrics["overlong_penalty_mean"] = float(penalties_B.mean())
     if config is not None and config.filter:
         truncated_B = torch.tensor(
@@ -45,7 +53,8 @@ def shape_overlong(rollout: DataProtoRef, config: OverlongConfig | None, max_len
 
 
 def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str, float]:
-    """Put `greedy_rewards` [B] into the rollout, in place. Where the greedy reply has no verdict, nothing is learnt.
+    """Put `greedy_rewards` [B] into the rollout, in place. Where the greedy reply has no verdict,
+    nothing is learnt.
 
     Args: greedy: one row per prompt, in the order of the groups. Returns: metrics.
     """
@@ -57,7 +66,9 @@ def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str,
     if bool(failed_B.any()):
         columns["failed"] = rollout.tensor("failed") | failed_B
         columns["response_mask"] = rollout.tensor("response_mask").masked_fill(failed_B[:, None], 0)
-        reasons = [reason for reason in greedy.non_tensor_batch["error"] for _ in range(num_siblings)]
+        reasons = [
+            reason for reason in greedy.non_tensor_batch["error"] for _ in range(num_siblings)
+        ]
         known = rollout.non_tensor_batch["error"]
         objects["error"] = [one or other for one, other in zip(known, reasons, strict=True)]
     rollout.replace(DataProto.from_dict(columns, objects))

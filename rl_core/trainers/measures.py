@@ -23,6 +23,8 @@ MEASURED = {
 
 def row_measures(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
     """The `RowMeasures` of these rows, as far as the rollout has them. Args: rows_B: [B] bool."""
-    keys = rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))  # type: ignore[union-attr]
+    keys = (
+        rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))
+    )  # type: ignore[union-attr]
     known = {name: rollout.tensor(key)[rows_B] for key, name in MEASURED.items() if key in keys}
     return earned_parts(rollout, rows_B) | known

@@ -40,7 +40,12 @@ class PairReferences:
         needed: bool,
         phase: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        self.recipe, self.source_model, self.engine, self.needed = recipe, source_model, engine, needed
+        self.recipe, self.source_model, self.engine, self.needed = (
+            recipe,
+            source_model,
+            engine,
+            needed,
+        )
         self._phase = phase
         self._stores: list[ReferenceStore] = []
 
@@ -55,14 +60,19 @@ class PairReferences:
             return rows
         if self._stores:
             return self.from_cache(list(rows))
-        return [item | {"reference": said} for item, said in zip(rows, self._compute(rows), strict=True)]
+        return [
+            item | {"reference": said} for item, said in zip(rows, self._compute(rows), strict=True)
+        ]
 
     def from_cache(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The pairs with what the reference says of their answers, where that was prepared."""
         if not self._stores:
             return items
         known = [next(store for store in self._stores if item["uid"] in store) for item in items]
-        return [item | {"reference": store[item["uid"]]} for item, store in zip(items, known, strict=True)]
+        return [
+            item | {"reference": store[item["uid"]]}
+            for item, store in zip(items, known, strict=True)
+        ]
 
     def _store_of(self, items: Sequence[dict[str, Any]]) -> ReferenceStore:
         home, recipe = Home.default(), self.recipe
@@ -81,5 +91,7 @@ class PairReferences:
         at_once = PAIRS_AT_ONCE * self.recipe.placement.num_replicas
         with self._phase("reference"):
             for first in range(0, len(items), at_once):
-                found = self.engine.reference(prompt_batch(items[first : first + at_once])).non_tensor_batch
+                found = self.engine.reference(
+                    prompt_batch(items[first : first + at_once])
+                ).non_tensor_batch
                 yield from zip(*(found[side] for side in SIDES), strict=True)

@@ -35,7 +35,9 @@ class PreferenceTrainer(Trainer):
         recipe, placed = self.recipe, self.recipe.placement
         settings = pair_algorithm(recipe)
         is_precomputed = recipe.preference.reference is ReferenceMode.PRECOMPUTED
-        with placement(self.pool, topology=TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)):
+        with placement(
+            self.pool, topology=TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
+        ):
             learner = token_learner(
                 recipe,
                 self.source_model,
@@ -52,7 +54,9 @@ class PreferenceTrainer(Trainer):
                 beta=settings.config.beta,
                 micro_batch_size=placed.micro_batch_size or ROWS_OF_A_PASS,
             )
-        references = PairReferences(recipe, self.source_model, engine, settings.needs_reference, self._phase)
+        references = PairReferences(
+            recipe, self.source_model, engine, settings.needs_reference, self._phase
+        )
         pairs = GivenPairs(Engine(engine), references)
         track = Track(TRACK, sampler=pairs, scorer=None, learner=learner, describe=describe_pairs)
         return Wiring(
@@ -70,7 +74,8 @@ def pair_algorithm(recipe: Recipe) -> Preference:
     algorithm_cls, settings = algorithms.resolve(recipe.algorithm, "algorithm")
     if not issubclass(algorithm_cls, Preference):
         raise RecipeError(
-            f"algorithm {algorithm_cls.__name__} does not learn from pairs; use mpo, dpo, ipo, simpo, orpo or kto"
+            f"algorithm {algorithm_cls.__name__} does not learn from pairs; use mpo, dpo, ipo, "
+            "simpo, orpo or kto"
         )
     return algorithm_cls(settings)
 
@@ -82,7 +87,9 @@ class GivenPairs:
     engine: Engine
     references: PairReferences
 
-    def sample(self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int) -> DataProtoRef:
+    def sample(
+        self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int
+    ) -> DataProtoRef:
         """The answers' tokens, two rows per pair."""
         return self.engine.handle.rollout(self.known(prompts))
 
@@ -104,4 +111,6 @@ class Margins:
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """One row per pair; nothing is sampled."""
-        return self.pairs.engine.handle.evaluate(self.pairs.known(prompts), self.pairs.references.needed)
+        return self.pairs.engine.handle.evaluate(
+            self.pairs.known(prompts), self.pairs.references.needed
+        )

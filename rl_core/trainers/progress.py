@@ -10,7 +10,8 @@ from schemas.receipts import Receipt
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """One phase began, a step ended (then `metrics` is filled), or a task ended (then `receipt` is)."""
+    """One phase began, a step ended (then `metrics` is filled), or a task ended (then `receipt`
+    is)."""
 
     phase: str
     """`start workers`, `rollout`, `train`, `save`, `export`, `evaluate`, `step`, `note`."""

@@ -57,7 +57,9 @@ class PromptEnhancerTrainer(Trainer):
         backends = {"policy": writer.learner.backend, IMAGES: painter.learner.backend}
         learning = {"policy": config.text.train, IMAGES: config.images.train}
         policies = {name: backend for name, backend in backends.items() if learning[name]}
-        exported = {"": backends["policy"]} | ({IMAGES_FOLDER: backends[IMAGES]} if config.images.train else {})
+        exported = {"": backends["policy"]} | (
+            {IMAGES_FOLDER: backends[IMAGES]} if config.images.train else {}
+        )
         return Wiring(
             tracks=tracks,
             held_out=BesideOriginals(writer.engine, painter.engine, scorer, config),
@@ -83,8 +85,18 @@ class PromptEnhancerTrainer(Trainer):
 def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[dict[str, Any]]:
     """What the diffusion model is given: the rewrites that did not fail."""
     columns = texts.non_tensor_batch
-    rows = zip(columns["uid"], columns[ID], columns["response"], texts.tensor("failed").tolist(), strict=True)
-    return [drawing(items[uid], row, drawn_prompt(said, track)) for uid, row, said, failed in rows if not failed]
+    rows = zip(
+        columns["uid"],
+        columns[ID],
+        columns["response"],
+        texts.tensor("failed").tolist(),
+        strict=True,
+    )
+    return [
+        drawing(items[uid], row, drawn_prompt(said, track))
+        for uid, row, said, failed in rows
+        if not failed
+    ]
 
 
 @dataclass
@@ -108,13 +120,28 @@ class BesideOriginals:
         """One row per prompt, in order."""
         items = list(prompts.non_tensor_batch["item"])
         text = self.writer.handle.evaluate(questions(items, self.config.text), max_new_tokens)
-        said = [drawn_prompt(rewrite, self.config.images) for rewrite in text.non_tensor_batch["response"]]
-        enhanced, original = self._judged(items, said), self._judged(items, [item["prompt"] for item in items])
-        columns = {"rewards": enhanced.tensor("rewards"), ORIGINAL + "reward": original.tensor("rewards")}
+        said = [
+            drawn_prompt(rewrite, self.config.images)
+            for rewrite in text.non_tensor_batch["response"]
+        ]
+        enhanced, original = (
+            self._judged(items, said),
+            self._judged(items, [item["prompt"] for item in items]),
+        )
+        columns = {
+            "rewards": enhanced.tensor("rewards"),
+            ORIGINAL + "reward": original.tensor("rewards"),
+        }
         columns |= {key: enhanced.tensor(score_column(key)) for key in self.scorer.weights}
-        columns |= {ORIGINAL + key: original.tensor(score_column(key)) for key in self.scorer.weights}
-        columns["failed"] = text.tensor("failed") | enhanced.tensor("failed") | original.tensor("failed")
-        errors = zip(*(one.non_tensor_batch["error"] for one in (text, enhanced, original)), strict=True)
+        columns |= {
+            ORIGINAL + key: original.tensor(score_column(key)) for key in self.scorer.weights
+        }
+        columns["failed"] = (
+            text.tensor("failed") | enhanced.tensor("failed") | original.tensor("failed")
+        )
+        errors = zip(
+            *(one.non_tensor_batch["error"] for one in (text, enhanced, original)), strict=True
+        )
         told = {
             "error": [next(filter(None, row), None) for row in errors],
             "prompt": [item["prompt"] for item in items],
@@ -124,7 +151,9 @@ class BesideOriginals:
 
     def _judged(self, items: Sequence[dict[str, Any]], drawn: Sequence[str]) -> DataProtoRef:
         """One picture of each of `drawn`, scored against what its item asks."""
-        drawings = [drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)]
+        drawings = [
+            drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)
+        ]
         played = as_asked(self.painter.handle.evaluate(prompt_batch(drawings)), drawings)
         self.scorer.add_rewards(played, {IMAGES: played})
         return played

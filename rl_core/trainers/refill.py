@@ -1,7 +1,8 @@
-"""Dynamic sampling (DAPO, arXiv 2503.14476 sec. 3.2): groups whose rewards are all equal are replaced by fresh prompts.
+"""Dynamic sampling (DAPO, arXiv 2503.14476 sec. 3.2): groups whose rewards are all equal are
+replaced by fresh prompts.
 
-Rows stay with the ranks that made them unless something is replaced; then the step's batch is put together on the
-driver, from whole groups, in the order in which they were sampled.
+Rows stay with the ranks that made them unless something is replaced; then the step's batch is put
+together on the driver, from whole groups, in the order in which they were sampled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from rl_core.distributed import DataProtoRef
 
 
 class Refill:
-    """The groups of one step, collected over rollouts until there are enough that teach something."""
+    """The groups of one step, collected over rollouts until there are enough that teach
+    something."""
 
     def __init__(self, num_groups: int, num_siblings: int) -> None:
         self.num_groups, self.num_siblings = num_groups, num_siblings
@@ -39,11 +41,20 @@ class Refill:
         return self.num_groups - sum(len(chosen) for _, chosen in self.rollouts)
 
     def batch(self) -> DataProto | DataProtoRef:
-        """What to train on: the groups that were found; the first rollout as it is when it is all, or none was."""
+        """What to train on: the groups that were found; the first rollout as it is when it is all,
+        or none was."""
         first = self.rollouts[0][0]
-        if self.num_missing == self.num_groups or len(self.rollouts[0][1]) * self.num_siblings == len(first):
+        if self.num_missing == self.num_groups or len(
+            self.rollouts[0][1]
+        ) * self.num_siblings == len(first):
             return first
-        return joined([groups_of(rollout, chosen, self.num_siblings) for rollout, chosen in self.rollouts if chosen])
+        return joined(
+            [
+                groups_of(rollout, chosen, self.num_siblings)
+                for rollout, chosen in self.rollouts
+                if chosen
+            ]
+        )
 
     def metrics(self) -> dict[str, float]:
         """Counts of this step."""
@@ -72,7 +83,8 @@ def groups_of(rollout: DataProto | DataProtoRef, groups: list[int], num_siblings
 
 
 def joined(batches: list[DataProto]) -> DataProto:
-    """Rows of several rollouts in one batch: prompts filled up on the left, replies on the right, with masks of 0."""
+    """Rows of several rollouts in one batch: prompts filled up on the left, replies on the right,
+    with masks of 0."""
     response_width = max(batch.tensor("response_mask").shape[1] for batch in batches)
     prompt_width = max(_prompt_width(batch) for batch in batches)
     return DataProto.concat([_widened(batch, prompt_width, response_width) for batch in batches])

@@ -24,7 +24,15 @@ PART = "reward/"
 """Prefix of the columns that hold the parts of the reward."""
 SCORED = "score/"
 """Prefix of the columns that hold what each scorer said, unweighted."""
-ASKED = ("prompt", "replies", "ground_truth", "stop_reason", "last_reply_tokens", "failed", "response_mask")
+ASKED = (
+    "prompt",
+    "replies",
+    "ground_truth",
+    "stop_reason",
+    "last_reply_tokens",
+    "failed",
+    "response_mask",
+)
 MEDIA = ("images", "videos", "metadata")
 """What scorers are shown besides of a sample that is no text."""
 
@@ -49,7 +57,9 @@ class ServiceScorer:
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
         """What `add_scores` does."""
-        limit = rollout.tensor("response_mask").shape[1] if self.max_length is None else self.max_length
+        limit = (
+            rollout.tensor("response_mask").shape[1] if self.max_length is None else self.max_length
+        )
         return add_scores(rollout, self.service, self.weights, self.config, limit)
 
 
@@ -75,34 +85,49 @@ def add_scores(
     scores_BK, errors, metrics = torch.zeros(len(rollout), 0), [{} for _ in range(len(rollout))], {}
     if service is not None:
         # Scorers fetch what they look at themselves; pictures do not pass through here.
-        found = service.score(rollout.select([key for key in (*ASKED, *MEDIA) if key in rollout.keys]))
+        found = service.score(
+            rollout.select([key for key in (*ASKED, *MEDIA) if key in rollout.keys])
+        )
         scores_BK, errors = found.tensor(SCORES), list(found.non_tensor_batch[ERRORS])
         metrics = to_floats(found.meta_info.get("metrics", {}))
     earned = _earned(rollout)
     rewarded = combine(earned, scores_BK, dict(weights), config, max_length)
     columns = {"rewards": rewarded.rewards_B, "turn_rewards": rewarded.turn_rewards_BT}
     columns |= {PART + key: part_B for key, part_B in rewarded.parts.items()}
-    columns |= {score_column(key): scores_B for key, scores_B in zip(weights, scores_BK.unbind(1), strict=True)}
+    columns |= {
+        score_column(key): scores_B
+        for key, scores_B in zip(weights, scores_BK.unbind(1), strict=True)
+    }
     unscored_B = rewarded.unscored_B
     changed = DataProto.from_dict(columns)
     if bool(unscored_B.any()):
         reasons = _reasons(errors, weights)
         if config.on_failure is FailurePolicy.FAIL:
             raise RewardError(_complaint(unscored_B, reasons))
-        changed = DataProto.from_dict(columns | _without(unscored_B, earned), _with_reasons(rollout, reasons))
+        changed = DataProto.from_dict(
+            columns | _without(unscored_B, earned), _with_reasons(rollout, reasons)
+        )
     rollout.replace(changed)
-    return score_metrics(scores_BK, list(weights), earned) | metrics | {"unscored_rows": float(unscored_B.sum())}
+    return (
+        score_metrics(scores_BK, list(weights), earned)
+        | metrics
+        | {"unscored_rows": float(unscored_B.sum())}
+    )
 
 
 def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
     """What an algorithm may know of these rows' rewards besides the sum: see `RowMeasures`."""
-    keys = rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))  # type: ignore[union-attr]
+    keys = (
+        rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))
+    )  # type: ignore[union-attr]
     measured: dict[str, Any] = {}
     if "turn_rewards" in keys:
         measured["rewards_BT"] = rollout.tensor("turn_rewards")[rows_B]
     parts = sorted(key for key in keys if key.startswith(PART))
     if parts:
-        measured["rewards_by_key"] = {key.removeprefix(PART): rollout.tensor(key)[rows_B] for key in parts}
+        measured["rewards_by_key"] = {
+            key.removeprefix(PART): rollout.tensor(key)[rows_B] for key in parts
+        }
     return measured
 
 
@@ -126,7 +151,10 @@ def _without(unscored_B: torch.Tensor, earned: Earned) -> dict[str, torch.Tensor
 
 def _reasons(errors: list[dict[str, str]], weights: Mapping[str, float]) -> list[str | None]:
     counted = [{key: reason for key, reason in one.items() if weights[key]} for one in errors]
-    return ["; ".join(f"reward {key}: {reason}" for key, reason in one.items()) or None for one in counted]
+    return [
+        "; ".join(f"reward {key}: {reason}" for key, reason in one.items()) or None
+        for one in counted
+    ]
 
 
 def _with_reasons(rollout: DataProtoRef, reasons: list[str | None]) -> dict[str, Any]:
@@ -137,6 +165,6 @@ def _with_reasons(rollout: DataProtoRef, reasons: list[str | None]) -> dict[str,
 def _complaint(unscored_B: torch.Tensor, reasons: list[str | None]) -> str:
     first = next(reason for reason, bad in zip(reasons, unscored_B.tolist(), strict=True) if bad)
     return (
-        f"{int(unscored_B.sum())} of {len(unscored_B)} rows have no score after all tries (reward_service.on_failure: "
-        f"fail); first: {first}"
+        f"{int(unscored_B.sum())} of {len(unscored_B)} rows have no score after all tries "
+        f"(reward_service.on_failure: fail); first: {first}"
     )

@@ -45,7 +45,9 @@ class TextTrainer(Trainer):
         return wire_replies(TRACK, self.recipe, *placed)
 
 
-def wire_replies(name: str, recipe: Recipe, policy: Policy, reward_service: Remote | None) -> Wiring:
+def wire_replies(
+    name: str, recipe: Recipe, policy: Policy, reward_service: Remote | None
+) -> Wiring:
     """One track of the given name whose actions are tokens, judged by environments and scorers."""
     track = Track(
         name,
@@ -73,7 +75,9 @@ class GreedyReplies:
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """One reply per prompt."""
-        return self.engine.handle.evaluate(prompts, max_new_tokens, self.engine.up_to_date(evaluation=True))
+        return self.engine.handle.evaluate(
+            prompts, max_new_tokens, self.engine.up_to_date(evaluation=True)
+        )
 
 
 def token_learner(
@@ -140,7 +144,12 @@ def _critic(recipe: Recipe, source_model: str, algorithm: Remote, *, text_alone:
 
 def engine_options(recipe: Recipe) -> tuple[Any, ...]:
     """Of `RolloutEngine`, after its backend."""
-    return recipe.rollout, portable_options(recipe.environments), recipe.model.chat_template_kwargs, recipe.seed
+    return (
+        recipe.rollout,
+        portable_options(recipe.environments),
+        recipe.model.chat_template_kwargs,
+        recipe.seed,
+    )
 
 
 TOKENS = PolicyKind(

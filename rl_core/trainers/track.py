@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote
-from rl_core.distributed.handles import PendingCall
+from rl_core.distributed.handles import PendingCall, submit
 from rl_core.train.weights.buckets import WeightVersion
 
 Rollouts = Mapping[str, DataProtoRef]
@@ -48,7 +48,7 @@ class Engine:
     def start_rollout(self, prompts: DataProto, step: int, version: WeightVersion | None) -> Ahead:
         """Sample beside training. Args: version: what `up_to_date` said."""
         assert version is not None, "an engine beside training has weights of its own"
-        return Ahead(prompts, version, self.handle.rollout.submit(prompts, step, version))
+        return Ahead(prompts, version, submit(self.handle.rollout, prompts, step, version))
 
     def rest(self) -> None:
         """Make room for training."""

@@ -37,7 +37,9 @@ def lineage(parents: Sequence[str]) -> DataProto:
 def sibling_groups(parents: Sequence[str]) -> Tensor:
     """[B] integers, equal for rows of one parent, numbered in the order of first appearance."""
     numbers: dict[str, int] = {}
-    return torch.tensor([numbers.setdefault(parent, len(numbers)) for parent in parents], dtype=torch.long)
+    return torch.tensor(
+        [numbers.setdefault(parent, len(numbers)) for parent in parents], dtype=torch.long
+    )
 
 
 def propagate(
@@ -60,7 +62,9 @@ def propagate(
         twice = next(name for name, count in Counter(ids_P).items() if count > 1)
         raise DataProtoError(f"the id {twice!r} is that of several rows; ids differ within a track")
     if strangers := [parent for parent in parents_C if parent not in places]:
-        raise DataProtoError(f"{len(strangers)} rows have a parent that is not in the track; first: {strangers[0]!r}")
+        raise DataProtoError(
+            f"{len(strangers)} rows have a parent that is not in the track; first: {strangers[0]!r}"
+        )
     earned: list[list[Tensor]] = [[] for _ in ids_P]
     for parent, reward, failed in zip(parents_C, rewards_C, failed_C.tolist(), strict=True):
         if not failed:

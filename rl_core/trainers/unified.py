@@ -15,7 +15,12 @@ from rl_core.distributed import DataProtoRef, Remote, remote
 from rl_core.errors import RecipeError
 from rl_core.models.diffusion.levels import size_of
 from rl_core.models.unified.bundle import UnifiedBundle
-from rl_core.rollout.diffusion.unified_plans import PlanPainter, PlanWriter, contexts, planned_drawing
+from rl_core.rollout.diffusion.unified_plans import (
+    PlanPainter,
+    PlanWriter,
+    contexts,
+    planned_drawing,
+)
 from rl_core.train.stacks.unified_stack import StageWeight, UnifiedStack
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.diffusion import STEPS
@@ -90,8 +95,14 @@ def _needs_reference(recipe: Recipe) -> bool:
 def _drawings(items: Items, texts: DataProtoRef) -> list[dict[str, Any]]:
     """The plans that did not fail, in tokens."""
     columns, failed = texts.non_tensor_batch, texts.tensor("failed").tolist()
-    rows = zip(columns["uid"], columns[ID], columns["response"], contexts(texts), failed, strict=True)
-    return [planned_drawing(items[uid], row, plan, context) for uid, row, plan, context, bad in rows if not bad]
+    rows = zip(
+        columns["uid"], columns[ID], columns["response"], contexts(texts), failed, strict=True
+    )
+    return [
+        planned_drawing(items[uid], row, plan, context)
+        for uid, row, plan, context, bad in rows
+        if not bad
+    ]
 
 
 @dataclass
@@ -111,12 +122,19 @@ class GreedyPlans:
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """One row per prompt, in order."""
         items = items_of(prompts)
-        text = self.writer.handle.evaluate(questions(list(items.values()), self.asking), max_new_tokens)
+        text = self.writer.handle.evaluate(
+            questions(list(items.values()), self.asking), max_new_tokens
+        )
         said = zip(items.values(), text.non_tensor_batch["response"], contexts(text), strict=True)
-        drawings = [planned_drawing(item, item["uid"], plan, context) for item, plan, context in said]
+        drawings = [
+            planned_drawing(item, item["uid"], plan, context) for item, plan, context in said
+        ]
         images = as_asked(self.painter.handle.evaluate(prompt_batch(drawings)), drawings)
         self.scorer.add_rewards(images, {IMAGES: images})
-        columns = {"rewards": images.tensor("rewards"), "failed": text.tensor("failed") | images.tensor("failed")}
+        columns = {
+            "rewards": images.tensor("rewards"),
+            "failed": text.tensor("failed") | images.tensor("failed"),
+        }
         columns |= {key: images.tensor(score_column(key)) for key in self.scores}
         errors = zip(text.non_tensor_batch["error"], images.non_tensor_batch["error"], strict=True)
         told = {

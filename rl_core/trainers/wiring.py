@@ -42,7 +42,9 @@ class Policy:
     engine: Engine
 
 
-def place_policy(kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_model: str) -> tuple[Policy, Remote | None]:
+def place_policy(
+    kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_model: str
+) -> tuple[Policy, Remote | None]:
     """One block where what trains shares a process per device; next to it, a dedicated engine's.
 
     The in-process engine is one of the siblings; a dedicated one is tied to the backend by a
@@ -68,13 +70,17 @@ def place_policy(kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_mode
     return Policy(learner, Engine(handle, sync, sleeps)), service
 
 
-def side_by_side(kind: PolicyKind, recipe: Recipe, source_model: str, backend: Remote | None = None) -> Policy:
+def side_by_side(
+    kind: PolicyKind, recipe: Recipe, source_model: str, backend: Remote | None = None
+) -> Policy:
     """What trains and, over the same module, what samples it, in the block that is open.
 
     Args: backend: of a model that is there already; unset loads the recipe's.
     """
     learner = kind.learner(recipe, source_model, backend)
-    return Policy(learner, Engine(remote(kind.engine_class, learner.backend, *kind.engine_options(recipe))))
+    return Policy(
+        learner, Engine(remote(kind.engine_class, learner.backend, *kind.engine_options(recipe)))
+    )
 
 
 def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> Remote:

@@ -89,7 +89,9 @@ class TextsOfPrompts:
     engine: Engine
     asking: Asking
 
-    def sample(self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int) -> DataProtoRef:
+    def sample(
+        self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int
+    ) -> DataProtoRef:
         """The children of the prompts."""
         asked = questions(list(items_of(prompts).values()), self.asking)
         texts = self.engine.rollout(asked, step, attempt)
@@ -103,7 +105,9 @@ class PicturesOfTexts:
     engine: Engine
     drawings: Drawings
 
-    def sample(self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int) -> DataProtoRef:
+    def sample(
+        self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int
+    ) -> DataProtoRef:
         """The children of the texts. Raises: RewardError where no text can be drawn."""
         texts = rollouts[TEXT]
         drawings = self.drawings(items_of(prompts), texts)
@@ -121,7 +125,10 @@ def as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataPr
     """Put what was asked into `prompt`, for scorers, and what was drawn into `response`."""
     by_id = {drawn["uid"]: drawn for drawn in drawings}
     rows = [by_id[uid] for uid in images.non_tensor_batch["uid"]]
-    columns = {"prompt": [row["asked"] for row in rows], "response": [row["prompt"] for row in rows]}
+    columns = {
+        "prompt": [row["asked"] for row in rows],
+        "response": [row["prompt"] for row in rows],
+    }
     return images.replace(DataProto.from_dict(non_tensors=columns))
 
 
@@ -152,6 +159,9 @@ class EarnedByPictures:
             "response_mask": mask_BT,
             "failed": failed_B | childless_B,
         }
-        errors = [error or (CHILDLESS if bad else None) for error, bad in zip(known, childless_B, strict=True)]
+        errors = [
+            error or (CHILDLESS if bad else None)
+            for error, bad in zip(known, childless_B, strict=True)
+        ]
         rollout.replace(DataProto.from_dict(columns, {"error": errors}))
         return {"childless_rows": float((childless_B & ~failed_B).sum())}

@@ -1,4 +1,4 @@
-"""`from skyrl_gym.envs import register`, as SkyRL's documentation has it."""
+"""SkyRL's import path of `register`: `from skyrl_gym.envs import register`."""
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, make, register
 

@@ -1,4 +1,4 @@
-"""`from skyrl_gym.envs.base_text_env import BaseTextEnv`, as SkyRL's documentation has it."""
+"""SkyRL's import path of `BaseTextEnv`: `from skyrl_gym.envs.base_text_env import BaseTextEnv`."""
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, ConversationType
 

@@ -1,4 +1,5 @@
-"""`from skyrl_gym.tools.core import tool, ToolGroup`, as SkyRL has it."""
+"""SkyRL's import path of `tool` and `ToolGroup`: `from skyrl_gym.tools.core import tool,
+ToolGroup`."""
 
 from rl_core.envs.tools.core import ToolGroup, tool
 

@@ -59,7 +59,12 @@ def rows_of(data: dict[str, Tensor]) -> Rows:
     for b in range(len(kept)):
         places = kept[b].nonzero()[:, 0].tolist()
         named = {short: data[name][b].tolist() for name, short in NAMES.items() if name in data}
-        rows.append([{short: row[t] for short, row in named.items()} | {"fixed": named["log_prob"][t]} for t in places])
+        rows.append(
+            [
+                {short: row[t] for short, row in named.items()} | {"fixed": named["log_prob"][t]}
+                for t in places
+            ]
+        )
     return rows
 
 

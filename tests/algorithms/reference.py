@@ -1,7 +1,9 @@
-"""The maths a second time: plain loops over Python floats (float64), written apart from the code under test.
+"""The maths a second time: plain loops over Python floats (float64), written apart from the code
+under test.
 
-A row is a list of its actions; an action is a dict of floats. `log_prob` is the policy's now; `fixed` is the same
-number where the loss stops the gradient, so that moving `log_prob` alone gives the gradient by finite differences.
+A row is a list of its actions; an action is a dict of floats. `log_prob` is the policy's now;
+`fixed` is the same number where the loss stops the gradient, so that moving `log_prob` alone gives
+the gradient by finite differences.
 """
 
 import math
@@ -17,11 +19,15 @@ def clip(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def ppo_clip(rows: Rows, low: float = 0.2, high: float = 0.2, dual: float | None = None, **_: Any) -> list[list[float]]:
+def ppo_clip(
+    rows: Rows, low: float = 0.2, high: float = 0.2, dual: float | None = None, **_: Any
+) -> list[list[float]]:
     def one(a: Action) -> float:
         rho = math.exp(a["log_prob"] - a["old"])
         loss = max(-a["advantage"] * rho, -a["advantage"] * clip(rho, 1 - low, 1 + high))
-        return min(loss, -a["advantage"] * dual) if dual is not None and a["advantage"] < 0 else loss
+        return (
+            min(loss, -a["advantage"] * dual) if dual is not None and a["advantage"] < 0 else loss
+        )
 
     return [[one(a) for a in row] for row in rows]
 
@@ -40,7 +46,12 @@ def gspo(rows: Rows, low: float = 3e-4, high: float = 4e-4, **_: Any) -> list[li
 
 def cispo(rows: Rows, low: float = 1.0, high: float = 4.0, **_: Any) -> list[list[float]]:
     return [
-        [-clip(math.exp(a["fixed"] - a["old"]), 1 - low, 1 + high) * a["advantage"] * a["log_prob"] for a in row]
+        [
+            -clip(math.exp(a["fixed"] - a["old"]), 1 - low, 1 + high)
+            * a["advantage"]
+            * a["log_prob"]
+            for a in row
+        ]
         for row in rows
     ]
 
@@ -60,7 +71,9 @@ def gmpo(rows: Rows, low: float = 0.4, high: float = 0.4, **_: Any) -> list[list
         total = 0.0
         for a in row:
             d = a["log_prob"] - a["old"]
-            total += min(d, high) if a["advantage"] > 0 else max(d, -low) if a["advantage"] < 0 else d
+            total += (
+                min(d, high) if a["advantage"] > 0 else max(d, -low) if a["advantage"] < 0 else d
+            )
         out.append([-a["advantage"] * math.exp(total / len(row)) for a in row])
     return out
 
@@ -68,9 +81,17 @@ def gmpo(rows: Rows, low: float = 0.4, high: float = 0.4, **_: Any) -> list[list
 def dppo(rows: Rows, kind: str, delta: float, most: float = 20.0, **_: Any) -> list[list[float]]:
     def one(a: Action) -> float:
         p, q = math.exp(a["fixed"]), math.exp(a["old"])
-        divergence = abs(p - q) if kind == "tv" else q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+        divergence = (
+            abs(p - q)
+            if kind == "tv"
+            else q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+        )
         away = (a["advantage"] > 0 and p > q) or (a["advantage"] < 0 and p < q)
-        return 0.0 if away and divergence > delta else -a["advantage"] * min(p / q, most) * a["log_prob"]
+        return (
+            0.0
+            if away and divergence > delta
+            else -a["advantage"] * min(p / q, most) * a["log_prob"]
+        )
 
     return [[one(a) for a in row] for row in rows]
 
@@ -85,7 +106,11 @@ def drpo(rows: Rows, eps: float = 12.5, weighed: bool = True, **_: Any) -> list[
 
 def dro(rows: Rows, beta: float = 0.05, **_: Any) -> list[list[float]]:
     return [
-        [-(a["advantage"] * a["log_prob"] - beta / 2 * (a["log_prob"] - a["old"]) ** 2) for a in row] for row in rows
+        [
+            -(a["advantage"] * a["log_prob"] - beta / 2 * (a["log_prob"] - a["old"]) ** 2)
+            for a in row
+        ]
+        for row in rows
     ]
 
 
@@ -97,7 +122,11 @@ def flow_dppo(rows: Rows, tau: float = 1e-4, **_: Any) -> list[list[float]]:
     def one(a: Action) -> float:
         d = a["fixed"] - a["old"]
         away = (a["advantage"] > 0 and d > 0) or (a["advantage"] < 0 and d < 0)
-        return 0.0 if away and a["old_kl"] >= tau else -a["advantage"] * math.exp(a["log_prob"] - a["old"])
+        return (
+            0.0
+            if away and a["old_kl"] >= tau
+            else -a["advantage"] * math.exp(a["log_prob"] - a["old"])
+        )
 
     return [[one(a) for a in row] for row in rows]
 
@@ -123,19 +152,31 @@ LOSSES: dict[str, tuple[dict[str, Any], Callable[..., list[list[float]]], dict[s
         ppo_clip,
         {"high": 0.28, "dual": 1.5},
     ),
-    "gspo": ({"name": "gspo", "clip_low": 0.05, "clip_high": 0.1}, gspo, {"low": 0.05, "high": 0.1}),
+    "gspo": (
+        {"name": "gspo", "clip_low": 0.05, "clip_high": 0.1},
+        gspo,
+        {"low": 0.05, "high": 0.1},
+    ),
     "cispo": ({"name": "cispo", "clip_high": 0.3}, cispo, {"high": 0.3}),
     "sapo": ({"name": "sapo"}, sapo, {}),
     "gmpo": ({"name": "gmpo", "clip_low": 0.2, "clip_high": 0.3}, gmpo, {"low": 0.2, "high": 0.3}),
     "dppo_tv": ({"name": "dppo_tv", "delta": 0.05}, dppo, {"kind": "tv", "delta": 0.05}),
     "dppo_kl": ({"name": "dppo_kl", "delta": 0.02}, dppo, {"kind": "kl", "delta": 0.02}),
     "drpo": ({"name": "drpo"}, drpo, {}),
-    "spo": ({"name": "drpo", "weigh_by_probability": False, "eps": 0.2}, drpo, {"weighed": False, "eps": 0.2}),
+    "spo": (
+        {"name": "drpo", "weigh_by_probability": False, "eps": 0.2},
+        drpo,
+        {"weighed": False, "eps": 0.2},
+    ),
     "dro": ({"name": "dro", "beta": 0.3}, dro, {"beta": 0.3}),
     "reinforce": ({"name": "reinforce"}, reinforce, {}),
     "gpg": ({"name": "gpg"}, reinforce, {}),
     "flow_dppo": ({"name": "flow_dppo", "max_kl": 0.05}, flow_dppo, {"tau": 0.05}),
-    "kl_cov": ({"name": "kl_cov", "penalised_share": 0.1, "penalty": 0.7}, kl_cov, {"share": 0.1, "weight": 0.7}),
+    "kl_cov": (
+        {"name": "kl_cov", "penalised_share": 0.1, "penalty": 0.7},
+        kl_cov,
+        {"share": 0.1, "weight": 0.7},
+    ),
 }
 """The `loss` block, the loop, and the loop's settings."""
 
@@ -156,7 +197,14 @@ def aggregate(losses: list[list[float]], mode: str, max_length: int) -> float:
     }[mode]
 
 
-def correction(rows: Rows, level: str, mode: str, low: float, high: float, reject: tuple[str, str, float] | None):
+def correction(
+    rows: Rows,
+    level: str,
+    mode: str,
+    low: float,
+    high: float,
+    reject: tuple[str, str, float] | None,
+):
     """The weight of each action, 0 where it is dropped."""
 
     def at_level(values: list[float], which: str) -> list[float]:
@@ -169,11 +217,17 @@ def correction(rows: Rows, level: str, mode: str, low: float, high: float, rejec
     for row in rows:
         deltas = [a["old"] - a["rollout"] for a in row]
         weights = [math.exp(d) for d in at_level(deltas, level)]
-        weights = [min(w, high) if mode == "truncate" else (w if low <= w <= high else 0.0) for w in weights]
+        weights = [
+            min(w, high) if mode == "truncate" else (w if low <= w <= high else 0.0)
+            for w in weights
+        ]
         if reject is not None:
             kind, where, bound = reject
             estimates = at_level([kl(kind, -d) for d in deltas], where)
-            weights = [0.0 if estimate > bound else w for w, estimate in zip(weights, estimates, strict=True)]
+            weights = [
+                0.0 if estimate > bound else w
+                for w, estimate in zip(weights, estimates, strict=True)
+            ]
         out.append(weights)
     return out
 
@@ -194,7 +248,9 @@ def variance(values: list[float], unbiased: bool) -> float:
     return sum((v - middle) ** 2 for v in values) / max(len(values) - unbiased, 1)
 
 
-def grpo(rewards, groups, eps=1e-6, unbiased=True, scope="group", in_root=False, by_std=True) -> list[float]:
+def grpo(
+    rewards, groups, eps=1e-6, unbiased=True, scope="group", in_root=False, by_std=True
+) -> list[float]:
     out = []
     for b in range(len(rewards)):
         own = [rewards[i] for i in siblings(groups, b)]
@@ -202,7 +258,9 @@ def grpo(rewards, groups, eps=1e-6, unbiased=True, scope="group", in_root=False,
             out.append(0.0)
             continue
         spread = variance(own if scope == "group" else rewards, unbiased)
-        divisor = (math.sqrt(spread + eps) if in_root else math.sqrt(spread) + eps) if by_std else 1.0
+        divisor = (
+            (math.sqrt(spread + eps) if in_root else math.sqrt(spread) + eps) if by_std else 1.0
+        )
         out.append((rewards[b] - mean(own)) / divisor)
     return out
 
@@ -226,7 +284,10 @@ def opo(rewards, groups, lengths) -> list[float]:
 
 def gpg(rewards, groups) -> list[float]:
     factor = len(rewards) / max(sum(r != 0 for r in rewards), 1)
-    return [factor * (rewards[b] - mean([rewards[i] for i in siblings(groups, b)])) for b in range(len(rewards))]
+    return [
+        factor * (rewards[b] - mean([rewards[i] for i in siblings(groups, b)]))
+        for b in range(len(rewards))
+    ]
 
 
 def maxrl(rewards, groups, eps=1e-6) -> list[float]:
@@ -246,7 +307,8 @@ def grpo_passk(rewards, groups) -> list[float]:
 
 
 def pass_at_k(rewards, groups, k) -> list[float]:
-    """Over all sets of k of the group: the standardised reward of the sets that hold the row, on average."""
+    """Over all sets of k of the group: the standardised reward of the sets that hold the row, on
+    average."""
     out = []
     for b in range(len(rewards)):
         own = siblings(groups, b)
@@ -256,7 +318,11 @@ def pass_at_k(rewards, groups, k) -> list[float]:
             out.append(0.0)
             continue
         sigma = math.sqrt(variance(scores, False))
-        held = [(score - mean(scores)) / sigma for chosen, score in zip(sets, scores, strict=True) if b in chosen]
+        held = [
+            (score - mean(scores)) / sigma
+            for chosen, score in zip(sets, scores, strict=True)
+            if b in chosen
+        ]
         out.append(mean(held))
     return out
 
@@ -285,7 +351,12 @@ def discounted(rewards: list[float], mask: list[int], gamma: float) -> list[floa
 
 
 def whiten(values: list[list[float]], mask: list[list[int]], eps=1e-8, in_root=True, unbiased=True):
-    flat = [v for row, kept in zip(values, mask, strict=True) for v, m in zip(row, kept, strict=True) if m]
+    flat = [
+        v
+        for row, kept in zip(values, mask, strict=True)
+        for v, m in zip(row, kept, strict=True)
+        if m
+    ]
     middle, spread = mean(flat), variance(flat, unbiased)
     divisor = math.sqrt(spread + eps) if in_root else math.sqrt(spread) + eps
     return [
@@ -313,5 +384,7 @@ def optimal_token_baseline(rewards, groups, mask, log_probs, squares) -> list[li
             if len(acting) == 1 and sum(len(energy[i]) > 0 for i in siblings(groups, b)) > 1:
                 out[b][t] = rewards[b]
             elif len(acting) > 1 and weight > 0:
-                out[b][t] = rewards[b] - sum(energy[i][number] * rewards[i] for i in acting) / weight
+                out[b][t] = (
+                    rewards[b] - sum(energy[i][number] * rewards[i] for i in acting) / weight
+                )
     return out

@@ -15,7 +15,8 @@ from rl_core.algorithms.advantages.scan import BLOCK, discounted_sums
 from rl_core.errors import RecipeError, RewardError
 from tests.algorithms import reference
 
-# Group 4 holds 1, 0, 2: mean 1, sigma 1 over n - 1 and sqrt(2/3) over n. Group 9 is flat, group 1 has one row.
+# Group 4 holds 1, 0, 2: mean 1, sigma 1 over n - 1 and sqrt(2/3) over n. Group 9 is flat, group 1
+# has one row.
 REWARDS = [1.0, 5.0, 0.0, 5.0, 2.0, 7.0]
 GROUPS = [4, 9, 4, 9, 4, 1]
 LENGTHS = [1, 1, 3, 2, 2, 1]
@@ -23,8 +24,12 @@ MASK_BT = torch.arange(4)[None] < torch.tensor(LENGTHS)[:, None]
 ROOT = math.sqrt(2 / 3)
 
 
-def inputs(rewards: Any = REWARDS, groups: Any = GROUPS, mask_BT: Tensor = MASK_BT, **more: Any) -> AdvantageInputs:
-    return AdvantageInputs(torch.as_tensor(rewards, dtype=torch.float64), torch.as_tensor(groups), mask_BT, **more)
+def inputs(
+    rewards: Any = REWARDS, groups: Any = GROUPS, mask_BT: Tensor = MASK_BT, **more: Any
+) -> AdvantageInputs:
+    return AdvantageInputs(
+        torch.as_tensor(rewards, dtype=torch.float64), torch.as_tensor(groups), mask_BT, **more
+    )
 
 
 def estimate(block: dict[str, Any], given: AdvantageInputs) -> Tensor:
@@ -41,7 +46,10 @@ BY_HAND: list[tuple[dict[str, Any], list[float]]] = [
     ({"name": "grpo", "eps": 0.0, "unbiased": False}, [0, 0, -1 / ROOT, 0, 1 / ROOT, 0]),
     ({"name": "grpo", "norm_by_std": False}, [0, 0, -1, 0, 1, 0]),
     # All six: mean 20/6, sum of squares 104 - 400/6 = 112/3, variance over n - 1 112/15.
-    ({"name": "grpo", "eps": 0.0, "std_scope": "batch"}, [0, 0, -math.sqrt(15 / 112), 0, math.sqrt(15 / 112), 0]),
+    (
+        {"name": "grpo", "eps": 0.0, "std_scope": "batch"},
+        [0, 0, -math.sqrt(15 / 112), 0, math.sqrt(15 / 112), 0],
+    ),
     # 1 against (0 + 2)/2, 0 against (1 + 2)/2, 2 against (1 + 0)/2.
     ({"name": "rloo"}, [0, 0, -1.5, 0, 1.5, 0]),
     ({"name": "rloo", "clamp": 1.0}, [0, 0, -1, 0, 1, 0]),
@@ -54,7 +62,8 @@ BY_HAND: list[tuple[dict[str, Any], list[float]]] = [
     ({"name": "grpo_passk", "norm_by_std": True, "eps": 1.0}, [0, 0, 0, 0, 0.5, 0]),
     # The mean of group 4 is 1.
     ({"name": "maxrl", "eps": 1.0}, [0, 0, -0.5, 0, 0.5, 0]),
-    # Group 4: pairs {1,0} {1,2} {0,2} all hold a right row, so k = 2 teaches nothing; k = 1: mean 2/3.
+    # Group 4: pairs {1,0} {1,2} {0,2} all hold a right row, so k = 2 teaches nothing; k = 1: mean
+    # 2/3.
     ({"name": "pass_at_k", "k": 2}, [0, 0, 0, 0, 0, 0]),
     ({"name": "pass_at_k", "k": 1}, [1 / math.sqrt(2), 0, -math.sqrt(2), 0, 1 / math.sqrt(2), 0]),
 ]
@@ -73,13 +82,16 @@ def test_remax_by_hand():
 
 
 def test_gdpo_by_hand():
-    # Rows of one group: format 1, -1 and score 10, 30, each +-1/sqrt 2 over its own sigma, and opposed.
+    # Rows of one group: format 1, -1 and score 10, 30, each +-1/sqrt 2 over its own sigma, and
+    # opposed.
     parts = {"format": torch.tensor([1.0, -1.0]), "score": torch.tensor([10.0, 30.0])}
     given = inputs([11.0, 29.0], [0, 0], torch.ones(2, 1), rewards_by_key=parts)
-    # 3/sqrt 2 - 1/sqrt 2 = sqrt 2 and -sqrt 2, sigma 2: whitened to +-1/sqrt 2, though the score's spread is larger.
+    # 3/sqrt 2 - 1/sqrt 2 = sqrt 2 and -sqrt 2, sigma 2: whitened to +-1/sqrt 2, though the score's
+    # spread is larger.
     heavier_BT = estimate({"name": "gdpo", "weights": {"format": 3.0}, "eps": 0.0}, given)
     torch.testing.assert_close(heavier_BT[:, 0], torch.tensor([0.5**0.5, -(0.5**0.5)]).double())
-    # With eps 1 (outside the root) the parts shrink differently: +-1/(1 + sqrt 2) and -+10/(1 + sqrt 200).
+    # With eps 1 (outside the root) the parts shrink differently: +-1/(1 + sqrt 2) and -+10/(1 +
+    # sqrt 200).
     total = 1 / (1 + 2**0.5) - 10 / (1 + 200**0.5)
     equal_BT = estimate({"name": "gdpo", "eps": 1.0}, given)
     torch.testing.assert_close(equal_BT[0, 0].item(), total / (1 + abs(total) * 2**0.5))
@@ -88,15 +100,22 @@ def test_gdpo_by_hand():
 
 
 def test_gae_by_hand_skips_what_is_not_the_models():
-    # gamma 1/2, lambda 1/2. Actions at 0 and 2: delta_2 = 4 - 2 = 2, A_2 = 2; delta_0 = 0 + 1 - 1 = 0, A_0 = 1/2.
-    rewards_BT, values_BT = torch.tensor([[0.0, 9.0, 4.0, 9.0]]), torch.tensor([[1.0, 9.0, 2.0, 9.0]])
-    advantages_BT, returns_BT = gae(rewards_BT, values_BT, torch.tensor([[1, 0, 1, 0]]), gamma=0.5, lam=0.5)
+    # gamma 1/2, lambda 1/2. Actions at 0 and 2: delta_2 = 4 - 2 = 2, A_2 = 2; delta_0 = 0 + 1 - 1 =
+    # 0, A_0 = 1/2.
+    rewards_BT, values_BT = (
+        torch.tensor([[0.0, 9.0, 4.0, 9.0]]),
+        torch.tensor([[1.0, 9.0, 2.0, 9.0]]),
+    )
+    advantages_BT, returns_BT = gae(
+        rewards_BT, values_BT, torch.tensor([[1, 0, 1, 0]]), gamma=0.5, lam=0.5
+    )
     assert advantages_BT.tolist() == [[0.5, 0.0, 2.0, 0.0]]
     assert returns_BT.tolist() == [[1.5, 0.0, 4.0, 0.0]]
 
 
 def test_reinforce_plus_plus_by_hand():
-    # Returns with gamma 1/2 and reward 4 on the last of the actions 0, 2, 3: 1, 2, 4. Mean 7/3, variance 7/3.
+    # Returns with gamma 1/2 and reward 4 on the last of the actions 0, 2, 3: 1, 2, 4. Mean 7/3,
+    # variance 7/3.
     given = inputs([4.0], [0], torch.tensor([[1, 0, 1, 1]]))
     advantages_BT = estimate({"name": "reinforce_plus_plus", "gamma": 0.5, "eps": 0.0}, given)
     expected = [(value - 7 / 3) / math.sqrt(7 / 3) for value in (1, 2, 4)]
@@ -104,21 +123,23 @@ def test_reinforce_plus_plus_by_hand():
 
 
 def test_reinforce_plus_plus_baseline_by_hand():
-    # Centred -1 (three actions) and 1 (one action): mean -1/2, variance over n - 1 (3/4 + 9/4)/3 = 1.
+    # Centred -1 (three actions) and 1 (one action): mean -1/2, variance over n - 1 (3/4 + 9/4)/3 =
+    # 1.
     given = inputs([0.0, 2.0], [0, 0], torch.tensor([[1, 1, 1], [1, 0, 0]]))
     advantages_BT = estimate({"name": "reinforce_plus_plus_baseline", "eps": 0.0}, given)
     assert advantages_BT.tolist() == [[-0.5, -0.5, -0.5], [1.5, 0.0, 0.0]]
 
 
 def test_optimal_token_baseline_by_hand():
-    # First actions: energies 1 - 2 (1/2) + 1/2 = 1/2 and 1 - 2 (1/4) + 1 = 3/2: B = (1/2 * 0 + 3/2 * 4) / 2 = 3.
-    # The second action of row 1 has no sibling left, and keeps its return.
+    # First actions: energies 1 - 2 (1/2) + 1/2 = 1/2 and 1 - 2 (1/4) + 1 = 3/2: B = (1/2 * 0 + 3/2
+    # * 4) / 2 = 3. The second action of row 1 has no sibling left, and keeps its return.
     log_probs_BT = torch.tensor([[0.5, 0.5], [0.25, 0.25]]).log()
     squares_BT = torch.tensor([[0.5, 9.0], [1.0, 1.0]])
     given = inputs([0.0, 4.0], [0, 0], torch.tensor([[1, 0], [1, 1]]),
                    log_probs_BT=log_probs_BT, sum_squared_probs_BT=squares_BT)  # fmt: skip
     torch.testing.assert_close(
-        estimate({"name": "optimal_token_baseline"}, given), torch.tensor([[-3.0, 0.0], [1.0, 4.0]]).double()
+        estimate({"name": "optimal_token_baseline"}, given),
+        torch.tensor([[-3.0, 0.0], [1.0, 4.0]]).double(),
     )
 
 
@@ -167,7 +188,11 @@ def rewards_at_the_end(batch: AdvantageInputs) -> list[list[float]]:
 
 
 def by_loops(block: dict[str, Any], batch: AdvantageInputs) -> list[list[float]]:
-    rewards, groups, mask = batch.rewards_B.tolist(), batch.group_ids_B.tolist(), batch.mask_BT.tolist()
+    rewards, groups, mask = (
+        batch.rewards_B.tolist(),
+        batch.group_ids_B.tolist(),
+        batch.mask_BT.tolist(),
+    )
     name = block["name"]
     placed = rewards_at_the_end(batch)
     if name == "gae":
@@ -178,7 +203,9 @@ def by_loops(block: dict[str, Any], batch: AdvantageInputs) -> list[list[float]]
         ]
         return reference.whiten(rows, mask)
     if name == "reinforce_plus_plus":
-        rows = [reference.discounted(r, m, block["gamma"]) for r, m in zip(placed, mask, strict=True)]
+        rows = [
+            reference.discounted(r, m, block["gamma"]) for r, m in zip(placed, mask, strict=True)
+        ]
         return reference.whiten(rows, mask)
     if name == "optimal_token_baseline":
         assert batch.log_probs_BT is not None and batch.sum_squared_probs_BT is not None
@@ -202,7 +229,9 @@ def by_loops(block: dict[str, Any], batch: AdvantageInputs) -> list[list[float]]
         "maxrl": lambda: reference.maxrl(rewards, groups),
         "grpo_passk": lambda: reference.grpo_passk(rewards, groups),
         "pass_at_k": lambda: reference.pass_at_k(rewards, groups, 3),
-        "remax": lambda: [r - g for r, g in zip(rewards, batch.greedy_rewards_B.tolist(), strict=True)],  # pyright: ignore[reportOptionalMemberAccess]
+        "remax": lambda: [
+            r - g for r, g in zip(rewards, batch.greedy_rewards_B.tolist(), strict=True)
+        ],  # pyright: ignore[reportOptionalMemberAccess]
     }[name]()
     return [[a * m for m in row] for a, row in zip(rows, mask, strict=True)]
 
@@ -242,7 +271,9 @@ def changed(batch: AdvantageInputs, change: Any) -> AdvantageInputs:
     fields = {name: value for name, value in vars(batch).items() if value is not None}
     parts = fields.pop("rewards_by_key")
     moved = {name: change(value) for name, value in fields.items()}
-    return AdvantageInputs(**moved, rewards_by_key={key: change(part) for key, part in parts.items()})
+    return AdvantageInputs(
+        **moved, rewards_by_key={key: change(part) for key, part in parts.items()}
+    )
 
 
 @ids
@@ -261,10 +292,16 @@ def test_padding_and_what_stands_there_do_not_matter(block: dict[str, Any]):
     for poison in (math.nan, math.inf, -math.inf):
 
         def spoil(tensor: Tensor, poison: float = poison) -> Tensor:
-            return tensor.masked_fill(masked_BT, poison) if tensor.ndim == 2 and tensor.is_floating_point() else tensor
+            return (
+                tensor.masked_fill(masked_BT, poison)
+                if tensor.ndim == 2 and tensor.is_floating_point()
+                else tensor
+            )
 
         assert torch.equal(estimate(block, changed(batch, spoil)), clean_BT)
-    wider_BT = estimate(block, changed(batch, lambda t: torch.nn.functional.pad(t, (1, 4)) if t.ndim == 2 else t))
+    wider_BT = estimate(
+        block, changed(batch, lambda t: torch.nn.functional.pad(t, (1, 4)) if t.ndim == 2 else t)
+    )
     torch.testing.assert_close(wider_BT[:, 1:-4], clean_BT, rtol=1e-9, atol=1e-9)
 
 
@@ -273,7 +310,8 @@ def test_the_result_is_float32_at_least_and_agrees(block: dict[str, Any]):
     batch = random_batch(7)
     exact_BT = estimate(block, batch)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-5)):
-        # Rewards are whole numbers, so half precision holds them; the other inputs stay as they are.
+        # Rewards are whole numbers, so half precision holds them; the other inputs stay as they
+        # are.
         narrow = AdvantageInputs(**{**vars(batch), "rewards_B": batch.rewards_B.to(dtype)})
         found_BT = estimate(block, narrow)
         assert found_BT.dtype == torch.float32
@@ -283,17 +321,23 @@ def test_the_result_is_float32_at_least_and_agrees(block: dict[str, Any]):
 @pytest.mark.parametrize("length", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.95, 1.0])
 def test_discounted_sums_equal_the_recursion(length: int, decay: float):
-    values_BT = torch.randn(3, length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
+    values_BT = torch.randn(
+        3, length, dtype=torch.float64, generator=torch.Generator().manual_seed(length)
+    )
     expected_BT = torch.zeros_like(values_BT)
     running_B = torch.zeros(3, dtype=torch.float64)
     for t in reversed(range(length)):
         running_B = expected_BT[:, t] = values_BT[:, t] + decay * running_B
     torch.testing.assert_close(discounted_sums(values_BT, decay), expected_BT)
-    torch.testing.assert_close(discounted_sums(values_BT.float(), decay), expected_BT.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        discounted_sums(values_BT.float(), decay), expected_BT.float(), rtol=1e-5, atol=1e-5
+    )
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.floats(-10, 10, width=32), st.integers(0, 3)), min_size=1, max_size=12))
+@given(
+    st.lists(st.tuples(st.floats(-10, 10, width=32), st.integers(0, 3)), min_size=1, max_size=12)
+)
 def test_group_advantages_of_any_rewards_equal_loops(rows: list[tuple[float, int]]):
     rewards, groups = [reward for reward, _ in rows], [group for _, group in rows]
     given = inputs(rewards, groups, torch.ones(len(rows), 1))
@@ -302,7 +346,10 @@ def test_group_advantages_of_any_rewards_equal_loops(rows: list[tuple[float, int
         ({"name": "grpo", "eps": 1e-3}, reference.grpo(rewards, groups, eps=1e-3)),
     ):
         torch.testing.assert_close(
-            estimate(block, given)[:, 0], torch.tensor(expected, dtype=torch.float64), atol=1e-8, rtol=1e-8
+            estimate(block, given)[:, 0],
+            torch.tensor(expected, dtype=torch.float64),
+            atol=1e-8,
+            rtol=1e-8,
         )
 
 
@@ -315,7 +362,15 @@ def test_penalties_are_taken_from_the_rewards():
 
 def test_equal_rewards_give_exactly_zero():
     given = inputs([0.1] * 7, [0] * 7, torch.ones(7, 2))
-    for name in ("grpo", "rloo", "opo", "maxrl", "gpg", "grpo_passk", "reinforce_plus_plus_baseline"):
+    for name in (
+        "grpo",
+        "rloo",
+        "opo",
+        "maxrl",
+        "gpg",
+        "grpo_passk",
+        "reinforce_plus_plus_baseline",
+    ):
         assert not estimate({"name": name}, given).any(), name
 
 
@@ -333,7 +388,11 @@ def test_a_reward_that_is_not_finite_is_named(bad: float):
 
 
 def test_missing_inputs_and_wrong_shapes_are_named():
-    for name, missing in (("gae", "values_BT"), ("remax", "greedy_rewards_B"), ("gdpo", "rewards_by_key")):
+    for name, missing in (
+        ("gae", "values_BT"),
+        ("remax", "greedy_rewards_B"),
+        ("gdpo", "rewards_by_key"),
+    ):
         with pytest.raises(ValueError, match=rf"{missing} is required by the advantage {name}"):
             estimate({"name": name}, inputs())
     with pytest.raises(ValueError, match="mask must be"):

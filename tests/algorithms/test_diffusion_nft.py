@@ -12,7 +12,9 @@ from tests.algorithms.batches import build
 from tests.algorithms.denominators import denominators_of
 
 
-def plain_errors(v: list, old: list, noisy: list, clean: list, time: float, beta: float) -> list[float]:
+def plain_errors(
+    v: list, old: list, noisy: list, clean: list, time: float, beta: float
+) -> list[float]:
     found = []
     for sign in (1, -1):
         guesses = []
@@ -20,7 +22,11 @@ def plain_errors(v: list, old: list, noisy: list, clean: list, time: float, beta
             mixed = beta * one + (1 - beta) * two if sign == 1 else (1 + beta) * two - beta * one
             guesses.append(x - time * mixed)
         scale = sum(abs(g - c) for g, c in zip(guesses, clean, strict=True)) / len(clean)
-        found.append(sum((g - c) ** 2 for g, c in zip(guesses, clean, strict=True)) / len(clean) / max(scale, 1e-5))
+        found.append(
+            sum((g - c) ** 2 for g, c in zip(guesses, clean, strict=True))
+            / len(clean)
+            / max(scale, 1e-5)
+        )
     return found
 
 
@@ -30,7 +36,8 @@ def latents(shape: tuple[int, ...], seed: int = 0) -> list[Tensor]:
 
 
 def test_errors_by_hand():
-    # x_t 1, clean 0, t 1/2, v 1, old 0, beta 1: v+ = 1, v- = -1, guesses 1/2 and 3/2, squared over itself.
+    # x_t 1, clean 0, t 1/2, v 1, old 0, beta 1: v+ = 1, v- = -1, guesses 1/2 and 3/2, squared over
+    # itself.
     one, zero = torch.ones(1, 1), torch.zeros(1, 1)
     positive, negative = nft_errors(one, zero, one, zero, torch.tensor([0.5]), beta=1.0)
     assert (positive.item(), negative.item()) == (0.5, 1.5)
@@ -55,10 +62,14 @@ def test_the_gradient_holds_the_scale_fixed():
     positive.sum().backward()
     guess = noisy - time_N[:, None] * (0.7 * velocity.detach() + 0.3 * old)
     scale = (guess - clean).abs().mean(1, keepdim=True)
-    torch.testing.assert_close(velocity.grad, 2 * (guess - clean) * -time_N[:, None] * 0.7 / 3 / scale)
+    torch.testing.assert_close(
+        velocity.grad, 2 * (guess - clean) * -time_N[:, None] * 0.7 / 3 / scale
+    )
 
 
-def loss(errors: list[Tensor], advantages_BT: Tensor, mask_BT: Tensor, denominators: Denominators) -> Tensor:
+def loss(
+    errors: list[Tensor], advantages_BT: Tensor, mask_BT: Tensor, denominators: Denominators
+) -> Tensor:
     return build("diffusion_nft", beta=0.5).loss(
         None, None, advantages_BT, mask_BT, None, None, denominators,  # pyright: ignore[reportArgumentType]
         positive_errors_BT=errors[0], negative_errors_BT=errors[1],
@@ -80,7 +91,8 @@ def test_loss_equals_loops_splits_and_ignores_padding():
     denominators = denominators_of(mask_BT)
     dirty = [tensor.masked_fill(mask_BT == 0, math.nan) for tensor in (*errors, advantages_BT)]
     halves = [
-        loss([dirty[0][r], dirty[1][r]], dirty[2][r], mask_BT[r], denominators) for r in torch.arange(4).view(2, 2)
+        loss([dirty[0][r], dirty[1][r]], dirty[2][r], mask_BT[r], denominators)
+        for r in torch.arange(4).view(2, 2)
     ]
     assert sum(half.item() for half in halves) == pytest.approx(total / count, rel=1e-12)
 
@@ -91,5 +103,12 @@ def test_missing_errors_are_named_and_one_update_is_made_per_rollout():
     ones_BT = torch.ones(1, 2)
     with pytest.raises(ValueError, match=r"negative_errors_BT must be given .*\(1, 2\).*nothing"):
         algorithm.loss(
-            ones_BT, ones_BT, ones_BT, ones_BT, None, None, Denominators(1, 1, 1), positive_errors_BT=ones_BT
+            ones_BT,
+            ones_BT,
+            ones_BT,
+            ones_BT,
+            None,
+            None,
+            Denominators(1, 1, 1),
+            positive_errors_BT=ones_BT,
         )

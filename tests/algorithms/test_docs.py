@@ -1,4 +1,5 @@
-"""`docs/algorithms.md` names every plug-in, its recipes resolve, its files exist, and its example runs."""
+"""`docs/algorithms.md` names every plug-in, its recipes resolve, its files exist, and its example
+runs."""
 
 import math
 import re
@@ -31,7 +32,7 @@ loss, metrics = cls(config).loss(-1 * ones, -1 * ones, 3 * ones, ones, None, Non
 print(loss.item(), metrics["leash"].result())
 loss, metrics = cls(config).loss(-2 * ones, -1 * ones, 3 * ones, ones, None, None, Denominators(2, 1, 2))
 print(loss.item(), metrics["leash"].result())
-"""
+"""  # noqa: E501
 
 
 def test_the_table_holds_every_preset():
@@ -44,7 +45,9 @@ def test_the_recipe_of_a_preset_resolves_and_its_files_exist(row: list[str]):
     assert block["name"] == row[0].strip("`")
     algorithms.resolve(block, "algorithm")
     for name in re.findall(r"`([\w/]+\.py)`", row[3]):
-        assert (ROOT / "rl_core" / name).exists() or (ROOT / "rl_core" / "algorithms" / name).exists(), name
+        assert (ROOT / "rl_core" / name).exists() or (
+            ROOT / "rl_core" / "algorithms" / name
+        ).exists(), name
 
 
 def test_every_advantage_and_loss_is_named():
@@ -62,8 +65,14 @@ def test_adding_an_algorithm_is_one_file_that_runs(tmp_path: Path):
     assert sum(bool(line.strip()) for line in code.splitlines()) == 15
     (tmp_path / "logcosh.py").write_text(code, encoding="utf-8")
     # In a process of its own, since a registration stays for the life of one.
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import logcosh\n{USE}"]
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import logcosh\n{USE}",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     leash = math.log(math.cosh(1.0))
-    assert [float(number) for number in done.stdout.split()] == pytest.approx([6.0, 0.0, 12 + 2 * leash, leash])
+    assert [float(number) for number in done.stdout.split()] == pytest.approx(
+        [6.0, 0.0, 12 + 2 * leash, leash]
+    )

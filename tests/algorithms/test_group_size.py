@@ -1,4 +1,5 @@
-"""Who needs siblings to learn: what an estimator says of itself is what it does, and a recipe without is refused."""
+"""Who needs siblings to learn: what an estimator says of itself is what it does, and a recipe
+without is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def test_an_estimator_needs_siblings_where_rows_alone_get_no_advantage(name: str
         "log_probs_BT": -torch.ones(4, 3),
         "sum_squared_probs_BT": torch.full((4, 3), 0.5),
     }
-    advantages_BT, _ = estimator_cls(config)(AdvantageInputs(REWARDS_B, torch.arange(4), MASK_BT, **given))
+    advantages_BT, _ = estimator_cls(config)(
+        AdvantageInputs(REWARDS_B, torch.arange(4), MASK_BT, **given)
+    )
     assert estimator_cls.needs_siblings is (int(advantages_BT.count_nonzero()) == 0)
 
 
@@ -41,14 +44,26 @@ def test_an_algorithm_needs_siblings_where_its_estimator_does(name: str):
     assert algorithm.needs_siblings is (estimator is not None and estimator.needs_siblings)
 
 
-PE_IMAGES = ["tracks.text.train=false", "tracks.images.train=true", "tracks.images.samples_per_rewrite=8"]
+PE_IMAGES = [
+    "tracks.text.train=false",
+    "tracks.images.train=true",
+    "tracks.images.samples_per_rewrite=8",
+]
 
 
 @pytest.mark.parametrize(
     ("recipe", "overrides", "message"),
     [
-        ("text", [], f"algorithm grpo compares .*set 2 or more, or use .* such as {WITHOUT_SIBLINGS}$"),
-        ("text", ["algorithm={name: reinforce_plus_plus, advantage: {name: rloo}}"], "reinforce_plus_plus compares"),
+        (
+            "text",
+            [],
+            f"algorithm grpo compares .*set 2 or more, or use .* such as {WITHOUT_SIBLINGS}$",
+        ),
+        (
+            "text",
+            ["algorithm={name: reinforce_plus_plus, advantage: {name: rloo}}"],
+            "reinforce_plus_plus compares",
+        ),
         ("text", ["algorithm={name: dapo}"], "algorithm dapo compares"),
         ("vision", [], "compares"),
         ("diffusion", [], "algorithm flow_grpo compares .*set 2 or more$"),
@@ -56,7 +71,9 @@ PE_IMAGES = ["tracks.text.train=false", "tracks.images.train=true", "tracks.imag
         ("unified", [], "algorithm grpo compares"),
     ],
 )
-def test_one_sample_of_a_prompt_is_refused_where_it_would_be_compared(recipe: str, overrides: list[str], message: str):
+def test_one_sample_of_a_prompt_is_refused_where_it_would_be_compared(
+    recipe: str, overrides: list[str], message: str
+):
     with pytest.raises(RecipeError, match=rf"rollout.samples_per_prompt is 1: .*{message}"):
         load_recipe(recipe, [ONE_EACH, *overrides])
 
@@ -71,7 +88,9 @@ def test_one_sample_of_a_prompt_is_refused_where_it_would_be_compared(recipe: st
         ("pe", PE_IMAGES),
     ],
 )
-def test_one_sample_of_a_prompt_is_enough_where_nothing_is_compared(recipe: str, overrides: list[str]):
+def test_one_sample_of_a_prompt_is_enough_where_nothing_is_compared(
+    recipe: str, overrides: list[str]
+):
     assert load_recipe(recipe, [ONE_EACH, *overrides]).rollout.samples_per_prompt == 1
 
 

@@ -18,7 +18,7 @@ SPLITTABLE = [case for case in CASES if case != "kl_cov"]
 LOG2 = math.log(2)
 
 BY_HAND: dict[str, tuple[dict[str, Any], list[float]]] = {
-    # Each: the settings, and the loss of four actions with rho = 2, 1/2, 2, 1/2 and A = 1, 1, -1, -1; log pi_old =
+    # Each: the settings, and the loss of four actions with rho = 2, 1/2, 2, 1/2 and A = 1, 1, -1, -1; log pi_old =  # noqa: E501
     # -log 4, so pi_old = 1/4 and log pi = -log 2, -log 8, -log 2, -log 8.
     "ppo_clip": ({}, [-1.2, -0.5, 2.0, 0.8]),
     # The mean log-ratio is 0, so s = 1.
@@ -27,7 +27,12 @@ BY_HAND: dict[str, tuple[dict[str, Any], list[float]]] = {
     "cispo": ({}, [2 * LOG2, 0.5 * 3 * LOG2, -2 * LOG2, -0.5 * 3 * LOG2]),
     "sapo": (
         {"tau_negative": 1.0},
-        [-4 / (1 + math.exp(-1)), -4 / (1 + math.exp(0.5)), 4 / (1 + math.exp(-1)), 4 / (1 + math.exp(0.5))],
+        [
+            -4 / (1 + math.exp(-1)),
+            -4 / (1 + math.exp(0.5)),
+            4 / (1 + math.exp(-1)),
+            4 / (1 + math.exp(0.5)),
+        ],
     ),
     # Log-ratios log 2 -> 0.4 (A > 0), -log 2, log 2, -log 2 -> -0.4 (A < 0): the mean is 0.
     "gmpo": ({}, [-1.0, -1.0, 1.0, 1.0]),
@@ -37,12 +42,16 @@ BY_HAND: dict[str, tuple[dict[str, Any], list[float]]] = {
     "dppo_kl": ({}, [0.0, 0.5 * 3 * LOG2, -2 * LOG2, 0.0]),
     # Penalty 1/4 (rho - 1)^2 / 2: 1/8 and 1/32.
     "drpo": ({"eps": 1.0}, [-2 + 0.125, -0.5 + 0.03125, 2 + 0.125, 0.5 + 0.03125]),
-    "dro": ({"beta": 2.0}, [LOG2 + LOG2**2, 3 * LOG2 + LOG2**2, -LOG2 + LOG2**2, -3 * LOG2 + LOG2**2]),
+    "dro": (
+        {"beta": 2.0},
+        [LOG2 + LOG2**2, 3 * LOG2 + LOG2**2, -LOG2 + LOG2**2, -3 * LOG2 + LOG2**2],
+    ),
     "reinforce": ({}, [LOG2, 3 * LOG2, -LOG2, -3 * LOG2]),
     "gpg": ({}, [LOG2, 3 * LOG2, -LOG2, -3 * LOG2]),
     # All are at tau or beyond: moves away (first and last) are dropped.
     "flow_dppo": ({}, [0.0, -0.5, 2.0, 0.0]),
-    # mean A = 0 and mean log pi = -2 log 2, so c = log 2, -log 2, -log 2, log 2: two of 4 are penalised by |d| = log 2.
+    # mean A = 0 and mean log pi = -2 log 2, so c = log 2, -log 2, -log 2, log 2: two of 4 are
+    # penalised by |d| = log 2.
     "kl_cov": ({"penalised_share": 0.5}, [-2.0 + LOG2, -0.5, 2.0, 0.5 + LOG2]),
     # The same covariances; both of 0.69 are in the range, PPO's values stay.
     "clip_cov": ({"detached_share": 1.0, "min_covariance": 0.5}, [-1.2, -0.5, 2.0, 0.8]),
@@ -54,12 +63,16 @@ def hand_actions() -> Actions:
     log_probs_BT = old_BT + torch.tensor([[2.0, 0.5, 2.0, 0.5]], dtype=torch.float64).log()
     advantages_BT = torch.tensor([[1.0, 1.0, -1.0, -1.0]], dtype=torch.float64)
     kl_BT = torch.full((1, 4), 1e-4, dtype=torch.float64)
-    return Actions(log_probs_BT.requires_grad_(), old_BT, advantages_BT, torch.ones(1, 4).bool(), kl_BT)
+    return Actions(
+        log_probs_BT.requires_grad_(), old_BT, advantages_BT, torch.ones(1, 4).bool(), kl_BT
+    )
 
 
 def test_every_loss_has_a_case_by_hand_and_loops():
     assert sorted(BY_HAND) == policy_losses.names()
-    assert {block["name"] for block, _, _ in reference.LOSSES.values()} | {"clip_cov"} == set(policy_losses.names())
+    assert {block["name"] for block, _, _ in reference.LOSSES.values()} | {"clip_cov"} == set(
+        policy_losses.names()
+    )
 
 
 @pytest.mark.parametrize("name", sorted(BY_HAND))
@@ -91,7 +104,8 @@ def test_gradient_equals_finite_differences(case: str):
     data = batch(seed=1)
     log_probs_BT = data["log_probs_BT"].clone().requires_grad_()
     loss, _ = loss_of(
-        build(loss={**block, "aggregation": "seq-mean-token-mean"}), {**data, "log_probs_BT": log_probs_BT}
+        build(loss={**block, "aggregation": "seq-mean-token-mean"}),
+        {**data, "log_probs_BT": log_probs_BT},
     )
     loss.backward()
     expected_BT = gradient_by_differences(
@@ -101,7 +115,8 @@ def test_gradient_equals_finite_differences(case: str):
 
 
 def test_the_gradient_of_gspo_is_that_of_the_row_ratio_itself():
-    # With one advantage per row the token form (stop-gradients and all) is the derivative of exp(mean d).
+    # With one advantage per row the token form (stop-gradients and all) is the derivative of
+    # exp(mean d).
     data = batch(seed=2)
     data["advantages_BT"] = data["advantages_BT"][:, :1].expand(B, -1) * data["mask_BT"]
     log_probs_BT = data["log_probs_BT"].clone().requires_grad_()
@@ -115,16 +130,22 @@ def test_the_gradient_of_gspo_is_that_of_the_row_ratio_itself():
             losses.append([-a["advantage"] * s for a in row])
         return reference.aggregate(losses, "seq-mean-token-mean", 16)
 
-    torch.testing.assert_close(log_probs_BT.grad, gradient_by_differences(value, data), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        log_probs_BT.grad, gradient_by_differences(value, data), rtol=1e-6, atol=1e-9
+    )
 
 
-def gradient(block: dict[str, Any], data: dict[str, Tensor], parts: list[Tensor]) -> tuple[Tensor, dict[str, float]]:
+def gradient(
+    block: dict[str, Any], data: dict[str, Tensor], parts: list[Tensor]
+) -> tuple[Tensor, dict[str, float]]:
     algorithm = build(loss=block, kl={"coef": 0.1}, entropy_coef=0.01, correction={})
     log_probs_BT = data["log_probs_BT"].clone().requires_grad_()
     denominators = denominators_of(data["mask_BT"], 16)
     logged = []
     for rows in parts:
-        micro = {name: tensor[rows] for name, tensor in {**data, "log_probs_BT": log_probs_BT}.items()}
+        micro = {
+            name: tensor[rows] for name, tensor in {**data, "log_probs_BT": log_probs_BT}.items()
+        }
         loss, metrics = loss_of(algorithm, micro, denominators)
         loss.backward()
         logged.append(metrics)
@@ -149,7 +170,9 @@ def test_the_order_of_rows_and_places_that_are_masked_do_not_matter(case: str):
     data, block = batch(seed=4), reference.LOSSES[case][0]
     whole_BT, logged = gradient(block, data, [torch.arange(B)])
     order = torch.tensor([5, 2, 0, 6, 1, 4, 3])
-    shuffled_BT, numbers = gradient(block, {name: tensor[order] for name, tensor in data.items()}, [torch.arange(B)])
+    shuffled_BT, numbers = gradient(
+        block, {name: tensor[order] for name, tensor in data.items()}, [torch.arange(B)]
+    )
     torch.testing.assert_close(shuffled_BT, whole_BT[order], rtol=1e-10, atol=1e-14)
     assert numbers == pytest.approx(logged, rel=1e-10)
     wider = {name: torch.nn.functional.pad(tensor, (2, 3)) for name, tensor in data.items()}
@@ -199,7 +222,10 @@ def test_on_policy_a_row_loss_gives_each_action_its_share(case: str):
     data["advantages_BT"] = torch.arange(1.0, B + 1).double()[:, None] * data["mask_BT"]
     log_probs_BT = data["old_log_probs_BT"].clone().requires_grad_()
     loss_of(build(loss={"name": case}), {**data, "log_probs_BT": log_probs_BT})[0].backward()
-    lengths_B1, num_rows = data["mask_BT"].sum(1, keepdim=True).clamp(min=1), (data["mask_BT"].sum(1) > 0).sum()
+    lengths_B1, num_rows = (
+        data["mask_BT"].sum(1, keepdim=True).clamp(min=1),
+        (data["mask_BT"].sum(1) > 0).sum(),
+    )
     torch.testing.assert_close(log_probs_BT.grad, -data["advantages_BT"] / lengths_B1 / num_rows)
 
 
@@ -215,11 +241,15 @@ def test_clip_cov_detaches_as_many_as_configured_and_repeats_itself():
     found = []
     for seed in (0, 0, 1):
         log_probs_BT = data["log_probs_BT"].clone().requires_grad_()
-        loss, metrics = loss_of(build(loss={**block, "seed": seed}), {**data, "log_probs_BT": log_probs_BT})
+        loss, metrics = loss_of(
+            build(loss={**block, "seed": seed}), {**data, "log_probs_BT": log_probs_BT}
+        )
         loss.backward()
         found.append((log_probs_BT.grad, metrics))
     plain_BT = data["log_probs_BT"].clone().requires_grad_()
-    plain, _ = loss_of(build(loss={"name": "ppo_clip", "clip_high": 9.0}), {**data, "log_probs_BT": plain_BT})
+    plain, _ = loss_of(
+        build(loss={"name": "ppo_clip", "clip_high": 9.0}), {**data, "log_probs_BT": plain_BT}
+    )
     plain.backward()
     detached_BT = (found[0][0] == 0) & (plain_BT.grad != 0)
     wanted = int(0.1 * int(data["mask_BT"].sum()))
@@ -230,7 +260,9 @@ def test_clip_cov_detaches_as_many_as_configured_and_repeats_itself():
 
 
 def test_only_the_covariance_losses_depend_on_how_a_step_is_cut():
-    assert [name for name in policy_losses.names() if not policy_losses.get(name).splits_exactly] == [
+    assert [
+        name for name in policy_losses.names() if not policy_losses.get(name).splits_exactly
+    ] == [
         "clip_cov",
         "kl_cov",
     ]
@@ -253,12 +285,18 @@ def test_an_action_without_advantage_is_silent_in_the_losses_that_say_so(name: s
 
 
 def test_dppo_lets_far_actions_move_back():
-    # q = 1/2, p = 0.9: far. With A < 0 the step leads back and keeps its gradient, with A > 0 it is dropped.
+    # q = 1/2, p = 0.9: far. With A < 0 the step leads back and keeps its gradient, with A > 0 it is
+    # dropped.
     for name in ("dppo_tv", "dppo_kl"):
         cls, config = policy_losses.resolve({"name": name}, "loss")
         for advantage, dropped in ((-1.0, False), (1.0, True)):
             far_BT = torch.tensor([[math.log(0.9)]])
             loss_BT, logged = cls(config).per_action(
-                Actions(far_BT, torch.tensor([[math.log(0.5)]]), torch.tensor([[advantage]]), torch.ones(1, 1).bool())
+                Actions(
+                    far_BT,
+                    torch.tensor([[math.log(0.5)]]),
+                    torch.tensor([[advantage]]),
+                    torch.ones(1, 1).bool(),
+                )
             )
             assert bool(logged["clip_fraction"]) is dropped and (loss_BT.item() == 0) is dropped

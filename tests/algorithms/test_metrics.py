@@ -24,7 +24,12 @@ def test_merging_parts_gives_the_number_of_the_whole() -> None:
 
 
 def test_a_part_without_weight_changes_nothing() -> None:
-    values = {MetricKind.MEAN: math.nan, MetricKind.MAX: math.inf, MetricKind.MIN: -math.inf, MetricKind.SUM: 0.0}
+    values = {
+        MetricKind.MEAN: math.nan,
+        MetricKind.MAX: math.inf,
+        MetricKind.MIN: -math.inf,
+        MetricKind.SUM: 0.0,
+    }
     for kind in MetricKind:
         empty = values.get(kind, 7.0)
         assert merge([Metric(kind, 2.0, 1), Metric(kind, empty, 0)]).result() == 2.0

@@ -1,4 +1,5 @@
-"""What surrounds the policy loss: KL, entropy, correction, critic, and how a recipe's block is read."""
+"""What surrounds the policy loss: KL, entropy, correction, critic, and how a recipe's block is
+read."""
 
 import math
 from typing import Any
@@ -9,7 +10,12 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from rl_core.algorithms import Denominators, KlKind, algorithms, merge_all, to_floats
-from rl_core.algorithms.correction import CorrectionConfig, CorrectionLevel, CorrectionMode, correction_weights
+from rl_core.algorithms.correction import (
+    CorrectionConfig,
+    CorrectionLevel,
+    CorrectionMode,
+    correction_weights,
+)
 from rl_core.algorithms.critic import CriticConfig, value_loss
 from rl_core.errors import RecipeError
 from tests.algorithms import reference
@@ -33,11 +39,16 @@ def test_kl_and_entropy_join_the_loss(kind: KlKind):
     rows = rows_of(data)
     surrogate = reference.ppo_clip(rows, dual=1.5)
     losses = [
-        [policy + 0.3 * one(a) - 0.05 * a["entropy"] for policy, a in zip(row_losses, row, strict=True)]
+        [
+            policy + 0.3 * one(a) - 0.05 * a["entropy"]
+            for policy, a in zip(row_losses, row, strict=True)
+        ]
         for row_losses, row in zip(surrogate, rows, strict=True)
     ]
     assert loss.item() == pytest.approx(reference.aggregate(losses, "token-mean", 16), rel=1e-12)
-    assert metrics["policy_loss"].result() == pytest.approx(reference.aggregate(surrogate, "token-mean", 16), rel=1e-12)
+    assert metrics["policy_loss"].result() == pytest.approx(
+        reference.aggregate(surrogate, "token-mean", 16), rel=1e-12
+    )
     assert metrics["kl_coef"].result() == 0.3
 
 
@@ -55,7 +66,9 @@ def test_kl_and_entropy_join_the_loss(kind: KlKind):
     ],
     ids=str,
 )
-def test_rows_without_advantage_change_nothing_unless_another_term_reads_them(block: dict[str, Any], vanishes: bool):
+def test_rows_without_advantage_change_nothing_unless_another_term_reads_them(
+    block: dict[str, Any], vanishes: bool
+):
     algorithm, data = build(**block), batch()
     assert algorithm.vanishes_without_advantage == vanishes
     if not vanishes:
@@ -82,7 +95,9 @@ CORRECTIONS = [
 
 
 @pytest.mark.parametrize(("level", "mode", "reject"), CORRECTIONS)
-def test_correction_equals_plain_loops(level: str, mode: str, reject: tuple[str, str, float] | None):
+def test_correction_equals_plain_loops(
+    level: str, mode: str, reject: tuple[str, str, float] | None
+):
     data = batch(seed=2)
     block: dict[str, Any] = {"level": level, "mode": mode, "upper": 1.3}
     if mode == "mask":
@@ -90,7 +105,10 @@ def test_correction_equals_plain_loops(level: str, mode: str, reject: tuple[str,
     if reject is not None:
         block["reject"] = dict(zip(("kind", "level", "upper"), reject, strict=True))
     weights_BT, dropped_BT = correction_weights(
-        data["old_log_probs_BT"], data["rollout_log_probs_BT"], data["mask_BT"], CorrectionConfig(**block)
+        data["old_log_probs_BT"],
+        data["rollout_log_probs_BT"],
+        data["mask_BT"],
+        CorrectionConfig(**block),
     )
     expected = reference.correction(rows_of(data), level, mode, 0.8, 1.3, reject)
     flat = torch.tensor([weight for row in expected for weight in row], dtype=torch.float64)
@@ -101,9 +119,14 @@ def test_correction_equals_plain_loops(level: str, mode: str, reject: tuple[str,
 
     loss, metrics = loss_of(build(correction=block), data)
     surrogate = reference.ppo_clip(rows_of(data))
-    weighed = [[w * v for w, v in zip(*pair, strict=True)] for pair in zip(expected, surrogate, strict=True)]
+    weighed = [
+        [w * v for w, v in zip(*pair, strict=True)]
+        for pair in zip(expected, surrogate, strict=True)
+    ]
     assert loss.item() == pytest.approx(reference.aggregate(weighed, "token-mean", 16), rel=1e-10)
-    assert metrics["correction_dropped"].result() == pytest.approx((flat == 0).double().mean().item())
+    assert metrics["correction_dropped"].result() == pytest.approx(
+        (flat == 0).double().mean().item()
+    )
 
 
 def test_correction_by_hand():
@@ -112,20 +135,27 @@ def test_correction_by_hand():
     zeros_BT, mask_BT = torch.zeros(1, 3), torch.ones(1, 3)
 
     def weights(**block: Any) -> list[float]:
-        return correction_weights(old_BT, zeros_BT, mask_BT, CorrectionConfig(**block))[0][0].tolist()
+        return correction_weights(old_BT, zeros_BT, mask_BT, CorrectionConfig(**block))[0][
+            0
+        ].tolist()
 
     assert weights(upper=2.0) == pytest.approx([2.0, 0.25, 1.0])
     assert weights(mode="mask", upper=2.0, lower=0.5) == pytest.approx([0.0, 0.0, 1.0])
     assert weights(level="sequence") == pytest.approx([1.0, 1.0, 1.0])
     # k3 = e^D - D - 1: 1.61, 0.64, 0; the middle stays.
-    assert weights(upper=9.0, reject={"kind": "k3", "level": "token", "upper": 1.0}) == pytest.approx([0.0, 0.25, 1.0])
-    # A D of log e^20 adds 10 to its row, not e^20: the mean over three actions is 10/3, and 4 lies above it.
+    assert weights(
+        upper=9.0, reject={"kind": "k3", "level": "token", "upper": 1.0}
+    ) == pytest.approx([0.0, 0.25, 1.0])
+    # A D of log e^20 adds 10 to its row, not e^20: the mean over three actions is 10/3, and 4 lies
+    # above it.
     far_BT = torch.tensor([[20.0, 0.0, 0.0]])
     for upper, kept in ((3.0, 0.0), (4.0, 1.0)):
         block = CorrectionConfig.model_validate({"reject": {"upper": upper}})
         assert correction_weights(far_BT, zeros_BT, mask_BT, block)[0][0, 1].item() == kept
     # k1 = -D: -1.39, 1.39, 0.
-    assert weights(upper=9.0, reject={"kind": "k1", "level": "token", "lower": -1.0, "upper": 1.0}) == [0.0, 0.0, 1.0]
+    assert weights(
+        upper=9.0, reject={"kind": "k1", "level": "token", "lower": -1.0, "upper": 1.0}
+    ) == [0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +174,11 @@ def test_a_rejection_that_cannot_be_meant_is_refused(reject: dict[str, Any], sai
 
 def test_one_token_far_from_the_reference_does_not_own_the_loss_or_the_reward():
     # Of two tokens one is e^20 times likelier to the reference: its KL is 10, not e^20 - 21.
-    log_probs_BT, ref_BT, ones_BT = torch.tensor([[-21.0, -1.0]]), torch.full((1, 2), -1.0), torch.ones(1, 2)
+    log_probs_BT, ref_BT, ones_BT = (
+        torch.tensor([[-21.0, -1.0]]),
+        torch.full((1, 2), -1.0),
+        torch.ones(1, 2),
+    )
     in_loss = build(kl={"coef": 1.0})
     loss, metrics = in_loss.loss(
         log_probs_BT, log_probs_BT, torch.zeros(1, 2), ones_BT, ref_BT, None, Denominators(2, 1, 2)
@@ -152,7 +186,11 @@ def test_one_token_far_from_the_reference_does_not_own_the_loss_or_the_reward():
     assert (loss.item(), metrics["kl_ref"].result()) == (5.0, 5.0)
     in_reward = build("reinforce_plus_plus", kl={"coef": 1.0, "place": "reward", "kind": "k3"})
     _, metrics = in_reward.advantages(
-        torch.ones(1), torch.zeros(1, dtype=torch.long), ones_BT, log_probs_BT=log_probs_BT, ref_log_probs_BT=ref_BT
+        torch.ones(1),
+        torch.zeros(1, dtype=torch.long),
+        ones_BT,
+        log_probs_BT=log_probs_BT,
+        ref_log_probs_BT=ref_BT,
     )
     assert metrics["kl_reward"].result() == 5.0
 
@@ -160,16 +198,28 @@ def test_one_token_far_from_the_reference_does_not_own_the_loss_or_the_reward():
 def test_metrics_by_hand():
     ratios = torch.tensor([[1.5, 0.5, 1.5, 9.0]])
     _, metrics = build().loss(
-        ratios.log(), torch.zeros(1, 4), torch.tensor([[1.0, 1.0, -1.0, 1.0]]), torch.tensor([[1, 1, 1, 0]]),
+        ratios.log(), torch.zeros(1, 4), torch.tensor([[1.0, 1.0, -1.0, 1.0]]), torch.tensor([[1, 1, 1, 0]]),  # noqa: E501
         None, None, Denominators(6, 2, 4),
     )  # fmt: skip
     numbers = to_floats(metrics)
-    # Only the first action is clipped; the step has six actions, so half of this share's mean of (-1.2 - 0.5 + 1.5).
+    # Only the first action is clipped; the step has six actions, so half of this share's mean of
+    # (-1.2 - 0.5 + 1.5).
     assert numbers["policy_loss"] == pytest.approx(-0.2 / 6)
-    assert numbers["ratio_mean"] == pytest.approx(3.5 / 3) and numbers["ratio_max"] == pytest.approx(1.5)
+    assert numbers["ratio_mean"] == pytest.approx(3.5 / 3) and numbers[
+        "ratio_max"
+    ] == pytest.approx(1.5)
     assert numbers["clip_fraction"] == pytest.approx(1 / 3)
-    assert numbers["approx_kl"] == pytest.approx((2 * (0.5 - math.log(1.5)) + (-0.5 - math.log(0.5))) / 3, rel=1e-5)
-    assert set(numbers) == {"loss", "policy_loss", "ratio_mean", "ratio_max", "clip_fraction", "approx_kl"}
+    assert numbers["approx_kl"] == pytest.approx(
+        (2 * (0.5 - math.log(1.5)) + (-0.5 - math.log(0.5))) / 3, rel=1e-5
+    )
+    assert set(numbers) == {
+        "loss",
+        "policy_loss",
+        "ratio_mean",
+        "ratio_max",
+        "clip_fraction",
+        "approx_kl",
+    }
 
 
 def test_kl_in_the_reward_leaves_the_loss_alone():
@@ -181,9 +231,14 @@ def test_kl_in_the_reward_leaves_the_loss_alone():
         torch.tensor([[-2.0, -1.0], [-3.0, math.inf]]),
     )
     advantages_BT, metrics = algorithm.advantages(
-        torch.tensor([3.0, 1.0]), torch.tensor([0, 0]), mask_BT, log_probs_BT=log_probs_BT, ref_log_probs_BT=ref_BT
+        torch.tensor([3.0, 1.0]),
+        torch.tensor([0, 0]),
+        mask_BT,
+        log_probs_BT=log_probs_BT,
+        ref_log_probs_BT=ref_BT,
     )
-    # k1 is 1, 0 and 2: rewards -0.5, 3 and 1 - 1, returns 2.5, 3 and 0: mean 11/6, variance over n - 1 31/12.
+    # k1 is 1, 0 and 2: rewards -0.5, 3 and 1 - 1, returns 2.5, 3 and 0: mean 11/6, variance over n
+    # - 1 31/12.
     expected = [(value - 11 / 6) / math.sqrt(31 / 12) for value in (2.5, 3.0, 0.0)]
     assert advantages_BT[mask_BT != 0].tolist() == pytest.approx(expected)
     assert metrics["kl_reward"].result() == pytest.approx(1.0)
@@ -205,7 +260,11 @@ def test_adaptive_kl_holds_its_target_and_comes_back_from_a_checkpoint():
     restored = build(kl=block)
     restored.load_state_dict(algorithm.state_dict())
     data = batch()
-    assert loss_of(restored, data)[0].item() == loss_of(algorithm, data)[0].item() != loss_of(build(kl=block), data)[0]
+    assert (
+        loss_of(restored, data)[0].item()
+        == loss_of(algorithm, data)[0].item()
+        != loss_of(build(kl=block), data)[0]
+    )
     algorithm.observe({"kl_ref": 0.0}, num_rows=10)
     assert algorithm.state_dict()["kl_coef"] == pytest.approx(0.101 * 1.02 * 0.98)
     with pytest.raises(ValueError, match="kl_ref"):
@@ -233,12 +292,18 @@ def test_value_loss_equals_loops_and_finite_differences_and_splits(clip: float |
     denominators = denominators_of(data["mask_BT"], 16)
     poison_BT = data["mask_BT"] == 0
     old_BT, returns_BT = (
-        data[name].masked_fill(poison_BT, math.nan) for name in ("old_log_probs_BT", "ref_log_probs_BT")
+        data[name].masked_fill(poison_BT, math.nan)
+        for name in ("old_log_probs_BT", "ref_log_probs_BT")
     )
     parts, total = [], 0.0
     for rows in torch.arange(B).tensor_split(3):
         loss, metrics = value_loss(
-            values_BT[rows], old_BT[rows], returns_BT[rows], data["mask_BT"][rows], denominators, config
+            values_BT[rows],
+            old_BT[rows],
+            returns_BT[rows],
+            data["mask_BT"][rows],
+            denominators,
+            config,
         )
         loss.backward()
         total += loss.item()
@@ -247,18 +312,24 @@ def test_value_loss_equals_loops_and_finite_differences_and_splits(clip: float |
     assert to_floats(merge_all(parts))["value_loss"] == pytest.approx(total)
 
     torch.testing.assert_close(
-        values_BT.grad, gradient_by_differences(lambda rows: plain_value_loss(rows, clip), data), rtol=1e-6, atol=1e-9
+        values_BT.grad,
+        gradient_by_differences(lambda rows: plain_value_loss(rows, clip), data),
+        rtol=1e-6,
+        atol=1e-9,
     )
 
 
 def test_value_loss_by_hand():
-    # Value 2, old 0, clip 1/2, return 1: max(1, 1/4) = 1; value 0.2 is not clipped: 0.64. Half of it, times 1/2.
+    # Value 2, old 0, clip 1/2, return 1: max(1, 1/4) = 1; value 0.2 is not clipped: 0.64. Half of
+    # it, times 1/2.
     loss, metrics = value_loss(
-        torch.tensor([[2.0, 0.2]]), torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2), Denominators(2, 1, 2),
+        torch.tensor([[2.0, 0.2]]), torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2), Denominators(2, 1, 2),  # noqa: E501
         CriticConfig(),
     )  # fmt: skip
     assert loss.item() == pytest.approx(0.25 * (1 + 0.64) / 2)
-    assert metrics["value_clip_fraction"].result() == 0.0 and metrics["value_mean"].result() == pytest.approx(1.1)
+    assert metrics["value_clip_fraction"].result() == 0.0 and metrics[
+        "value_mean"
+    ].result() == pytest.approx(1.1)
 
 
 def test_ppo_trains_its_critic_on_returns_before_whitening():
@@ -291,7 +362,15 @@ def test_missing_inputs_wrong_shapes_and_unknown_inputs_are_named():
         loss_of(build(), data, rollout_log_prob=torch.zeros(B, T))
 
 
-NEEDS = ("reference", "ref_kl", "old_kl", "entropy", "rollout_log_probs", "critic", "greedy_baseline")
+NEEDS = (
+    "reference",
+    "ref_kl",
+    "old_kl",
+    "entropy",
+    "rollout_log_probs",
+    "critic",
+    "greedy_baseline",
+)
 
 
 def test_the_recipe_block_says_what_is_needed():
@@ -299,7 +378,11 @@ def test_the_recipe_block_says_what_is_needed():
         algorithm = build(name, **block)
         return {need for need in NEEDS if getattr(algorithm, f"needs_{need}")}
 
-    assert needs("grpo") == set() and needs("ppo") == {"critic"} and needs("remax") == {"greedy_baseline"}
+    assert (
+        needs("grpo") == set()
+        and needs("ppo") == {"critic"}
+        and needs("remax") == {"greedy_baseline"}
+    )
     assert needs("grpo", kl={"coef": 0.01}, entropy_coef=0.1, correction={}) == {
         "reference",
         "entropy",
@@ -336,12 +419,21 @@ def test_a_recipe_states_only_what_differs_from_its_preset():
     ("block", "message"),
     [
         ({"clip_hi": 0.28}, r"algorithm\.clip_hi: unknown key \(did you mean 'clip_high'\?\)"),
-        ({"loss": {"clip_hi": 1}}, r"algorithm\.loss\.clip_hi: unknown key \(did you mean 'clip_high'\?\)"),
+        (
+            {"loss": {"clip_hi": 1}},
+            r"algorithm\.loss\.clip_hi: unknown key \(did you mean 'clip_high'\?\)",
+        ),
         ({"loss": {"name": "gsppo"}}, r"unknown policy loss 'gsppo' \(did you mean 'gspo'\?\)"),
-        ({"loss": {"name": "reinforce"}, "clip_high": 0.3}, r"algorithm\.loss\.clip_high: unknown key"),
+        (
+            {"loss": {"name": "reinforce"}, "clip_high": 0.3},
+            r"algorithm\.loss\.clip_high: unknown key",
+        ),
         ({"loss": {"dual_clip": 1}}, r"algorithm\.loss\.dual_clip: .*greater than 1"),
         ({"clip_high": 0.3, "loss": {"clip_high": 0.2}}, "clip_high is given twice"),
-        ({"advantage": {"name": "grpo", "epsilon": 1}}, r"algorithm\.advantage\.epsilon: unknown key"),
+        (
+            {"advantage": {"name": "grpo", "epsilon": 1}},
+            r"algorithm\.advantage\.epsilon: unknown key",
+        ),
         ({"advantage": {"name": "rlo"}}, r"unknown advantage 'rlo' \(did you mean 'rloo'\?\)"),
         ({"kl": {"kind": "k4"}}, r"algorithm\.kl\.kind"),
         ({"kl": {"coeff": 1}}, r"algorithm\.kl\.coeff: unknown key \(did you mean 'coef'\?\)"),

@@ -1,4 +1,5 @@
-"""MPO and its siblings: by hand, against loops, gradients, splits, padding, and the running reward."""
+"""MPO and its siblings: by hand, against loops, gradients, splits, padding, and the running
+reward."""
 
 import math
 from typing import Any
@@ -35,7 +36,8 @@ def pairs(seed: int = 0) -> dict[str, Tensor]:
     return {
         "log_probs_BT": log_probs_BT,
         "old_log_probs_BT": log_probs_BT,
-        "ref_log_probs_BT": log_probs_BT + 0.5 * torch.randn(2 * N, T, generator=random, dtype=torch.float64),
+        "ref_log_probs_BT": log_probs_BT
+        + 0.5 * torch.randn(2 * N, T, generator=random, dtype=torch.float64),
         "advantages_BT": signs_B[:, None] * mask_BT,
         "mask_BT": mask_BT,
     }
@@ -69,7 +71,9 @@ def plain(rows: Rows, name: str, beta: float, delta: float, margin: float) -> fl
 
 
 def run(algorithm: Preference, data: dict[str, Tensor], denominators: Denominators | None = None):
-    return algorithm.loss(**data, entropy_BT=None, denominators=denominators or denominators_of(data["mask_BT"]))
+    return algorithm.loss(
+        **data, entropy_BT=None, denominators=denominators or denominators_of(data["mask_BT"])
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -85,7 +89,8 @@ def test_loss_and_gradient_equal_plain_loops(name: str):
 
 
 def test_mpo_by_hand():
-    # r_c = 0.1 * 10 = 1, r_r = 0.1 * -10 = -1, delta 0: DPO -log sigmoid(2), BCO -2 log sigmoid(1), SFT 5 / 1.
+    # r_c = 0.1 * 10 = 1, r_r = 0.1 * -10 = -1, delta 0: DPO -log sigmoid(2), BCO -2 log sigmoid(1),
+    # SFT 5 / 1.
     data = {
         "log_probs_BT": torch.tensor([[-5.0], [-20.0]]),
         "old_log_probs_BT": torch.zeros(2, 1),
@@ -103,10 +108,12 @@ def test_mpo_by_hand():
 
 
 HAND_WORKED = [
-    # (r_c, r_r) of the pair on each of two ranks; delta before; preference and quality loss of both; delta after.
-    # Step 1: 0.8 sp(-2) = 0.8 * 0.126928; 0.2 (2 sp(-1) + sp(-2) + sp(0)) / 2 with sp(x) = log(1 + e^x); mean 1/2.
+    # (r_c, r_r) of the pair on each of two ranks; delta before; preference and quality loss of
+    # both; delta after. Step 1: 0.8 sp(-2) = 0.8 * 0.126928; 0.2 (2 sp(-1) + sp(-2) + sp(0)) / 2
+    # with sp(x) = log(1 + e^x); mean 1/2.
     (((1.0, -1.0), (2.0, 0.0)), 0.0, 0.101542, 0.144660, 0.25),
-    # Step 2: 0.8 (sp(0) + sp(-2)) / 2; 0.2 (sp(-0.75) + sp(0.75) + sp(0.25) + sp(-2.25)) / 2; mean 0.
+    # Step 2: 0.8 (sp(0) + sp(-2)) / 2; 0.2 (sp(-0.75) + sp(0.75) + sp(0.25) + sp(-2.25)) / 2; mean
+    # 0.
     (((1.0, 1.0), (0.0, -2.0)), 0.25, 0.328030, 0.244989, 0.125),
     # Step 3: the same margins; 0.2 (sp(-2.875) + sp(0.875) + sp(0.125) + sp(-0.125)) / 2; mean 1.
     (((3.0, 1.0), (0.0, 0.0)), 0.125, 0.328030, 0.266852, 0.5625),
@@ -118,7 +125,8 @@ def test_loss_parts_and_delta_of_mpo_by_hand_over_three_steps_and_two_ranks():
     for rewards, before, preference_loss, quality_loss, after in HAND_WORKED:
         assert [rank.state_dict() for rank in ranks] == [{"delta": pytest.approx(before)}] * 2
         measured = [
-            run(rank, one_pair(*pair), Denominators(4, 4, 1))[1] for rank, pair in zip(ranks, rewards, strict=True)
+            run(rank, one_pair(*pair), Denominators(4, 4, 1))[1]
+            for rank, pair in zip(ranks, rewards, strict=True)
         ]
         step = to_floats(merge_all(measured))
         assert step["preference_loss"] == pytest.approx(preference_loss, abs=2e-6)
@@ -131,7 +139,8 @@ def test_loss_parts_and_delta_of_mpo_by_hand_over_three_steps_and_two_ranks():
 
 
 def one_pair(chosen_reward: float, rejected_reward: float) -> dict[str, Tensor]:
-    """Answers of one token with these rewards at beta 0.1; the chosen one has log-probability -1."""
+    """Answers of one token with these rewards at beta 0.1; the chosen one has log-probability
+    -1."""
     log_probs_BT = torch.tensor([[-1.0], [-2.0]])
     return {
         "log_probs_BT": log_probs_BT,
@@ -148,14 +157,19 @@ def test_splits_of_pairs_padding_and_poison_do_not_matter(name: str):
     denominators = denominators_of(data["mask_BT"])
     found = []
     away_BT = data["mask_BT"] == 0
-    dirty = {key: value.masked_fill(away_BT, math.nan) for key, value in data.items() if key != "mask_BT"}
+    dirty = {
+        key: value.masked_fill(away_BT, math.nan) for key, value in data.items() if key != "mask_BT"
+    }
     for parts, given in ((1, data), (3, {**data, **dirty})):
         log_probs_BT = given["log_probs_BT"].clone().requires_grad_()
         logged = []
         for rows in torch.arange(2 * N).view(parts, -1):
             loss, metrics = run(
                 algorithm,
-                {key: value[rows] for key, value in {**given, "log_probs_BT": log_probs_BT}.items()},
+                {
+                    key: value[rows]
+                    for key, value in {**given, "log_probs_BT": log_probs_BT}.items()
+                },
                 denominators,
             )
             loss.backward()
@@ -176,7 +190,9 @@ def test_an_idle_pass_keeps_its_graph_and_adds_nothing():
     data = {key: value[:1] for key, value in pairs().items()}
     log_probs_BT = data["log_probs_BT"].clone().requires_grad_()
     loss, metrics = run(
-        preference("mpo"), {**data, "log_probs_BT": log_probs_BT, "mask_BT": torch.zeros(1, T)}, Denominators(9, 4, T)
+        preference("mpo"),
+        {**data, "log_probs_BT": log_probs_BT, "mask_BT": torch.zeros(1, T)},
+        Denominators(9, 4, T),
     )
     loss.backward()
     assert loss.item() == 0.0 and log_probs_BT.grad is not None and not log_probs_BT.grad.any()
@@ -206,6 +222,9 @@ def test_the_running_reward_moves_once_a_step_and_comes_back_from_a_checkpoint()
 
 def test_presets_say_whether_they_need_a_reference():
     assert [name for name in NAMES if build(name).needs_reference] == ["mpo", "dpo", "ipo", "kto"]
-    assert build("mpo").rows_per_unit == 2 and build("mpo", generation_weight=0.0).supports_multi_update
+    assert (
+        build("mpo").rows_per_unit == 2
+        and build("mpo", generation_weight=0.0).supports_multi_update
+    )
     with pytest.raises(RecipeError, match="did you mean 'beta'"):
         build("dpo", betta=1)

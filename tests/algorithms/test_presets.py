@@ -1,4 +1,5 @@
-"""Each preset is what its paper says, survives a pickle, and does one optimiser step's worth of work."""
+"""Each preset is what its paper says, survives a pickle, and does one optimiser step's worth of
+work."""
 
 import pickle
 from typing import Any
@@ -58,13 +59,23 @@ def test_preset_holds_the_published_setting(name: str):
 
 
 def test_diffusion_presets_differ_by_kernel_window_and_kl():
-    flow, mix, dance = (policy_gradient(name).config for name in ("flow_grpo", "mix_grpo", "dance_grpo"))
-    assert (flow.sde.kernel, flow.sde.eta, flow.kl.coef, flow.kl.kind) == ("flow", 0.7, 0.04, "exact")  # pyright: ignore
+    flow, mix, dance = (
+        policy_gradient(name).config for name in ("flow_grpo", "mix_grpo", "dance_grpo")
+    )
+    assert (flow.sde.kernel, flow.sde.eta, flow.kl.coef, flow.kl.kind) == (
+        "flow",
+        0.7,
+        0.04,
+        "exact",
+    )  # pyright: ignore
     assert (mix.sde.steps.kind, mix.sde.steps.size, mix.kl.coef) == ("window", 4, 0.0)  # pyright: ignore
     assert (dance.sde.kernel, dance.sde.eta) == ("dance", 0.3)  # pyright: ignore
     assert flow.advantage["std_scope"] == "batch" and flow.advantage["clamp"] == 5.0
     # A recipe changes one key of a block and keeps the others.
-    assert algorithms.resolve({"name": "mix_grpo", "sde": {"eta": 0.5}}, "algorithm")[1].sde.steps.size == 4
+    assert (
+        algorithms.resolve({"name": "mix_grpo", "sde": {"eta": 0.5}}, "algorithm")[1].sde.steps.size
+        == 4
+    )
 
 
 @pytest.mark.parametrize("name", algorithms.names())
@@ -91,7 +102,12 @@ def test_rewards_become_a_gradient_towards_the_better_rows(name: str):
         ref_log_probs_BT=data["old_log_probs_BT"],
     )
     loss, _ = algorithm.loss(
-        **{**data, "log_probs_BT": log_probs_BT, "advantages_BT": advantages_BT.double(), "ref_log_probs_BT": None}
+        **{
+            **data,
+            "log_probs_BT": log_probs_BT,
+            "advantages_BT": advantages_BT.double(),
+            "ref_log_probs_BT": None,
+        }
         | ({"ref_log_probs_BT": data["old_log_probs_BT"]} if algorithm.needs_reference else {}),
         denominators=denominators_of(data["mask_BT"]),
     )
@@ -99,4 +115,6 @@ def test_rewards_become_a_gradient_towards_the_better_rows(name: str):
     assert log_probs_BT.grad is not None
     slopes_B = log_probs_BT.grad.sum(1)
     acting_B = data["mask_BT"].sum(1) > 0
-    assert (slopes_B[acting_B & (rewards_B > 0)] < 0).all() and (slopes_B[acting_B & (rewards_B == 0)] > 0).all()
+    assert (slopes_B[acting_B & (rewards_B > 0)] < 0).all() and (
+        slopes_B[acting_B & (rewards_B == 0)] > 0
+    ).all()

@@ -1,7 +1,12 @@
 import pytest
 import torch
 
-from rl_core.algorithms.shaping import curriculum_weights, informative_rows, overlong_filter, soft_overlong_penalty
+from rl_core.algorithms.shaping import (
+    curriculum_weights,
+    informative_rows,
+    overlong_filter,
+    soft_overlong_penalty,
+)
 from rl_core.errors import RewardError
 
 
@@ -15,12 +20,18 @@ def test_overlong_penalty_by_hand() -> None:
 
 def test_cut_off_rows_lose_their_actions() -> None:
     mask_BT = torch.tensor([[1, 1], [1, 0], [0, 1]])
-    assert overlong_filter(mask_BT, torch.tensor([True, False, True])).tolist() == [[0, 0], [1, 0], [0, 0]]
+    assert overlong_filter(mask_BT, torch.tensor([True, False, True])).tolist() == [
+        [0, 0],
+        [1, 0],
+        [0, 0],
+    ]
     assert mask_BT[0].tolist() == [1, 1]
 
 
 def test_rows_of_flat_groups_are_to_be_replaced() -> None:
-    rows_B = informative_rows(torch.tensor([1.0, 0.0, 1.0, 1.0, 0.5]), torch.tensor([3, 8, 3, 8, 5]))
+    rows_B = informative_rows(
+        torch.tensor([1.0, 0.0, 1.0, 1.0, 0.5]), torch.tensor([3, 8, 3, 8, 5])
+    )
     assert rows_B.tolist() == [False, True, False, True, False]
     with pytest.raises(RewardError):
         informative_rows(torch.tensor([float("nan")]), torch.tensor([0]))

@@ -17,23 +17,38 @@ RECIPE = "smoke/diffusion"
             ["algorithm={name: grpo}"],
             "algorithm grpo trains tokens, domain diffusion has denoising steps; use flow_grpo",
         ),
-        (["rewards=[]"], "rewards: the domain diffusion has no environments; name at least one scorer"),
+        (
+            ["rewards=[]"],
+            "rewards: the domain diffusion has no environments; name at least one scorer",
+        ),
         (["rewards=[{name: math}]"], "math scores text; this recipe's policy produces image"),
         (["diffusion.num_frames=9"], "this recipe's policy produces video"),
         (
             ["placement.sp_size=2", "placement.num_devices=2"],
             "placement.sp_size is 2: a diffusion model is neither cut",
         ),
-        (["placement.max_tokens_per_micro_batch=64"], "set placement.max_tokens_per_micro_batch to null"),
+        (
+            ["placement.max_tokens_per_micro_batch=64"],
+            "set placement.max_tokens_per_micro_batch to null",
+        ),
         (["algorithm.kl={coef: 0.1, place: reward, kind: k3}"], "needs a KL in the reward"),
-        (["algorithm.sde={steps: {kind: list, indices: [4]}}"], "indices [4] lie outside the 4 steps"),
+        (
+            ["algorithm.sde={steps: {kind: list, indices: [4]}}"],
+            "indices [4] lie outside the 4 steps",
+        ),
         (
             ["algorithm.sde={kernel: cps, steps: {kind: list, indices: [3]}}"],
             "none of the 4 steps draws noise, so there is nothing to train",
         ),
-        (["diffusion.steps_per_forward=3"], "steps_per_forward 3 does not divide the 4 trained steps"),
         (
-            ["diffusion.steps_per_forward=2", "algorithm.loss={name: ppo_clip, aggregation: seq-mean-token-mean}"],
+            ["diffusion.steps_per_forward=3"],
+            "steps_per_forward 3 does not divide the 4 trained steps",
+        ),
+        (
+            [
+                "diffusion.steps_per_forward=2",
+                "algorithm.loss={name: ppo_clip, aggregation: seq-mean-token-mean}",
+            ],
             "weighs whole; use token-mean",
         ),
     ],
@@ -45,7 +60,9 @@ def test_what_steps_cannot_serve_is_refused_by_name(overrides: list[str], said: 
 
 
 def test_an_algorithm_of_steps_is_refused_where_there_are_tokens() -> None:
-    with pytest.raises(RecipeError, match="algorithm flow_grpo trains denoising steps, domain text has tokens"):
+    with pytest.raises(
+        RecipeError, match="algorithm flow_grpo trains denoising steps, domain text has tokens"
+    ):
         load_recipe("smoke/text", ["algorithm={name: flow_grpo}"])
 
 

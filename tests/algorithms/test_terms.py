@@ -46,7 +46,9 @@ def test_kl_estimates_by_hand(kind: KlKind, value: float, slope: float) -> None:
         kl_BT = kl_penalty(log_probs_BT, torch.tensor([[-1.0]]), kind, straight_through)
         kl_BT.sum().backward()
         assert kl_BT.item() == pytest.approx(value, rel=1e-5)
-        assert log_probs_BT.grad is not None and log_probs_BT.grad.item() == pytest.approx(gradient, rel=1e-5)
+        assert log_probs_BT.grad is not None and log_probs_BT.grad.item() == pytest.approx(
+            gradient, rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("kind", [KlKind.K1, KlKind.ABS, KlKind.K2, KlKind.K3])
@@ -66,9 +68,13 @@ def test_k3_of_one_action_is_ten_at_most_and_has_no_gradient_beyond(straight_thr
     # d = -30, -3, -2, 10, 12: e^30, e^3 - 4 = 16.1, e^2 - 3, e^-10 + 9, e^-12 + 11.
     d = [-30.0, -3.0, -2.0, 10.0, 12.0]
     log_probs_BT = torch.tensor([d], dtype=torch.float64, requires_grad=True)
-    kl_BT = kl_penalty(log_probs_BT, torch.zeros(1, 5, dtype=torch.float64), KlKind.K3, straight_through)
+    kl_BT = kl_penalty(
+        log_probs_BT, torch.zeros(1, 5, dtype=torch.float64), KlKind.K3, straight_through
+    )
     kl_BT.sum().backward()
-    assert kl_BT[0].tolist() == pytest.approx([10.0, 10.0, math.exp(2) - 3, math.exp(-10) + 9, 10.0])
+    assert kl_BT[0].tolist() == pytest.approx(
+        [10.0, 10.0, math.exp(2) - 3, math.exp(-10) + 9, 10.0]
+    )
     slopes = d if straight_through else [0.0, 0.0, 1 - math.exp(2), 1 - math.exp(-10), 0.0]
     assert log_probs_BT.grad is not None and log_probs_BT.grad[0].tolist() == pytest.approx(slopes)
 
@@ -80,7 +86,7 @@ def test_an_exact_kl_cannot_come_from_log_probabilities() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("token-mean", 7 / 3), ("token-sum", 7.0), ("seq-mean-token-sum", 3.5), ("seq-mean-token-sum-norm", 0.35),
+    [("token-mean", 7 / 3), ("token-sum", 7.0), ("seq-mean-token-sum", 3.5), ("seq-mean-token-sum-norm", 0.35),  # noqa: E501
      ("seq-mean-token-mean", (1.5 + 4.0) / 2)],
 )  # fmt: skip
 def test_aggregation_by_hand(mode: str, expected: float) -> None:
@@ -88,7 +94,9 @@ def test_aggregation_by_hand(mode: str, expected: float) -> None:
     mask_BT = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
     denominators = denominators_of(mask_BT, max_length=10)
     assert denominators == Denominators(3.0, 2.0, 10)
-    assert aggregate(loss_BT, mask_BT, Aggregation(mode), denominators).item() == pytest.approx(expected)
+    assert aggregate(loss_BT, mask_BT, Aggregation(mode), denominators).item() == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize("mode", list(Aggregation))

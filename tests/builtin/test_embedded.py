@@ -1,4 +1,5 @@
-"""Models made on the spot keep their version as long as the code that decides their weights stays the same."""
+"""Models made on the spot keep their version as long as the code that decides their weights stays
+the same."""
 
 import ast
 import hashlib
@@ -23,7 +24,14 @@ DECIDES_THE_WEIGHTS = {
     ),
     "tiny-sd3": (*SD3, *DIGITS),
     "tiny-unified": (
-        *(f"{MODELS}.tiny_unified_warm_up", f"{MODELS}.tiny_unified", *SD3, *ODD_PROMPTS, *DIGITS, OPTIMIZER),
+        *(
+            f"{MODELS}.tiny_unified_warm_up",
+            f"{MODELS}.tiny_unified",
+            *SD3,
+            *ODD_PROMPTS,
+            *DIGITS,
+            OPTIMIZER,
+        ),
         *("rl_core.models.unified.compact", "rl_core.models.unified.pipeline"),
     ),
     "smollm2-enhancer": (f"{MODELS}.enhancer_warm_up", *ODD_PROMPTS, DIGITS[0]),
@@ -38,7 +46,8 @@ KNOWN = {
 
 
 def code_of(module: str) -> str:
-    """A module's code without what cannot change a weight: imports, docstrings, comments and layout."""
+    """A module's code without what cannot change a weight: imports, docstrings, comments and
+    layout."""
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
@@ -65,8 +74,8 @@ def test_a_model_made_on_the_spot_has_a_new_version_when_its_code_changed(name: 
     version, digest = KNOWN[name]
     assert embedded_folder(name, Path("models")) == Path("models") / f"{name}-{version}"
     assert digest_of(name) == digest, (
-        f"the code behind embedded:{name} is another: if its weights are, too, it needs a new version in "
-        f"embedded.py; either way KNOWN has to say {digest_of(name)!r}"
+        f"the code behind embedded:{name} is another: if its weights are, too, it needs a new "
+        f"version in embedded.py; either way KNOWN has to say {digest_of(name)!r}"
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 TEMPLATE = (
-    "{% for m in messages %}{% if m['role'] == 'system' and no_system is defined %}{{ raise_exception('no system') }}"
-    "{% endif %}{{ m['role'] }} {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
+    "{% for m in messages %}{% if m['role'] == 'system' and no_system is defined %}{{ "
+    "raise_exception('no system') }}{% endif %}{{ m['role'] }} {{ m['content'] }} {% endfor %}{% "
+    "if add_generation_prompt %}assistant{% endif %}"
 )
 ALLOWED = {"gsm8k": frozenset({"string", "number"}), "reasoning_gym": frozenset({"string"})}
 
@@ -21,7 +22,9 @@ def tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = ["<unk>", "<pad>", "system", "user", "assistant", *map(str, range(10))]
-    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    inner = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+    )
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>", pad_token="<pad>")
     made.chat_template = TEMPLATE

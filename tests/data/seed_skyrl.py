@@ -25,8 +25,10 @@ MULTIPLY: dict[str, Any] = {
     "prompt": [
         {
             "role": "system",
-            "content": "You are a helpful assistant that solves multiplication problems. Put your final answer in "
-            "\\boxed{answer} format.",
+            "content": (
+                "You are a helpful assistant that solves multiplication problems. Put your final "
+                "answer in \\boxed{answer} format."
+            ),
         },
         {"role": "user", "content": "What is 42 * 73?"},
     ],
@@ -37,11 +39,16 @@ MULTIPLY: dict[str, Any] = {
 LCB: dict[str, Any] = {
     "data_source": "livecodebench",
     "prompt": [
-        {"role": "system", "content": "You are an expert Python programmer. Write clean, efficient code."},
+        {
+            "role": "system",
+            "content": "You are an expert Python programmer. Write clean, efficient code.",
+        },
         {
             "role": "user",
-            "content": "Write a function that returns the square of a number.\n\n```python\ndef square(n):\n"
-            "    # YOUR CODE HERE\n```",
+            "content": (
+                "Write a function that returns the square of a number.\n\n```python\ndef "
+                "square(n):\n    # YOUR CODE HERE\n```"
+            ),
         },
     ],
     "env_class": "lcb",
@@ -60,13 +67,17 @@ TEXT2SQL: dict[str, Any] = {
     "prompt": [
         {
             "role": "system",
-            "content": "You are a SQL expert. Use <sql>...</sql> to execute queries. When ready, provide your final "
-            "answer in <solution>...</solution>.",
+            "content": (
+                "You are a SQL expert. Use <sql>...</sql> to execute queries. When ready, "
+                "provide your final answer in <solution>...</solution>."
+            ),
         },
         {
             "role": "user",
-            "content": "Database: employees\nTables: employees (id, name, salary)\n\nQuestion: What is the average "
-            "salary?",
+            "content": (
+                "Database: employees\nTables: employees (id, name, salary)\n\nQuestion: What is "
+                "the average salary?"
+            ),
         },
     ],
     "env_class": "text2sql",
@@ -78,7 +89,9 @@ SEARCH: dict[str, Any] = {
     "prompt": [
         {
             "role": "system",
-            "content": "You are a helpful assistant. Use <search>query</search> to search for information.",
+            "content": (
+                "You are a helpful assistant. Use <search>query</search> to search for information."
+            ),
         },
         {"role": "user", "content": "Who won the 2024 Super Bowl?"},
     ],
@@ -100,7 +113,13 @@ SEARCH: dict[str, Any] = {
         },
     },
 }
-EXAMPLES = {"gsm8k": GSM8K, "multiply": MULTIPLY, "lcb": LCB, "text2sql": TEXT2SQL, "search": SEARCH}
+EXAMPLES = {
+    "gsm8k": GSM8K,
+    "multiply": MULTIPLY,
+    "lcb": LCB,
+    "text2sql": TEXT2SQL,
+    "search": SEARCH,
+}
 ALLOWED = {
     "gsm8k": frozenset({"string", "number", "list"}),
     "gsm8k_multi_turn": frozenset({"string", "number", "list"}),

@@ -1,4 +1,5 @@
-"""Files and rows as they come from the world: a clear error or the right result, never a silent wrong one."""
+"""Files and rows as they come from the world: a clear error or the right result, never a silent
+wrong one."""
 
 import json
 import math
@@ -27,7 +28,9 @@ Check = Callable[..., ValidationReport]
 def check(tmp_path: Path) -> Check:
     def call(*paths: Path, **options: Any) -> ValidationReport:
         settings = CheckSettings(ALLOWED, **options)
-        return check_files(paths, settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo")
+        return check_files(
+            paths, settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo"
+        )
 
     return call
 
@@ -57,7 +60,11 @@ def test_nan_of_pandas_counts_as_missing(tmp_path: Path, good_row, check: Check)
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_nan_is_no_ground_truth(name: str, tmp_path: Path, good_row, check: Check) -> None:
     rows = [good_row(answer=1.5), good_row(answer=math.nan), good_row(answer=math.inf)]
-    path = text_file(tmp_path / name, rows) if name.endswith("jsonl") else parquet(tmp_path / name, rows)
+    path = (
+        text_file(tmp_path / name, rows)
+        if name.endswith("jsonl")
+        else parquet(tmp_path / name, rows)
+    )
     report = check(path)
     assert sum(report.rejected_by_reason.values()) == report.num_rejected == 2
     assert [example.row for example in report.examples] == [2, 3]
@@ -74,7 +81,11 @@ def test_nested_nulls_are_named(name: str, tmp_path: Path, good_row, check: Chec
         good_row(prompt=None),
         good_row(extra_info=None),
     ]
-    path = text_file(tmp_path / name, rows) if name.endswith("jsonl") else parquet(tmp_path / name, rows)
+    path = (
+        text_file(tmp_path / name, rows)
+        if name.endswith("jsonl")
+        else parquet(tmp_path / name, rows)
+    )
     found = [(one.row, one.field, one.reason) for one in check(path).examples]
     assert found == [
         (1, "prompt", "not a list of messages"),
@@ -92,7 +103,9 @@ def test_null_in_a_list_of_answers_is_refused(tmp_path: Path, good_row, check: C
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.json", "a.txt"])
-def test_megabyte_prompts_are_read_whole_and_shown_short(name: str, tmp_path: Path, good_row, check: Check) -> None:
+def test_megabyte_prompts_are_read_whole_and_shown_short(
+    name: str, tmp_path: Path, good_row, check: Check
+) -> None:
     long = "long " * 200_000
     rows = [good_row(f"{i} {long}") for i in range(3)] + [good_row(long, env_class="nope")]
     path = tmp_path / name
@@ -110,7 +123,9 @@ def test_megabyte_prompts_are_read_whole_and_shown_short(name: str, tmp_path: Pa
 
 
 def test_lone_surrogate_is_refused_by_line(tmp_path: Path, good_row, check: Check) -> None:
-    path = text_file(tmp_path / "a.jsonl", [good_row("ok \U0001f600"), good_row("half \ud83d"), good_row("é")])
+    path = text_file(
+        tmp_path / "a.jsonl", [good_row("ok \U0001f600"), good_row("half \ud83d"), good_row("é")]
+    )
     report = check(path)
     assert [(one.row, one.value) for one in report.examples] == [
         (2, "\\ud83d is half a surrogate pair, which is no character")
@@ -120,10 +135,15 @@ def test_lone_surrogate_is_refused_by_line(tmp_path: Path, good_row, check: Chec
 
 
 def test_lone_surrogate_in_a_key_is_refused_too(tmp_path: Path, good_row, check: Check) -> None:
-    assert check(text_file(tmp_path / "a.jsonl", [good_row(), good_row(**{"\udc00": 1})])).num_rejected == 1
+    assert (
+        check(text_file(tmp_path / "a.jsonl", [good_row(), good_row(**{"\udc00": 1})])).num_rejected
+        == 1
+    )
 
 
-def test_invalid_utf8_in_one_line_or_cell_leaves_the_others(tmp_path: Path, good_row, check: Check) -> None:
+def test_invalid_utf8_in_one_line_or_cell_leaves_the_others(
+    tmp_path: Path, good_row, check: Check
+) -> None:
     path = text_file(tmp_path / "a.jsonl", [good_row("one"), good_row("two"), good_row("three")])
     path.write_bytes(path.read_bytes().replace(b"two", b"t\xffo"))
     report = check(path)
@@ -142,7 +162,11 @@ def test_invalid_utf8_in_one_line_or_cell_leaves_the_others(tmp_path: Path, good
 
 
 def test_repeated_ids_are_refused_but_not_across_kinds_of_row(tmp_path: Path, check: Check) -> None:
-    rows = [{"prompt": "a", "prompt_id": "x"}, {"prompt": "b", "prompt_id": "y"}, {"prompt": "c", "prompt_id": "x"}]
+    rows = [
+        {"prompt": "a", "prompt_id": "x"},
+        {"prompt": "b", "prompt_id": "y"},
+        {"prompt": "c", "prompt_id": "x"},
+    ]
     report = check(text_file(tmp_path / "a.jsonl", rows))
     assert [(one.row, one.reason, one.expected) for one in report.examples] == [
         (3, "repeated id", "an id of its own; row 1 has this one")
@@ -160,7 +184,9 @@ def test_bom_is_no_part_of_the_text(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json"])
 def test_utf16_is_refused_by_name(name: str, encoding: str, tmp_path: Path, check: Check) -> None:
     (tmp_path / name).write_bytes('["one"]'.encode(encoding))
-    with pytest.raises(DataError, match=r"not UTF-8 \(it looks like UTF-16 or UTF-32\); save the file as UTF-8"):
+    with pytest.raises(
+        DataError, match=r"not UTF-8 \(it looks like UTF-16 or UTF-32\); save the file as UTF-8"
+    ):
         check(tmp_path / name)
 
 
@@ -183,7 +209,9 @@ def test_integer_past_64_bits_keeps_all_its_digits(
     assert items[0]["env_extras"]["reward_spec"]["ground_truth"] == BIG
 
 
-def test_wide_integers_of_parquet_come_back_as_integers(tmp_path: Path, good_row, check: Check) -> None:
+def test_wide_integers_of_parquet_come_back_as_integers(
+    tmp_path: Path, good_row, check: Check
+) -> None:
     wide = Decimal(10**30 + 1)
     path = parquet(tmp_path / "a.parquet", [good_row(answer=wide), good_row(answer=Decimal(7))])
     assert truths(path) == [10**30 + 1, 7]
@@ -191,7 +219,9 @@ def test_wide_integers_of_parquet_come_back_as_integers(tmp_path: Path, good_row
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
-def test_five_as_text_and_as_number_are_both_kept_as_written(name: str, tmp_path: Path, good_row, check: Check) -> None:
+def test_five_as_text_and_as_number_are_both_kept_as_written(
+    name: str, tmp_path: Path, good_row, check: Check
+) -> None:
     rows = [good_row("1", "5"), good_row("1", 5), good_row("1", 5.0)]
     path = tmp_path / name
     path.write_text(json.dumps(rows) if name.endswith("json") else "\n".join(map(json.dumps, rows)))
@@ -204,7 +234,9 @@ def test_five_as_text_and_as_number_are_both_kept_as_written(name: str, tmp_path
     ["[" * 100_000, '{"a":' * 100_000, '{"a": ' + "9" * 5000 + "}", '{"a": 1', "nope", "{'a': 1}"],
     ids=["deep list", "deep object", "5000 digits", "cut off", "bare word", "single quotes"],
 )
-def test_line_that_is_no_usable_json_is_named_and_the_rest_is_read(text: str, tmp_path: Path, good_row, check) -> None:
+def test_line_that_is_no_usable_json_is_named_and_the_rest_is_read(
+    text: str, tmp_path: Path, good_row, check
+) -> None:
     path = text_file(tmp_path / "a.jsonl", [good_row(), good_row()])
     path.write_text(path.read_text() + text + "\n" + json.dumps(good_row()) + "\n")
     report = check(path)
@@ -223,7 +255,9 @@ def test_broken_list_is_refused_by_line(text: str, tmp_path: Path, check: Check)
         check(tmp_path / "a.json")
 
 
-def test_long_list_is_streamed_and_numbered(tmp_path: Path, good_row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_list_is_streamed_and_numbered(
+    tmp_path: Path, good_row, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rl_core.data.read import json_stream
 
     monkeypatch.setattr(json_stream, "CHUNK", 7)
@@ -276,10 +310,15 @@ def test_path_inside_the_folder_may_go_up_and_down(tmp_path: Path, check: Check)
     (tmp_path / "frames").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     ref = {"modality": "image", "role": "condition", "uri": "frames/../a.png"}
-    assert check(text_file(tmp_path / "a.jsonl", [{"prompt": "x", "media_refs": [ref]}])).num_accepted == 1
+    assert (
+        check(text_file(tmp_path / "a.jsonl", [{"prompt": "x", "media_refs": [ref]}])).num_accepted
+        == 1
+    )
 
 
-def test_media_that_vanished_is_noticed_although_the_file_is_unchanged(tmp_path: Path, check: Check) -> None:
+def test_media_that_vanished_is_noticed_although_the_file_is_unchanged(
+    tmp_path: Path, check: Check
+) -> None:
     from PIL import Image
 
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")

@@ -1,4 +1,5 @@
-"""Prompts of diffusion models from a recipe's data to prepared rows: what is kept, what is refused, what is a hit."""
+"""Prompts of diffusion models from a recipe's data to prepared rows: what is kept, what is refused,
+what is a hit."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from PIL import Image
 
 from rl_core.builtin.data.digit_prompts import digit_prompts, draw_prompts, wordings
 from rl_core.builtin.data.make_fixture import make_fixture
-from rl_core.builtin.data.prompt_files import DigitsSpec, LetteringSpec, materialise_prompts, planned_prompts
+from rl_core.builtin.data.prompt_files import (
+    DigitsSpec,
+    LetteringSpec,
+    materialise_prompts,
+    planned_prompts,
+)
 from rl_core.data.check.files import check_files
 from rl_core.data.prepare.media_prompts import MediaSettings, plan_media, prepare_media
 from rl_core.data.read.media_prompt_files import planned_prompt_files, prompt_files
@@ -40,7 +46,9 @@ class Words:
 def recipe(train: Any, held_out: Any, **data: Any) -> Recipe:
     values = {"train": [train], "eval": [held_out], **data}
     model = {"path": "embedded:tiny-sd3"}
-    return Recipe.model_validate({"name": "digits", "domain": "diffusion", "model": model, "data": values})
+    return Recipe.model_validate(
+        {"name": "digits", "domain": "diffusion", "model": model, "data": values}
+    )
 
 
 def settings(made: Recipe, folder: Path) -> MediaSettings:
@@ -71,11 +79,15 @@ def test_held_out_wordings_are_made_of_pieces_that_are_trained_on():
 
 def test_every_digit_is_asked_for_as_often_as_any_other_and_named_once():
     drawn = draw_prompts("train", 50, seed=3)
-    assert [prompt.digit for prompt in drawn] == [*range(10)] * 5 and len({prompt.text for prompt in drawn}) == 50
+    assert [prompt.digit for prompt in drawn] == [*range(10)] * 5 and len(
+        {prompt.text for prompt in drawn}
+    ) == 50
     for prompt in digit_prompts("train"):
         assert named_digits(prompt.text) == {prompt.digit}
         assert bool(quoted(prompt.text)) == prompt.is_quoted
-    with pytest.raises(DataError, match=r"5000 prompts asked for, the split train has \d+; lower the number"):
+    with pytest.raises(
+        DataError, match=r"5000 prompts asked for, the split train has \d+; lower the number"
+    ):
         draw_prompts("train", 5000, seed=0)
 
 
@@ -87,7 +99,8 @@ def test_made_prompts_are_the_same_each_time_and_splits_share_none(kind: Any, tm
     assert path == planned_prompts(train, tmp_path)
     assert path.read_bytes() == materialise_prompts(train, tmp_path / "again").read_bytes()
     asked = [
-        {raw.value["prompt"] for raw in raw_values(materialise_prompts(one, tmp_path))} for one in (train, held_out)
+        {raw.value["prompt"] for raw in raw_values(materialise_prompts(one, tmp_path))}
+        for one in (train, held_out)
     ]
     assert len(asked[0]) == len(asked[1]) == 40 and not asked[0] & asked[1]
     if kind is LetteringSpec:
@@ -101,10 +114,13 @@ def test_digits_of_a_recipe_become_items_with_stable_ids(tmp_path: Path):
     receipt = prepare(made, tmp_path)
     assert receipt.num_train_rows + receipt.num_eval_rows + receipt.dropped["too_long"] == 50
     train = items(receipt, "train")
-    assert set(train[0]) == {"prompt", "metadata", "media_refs", "uid"} and train[0]["metadata"] == {"digit": 0}
+    assert set(train[0]) == {"prompt", "metadata", "media_refs", "uid"} and train[0][
+        "metadata"
+    ] == {"digit": 0}
     again = prepare(recipe({"digits": 10, "seed": 1}, {"digits": 20, "split": "eval"}), tmp_path)
     assert {item["uid"] for item in items(again, "train")} <= {
-        row.value["prompt_id"] for row in raw_values(prompt_files(made, tmp_path / "data")["train"][0])
+        row.value["prompt_id"]
+        for row in raw_values(prompt_files(made, tmp_path / "data")["train"][0])
     }
     assert prepare(made, tmp_path).hit
     assert plan_media(planned, settings(made, tmp_path)).hit
@@ -118,13 +134,18 @@ def test_prompts_beyond_what_the_encoders_read_are_dropped_and_counted(tmp_path:
     assert receipt.dropped["too_long"] == 1
     assert [item["uid"] for item in items(receipt, "train")] == ["train.jsonl:0"]
     only_long = write(tmp_path / "long.jsonl", [long])
-    with pytest.raises(DataError, match=r"no train prompt is left: 1 have more than 8 tokens .*model's own limit 8"):
+    with pytest.raises(
+        DataError, match=r"no train prompt is left: 1 have more than 8 tokens .*model's own limit 8"
+    ):
         prepare(recipe(str(only_long), str(held_out)), tmp_path)
 
 
 def test_a_prompt_of_exactly_the_lower_limit_is_kept(tmp_path: Path):
     prompts = [" ".join(["word"] * number) for number in (4, 5, 8, 9)]
-    file, held_out = write(tmp_path / "train.jsonl", prompts), write(tmp_path / "eval.jsonl", ["other"])
+    file, held_out = (
+        write(tmp_path / "train.jsonl", prompts),
+        write(tmp_path / "eval.jsonl", ["other"]),
+    )
     for limit, kept in ((4, prompts[:1]), (5, prompts[:2]), (100, prompts[:3])):
         receipt = prepare(recipe(str(file), str(held_out), max_prompt_length=limit), tmp_path)
         assert [item["prompt"] for item in items(receipt, "train")] == kept
@@ -155,7 +176,9 @@ def test_files_of_every_reader_become_items(name: str, tmp_path: Path):
 
         pd.DataFrame({"prompt": ["one", "two"]}).to_parquet(path)
     else:
-        path.write_text({"a.txt": "one\n\ntwo\n", "a.json": '["one", "two"]', "a.jsonl": '"one"\n"two"\n'}[name])
+        path.write_text(
+            {"a.txt": "one\n\ntwo\n", "a.json": '["one", "two"]', "a.jsonl": '"one"\n"two"\n'}[name]
+        )
     held_out = write(tmp_path / "eval.jsonl", [{"caption": "three", "topic": "numbers"}])
     receipt = prepare(recipe(str(path), str(held_out)), tmp_path)
     assert [(item["prompt"], item["uid"]) for item in items(receipt, "train")] == [
@@ -163,16 +186,25 @@ def test_files_of_every_reader_become_items(name: str, tmp_path: Path):
         ("two", f"{name}:1"),
     ]
     assert items(receipt, "eval") == [
-        {"prompt": "three", "metadata": {"topic": "numbers"}, "media_refs": [], "uid": "eval.jsonl:0"}
+        {
+            "prompt": "three",
+            "metadata": {"topic": "numbers"},
+            "media_refs": [],
+            "uid": "eval.jsonl:0",
+        }
     ]
 
 
 def test_a_condition_image_travels_by_path_and_digest_and_its_content_decides(tmp_path: Path):
     shown = {"modality": "image", "role": "condition", "uri": "frame.png"}
-    file = write(tmp_path / "rows" / "train.jsonl", [{"prompt": "let it snow", "media_refs": [shown]}])
+    file = write(
+        tmp_path / "rows" / "train.jsonl", [{"prompt": "let it snow", "media_refs": [shown]}]
+    )
     held_out = write(tmp_path / "eval.jsonl", ["other"])
     made = recipe(str(file), str(held_out))
-    with pytest.raises(DataError, match=r"train\.jsonl:1 field media_refs: no such media file .*frame\.png"):
+    with pytest.raises(
+        DataError, match=r"train\.jsonl:1 field media_refs: no such media file .*frame\.png"
+    ):
         prepare(made, tmp_path)
     Image.new("RGB", (8, 8), "white").save(tmp_path / "rows" / "frame.png")
     first = prepare(made, tmp_path)
@@ -189,7 +221,9 @@ def test_media_that_no_loader_takes_is_refused_by_name(tmp_path: Path):
     sound = {"modality": "audio", "role": "condition", "uri": "song.wav"}
     file = write(tmp_path / "train.jsonl", [{"prompt": "dance", "media_refs": [sound]}])
     held_out = write(tmp_path / "eval.jsonl", ["other"])
-    with pytest.raises(NotImplementedError, match=r"train\.jsonl:1 field media_refs\[0\].*modality='audio'"):
+    with pytest.raises(
+        NotImplementedError, match=r"train\.jsonl:1 field media_refs\[0\].*modality='audio'"
+    ):
         prepare(recipe(str(file), str(held_out)), tmp_path)
 
 
@@ -197,30 +231,47 @@ def test_held_out_prompts_are_never_trained_on(tmp_path: Path):
     file = write(tmp_path / "train.jsonl", ["one", " two ", "three"])
     held_out = write(tmp_path / "eval.jsonl", ["two"])
     made = recipe(str(file), str(held_out))
-    with pytest.raises(DataError, match=r"train\.jsonl:2 field prompt: also a held-out row; .* not in .*eval\.jsonl:1"):
+    with pytest.raises(
+        DataError,
+        match=r"train\.jsonl:2 field prompt: also a held-out row; .* not in .*eval\.jsonl:1",
+    ):
         prepare(made, tmp_path)
     report = check_files(
-        [file], check_settings(made), held_out=[held_out], rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo"
+        [file],
+        check_settings(made),
+        held_out=[held_out],
+        rejects_dir=tmp_path / "rejects",
+        memo_dir=tmp_path / "memo",
     )
     assert report.rejected_by_reason == {"also a held-out row": 1} and report.num_rows == 4
     dropping = recipe(str(file), str(held_out), on_invalid="drop", max_bad_fraction=0.5)
     receipt = prepare(dropping, tmp_path)
-    assert [item["prompt"] for item in items(receipt, "train")] == ["one", "three"] and receipt.dropped["invalid"] == 1
+    assert [item["prompt"] for item in items(receipt, "train")] == [
+        "one",
+        "three",
+    ] and receipt.dropped["invalid"] == 1
 
 
 def test_two_prompts_of_one_id_are_refused(tmp_path: Path):
     rows = [{"prompt": "one", "prompt_id": "a"}, {"prompt": "two", "prompt_id": "a"}]
     held_out = write(tmp_path / "eval.jsonl", ["other"])
     made = recipe(str(write(tmp_path / "train.jsonl", rows)), str(held_out))
-    with pytest.raises(DataError, match=r"train\.jsonl:2 field prompt_id: 'a' is also the id of .*train\.jsonl:1"):
+    with pytest.raises(
+        DataError, match=r"train\.jsonl:2 field prompt_id: 'a' is also the id of .*train\.jsonl:1"
+    ):
         prepare(made, tmp_path)
 
 
 def test_a_published_cache_of_the_stage_gives_each_split_its_own_file(tmp_path: Path):
     raw = make_fixture(tmp_path / "fixture", num_rows=6)["diffusion"]
-    write(raw / "held_out.jsonl", [{"prompt": "A green circle on grey, from above.", "prompt_id": "held-out"}])
+    write(
+        raw / "held_out.jsonl",
+        [{"prompt": "A green circle on grey, from above.", "prompt_id": "held-out"}],
+    )
     options = ["source_uri=null", "eval_prompts=[held_out.jsonl]"]
-    prepare_stage(load_stage("diffusion", options, input_dir=raw, output_dir=tmp_path / "published"))
+    prepare_stage(
+        load_stage("diffusion", options, input_dir=raw, output_dir=tmp_path / "published")
+    )
     receipt = prepare(recipe(str(tmp_path / "published"), str(tmp_path / "published")), tmp_path)
     assert (receipt.num_train_rows, receipt.num_eval_rows) == (6, 1)
     assert [len(item["media_refs"]) for item in items(receipt, "train")] == [0, 1] * 3

@@ -20,7 +20,9 @@ EXAMPLES = re.findall(r"```(jsonl|txt) (\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
 @pytest.mark.parametrize(
     ("suffix", "schema", "text"), EXAMPLES, ids=[f"{kind}-{suffix}" for suffix, kind, _ in EXAMPLES]
 )
-def test_example_is_recognised_and_accepted(suffix: str, schema: str, text: str, tmp_path: Path) -> None:
+def test_example_is_recognised_and_accepted(
+    suffix: str, schema: str, text: str, tmp_path: Path
+) -> None:
     for name in ("frames/scene_01.png", "images/cat.png"):
         (tmp_path / name).parent.mkdir()
         Image.new("RGB", (4, 4)).save(tmp_path / name)
@@ -40,7 +42,8 @@ def test_every_contract_has_an_example() -> None:
 def test_recipe_block_parses() -> None:
     texts = re.findall(r"```yaml\n(data:.*?)```", PAGE, flags=re.DOTALL)
     blend, mapped = (
-        parse_recipe({"name": "page", "model": {"path": "m"}, **yaml.safe_load(text)}).data for text in texts
+        parse_recipe({"name": "page", "model": {"path": "m"}, **yaml.safe_load(text)}).data
+        for text in texts
     )
     assert blend.blend == {"openai/gsm8k": 3, "other": 1}
     made = mapped.column_map.apply({"question": "2 + 2?", "answer": "So.\n#### 4"})

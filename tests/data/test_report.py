@@ -19,14 +19,22 @@ def bad_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return path, write_ten_kinds(path)
 
 
-def test_terminal_shows_counts_by_reason_and_the_first_line_of_each(bad_file, tmp_path: Path) -> None:
+def test_terminal_shows_counts_by_reason_and_the_first_line_of_each(
+    bad_file, tmp_path: Path
+) -> None:
     path, first = bad_file
     done = rl_train(tmp_path, "validate", str(path), COLUMNS="200")
     assert done.returncode == 2
     assert done.stdout.startswith("3000 of 4000 rows are good")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in done.stdout.splitlines()
+        if "│" in line
+    ]
     table = {row[0]: (int(row[1]), row[2]) for row in rows if row[0]}
-    assert table == {reason: (count, f"bad.jsonl:{first[reason]}") for reason, count in COUNTS.items()}
+    assert table == {
+        reason: (count, f"bad.jsonl:{first[reason]}") for reason, count in COUNTS.items()
+    }
     assert "error: 1000 of 4000 rows are refused" in done.stderr
 
 
@@ -35,7 +43,11 @@ def test_json_is_the_whole_report(bad_file, tmp_path: Path) -> None:
     done = rl_train(tmp_path, "validate", str(path), "--format", "json")
     assert done.returncode == 2
     report = json.loads(done.stdout)
-    assert (report["num_rows"], report["num_accepted"], report["rejected_by_reason"]) == (4000, 3000, COUNTS)
+    assert (report["num_rows"], report["num_accepted"], report["rejected_by_reason"]) == (
+        4000,
+        3000,
+        COUNTS,
+    )
     places: dict[str, int] = {}
     for example in report["examples"]:
         places.setdefault(example["reason"], example["row"])
@@ -63,7 +75,9 @@ def test_held_out_files_are_compared_on_the_command_line(tmp_path: Path) -> None
 def test_convert_on_the_command_line(tmp_path: Path) -> None:
     source, target = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     source.write_text(json.dumps(GOOD) + "\n")
-    done = rl_train(tmp_path / "home", "data", "convert", str(source), str(target), "--to", "response")
+    done = rl_train(
+        tmp_path / "home", "data", "convert", str(source), str(target), "--to", "response"
+    )
     assert (done.returncode, done.stdout.strip()) == (0, f"1 response rows written to {target}")
     assert json.loads(target.read_text())["responses_create_params"]["input"] == GOOD["prompt"]
 
@@ -97,7 +111,9 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     path, first = bad_file
     held_out = tmp_path / "held-out.jsonl"
-    held_out.write_text(json.dumps({**GOOD, "prompt": [{"role": "user", "content": "7 + 7"}]}) + "\n")
+    held_out.write_text(
+        json.dumps({**GOOD, "prompt": [{"role": "user", "content": "7 + 7"}]}) + "\n"
+    )
 
     checks: list[str] = []  # ids of flow runs: other tests use the same server
 
@@ -115,7 +131,10 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
         found = {one.key: one.data for one in client.read_artifacts(flow_run_filter=only)}
     counts = {row["what"]: row["count"] for row in json.loads(str(found["validation"]))}
     assert {reason: int(counts[f"refused: {reason}"]) for reason in COUNTS} == COUNTS
-    shown = {row["reason"]: row["row"] for row in reversed(json.loads(str(found["validation-refused-rows"])))}
+    shown = {
+        row["reason"]: row["row"]
+        for row in reversed(json.loads(str(found["validation-refused-rows"])))
+    }
     assert shown == {reason: f"{path}:{line}" for reason, line in first.items()}
 
     mlflow = MlflowClient(Home.default().mlflow_uri)
@@ -124,10 +143,13 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
     (run,) = mlflow.search_runs([experiment.experiment_id])
     assert run.info.status == "FAILED"
     assert run.data.metrics["validation/rows"] == 4001
-    assert {reason: run.data.metrics[f"validation/rejected/{reason}"] for reason in COUNTS} == COUNTS
+    assert {
+        reason: run.data.metrics[f"validation/rejected/{reason}"] for reason in COUNTS
+    } == COUNTS
     artifacts = Path(str(run.info.artifact_uri).removeprefix("file://")) / "validation"
     assert len((artifacts / "rejects.jsonl").read_text().splitlines()) == 1000
     table = json.loads((artifacts / "examples.json").read_text())
     assert set(first.items()) <= {
-        (row[table["columns"].index("reason")], row[table["columns"].index("row")]) for row in table["data"]
+        (row[table["columns"].index("reason")], row[table["columns"].index("row")])
+        for row in table["data"]
     }

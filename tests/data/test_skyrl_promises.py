@@ -42,7 +42,9 @@ def write(folder: Path, kind: str, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_complete_example_is_accepted_and_read_back_as_written(name: str, kind: str, tmp_path: Path, check) -> None:
+def test_complete_example_is_accepted_and_read_back_as_written(
+    name: str, kind: str, tmp_path: Path, check
+) -> None:
     row = EXAMPLES[name]
     path = write(tmp_path, kind, [row])
     assert check(path).num_accepted == 1
@@ -52,7 +54,9 @@ def test_complete_example_is_accepted_and_read_back_as_written(name: str, kind: 
 @pytest.mark.parametrize("field", ["prompt", "env_class", "reward_spec"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_required_field_is_required(field: str, kind: str, tmp_path: Path, check) -> None:
-    path = write(tmp_path, kind, [GSM8K, {key: value for key, value in GSM8K.items() if key != field}])
+    path = write(
+        tmp_path, kind, [GSM8K, {key: value for key, value in GSM8K.items() if key != field}]
+    )
     with pytest.raises(DataError, match=rf":2 field {field}: missing"):
         check(path)
 
@@ -66,10 +70,13 @@ def test_optional_field_is_optional(field: str, kind: str, tmp_path: Path, check
 
 
 @pytest.mark.parametrize(
-    ("role", "good"), [("system", True), ("user", True), ("assistant", True), ("tool", False), ("User", False)]
+    ("role", "good"),
+    [("system", True), ("user", True), ("assistant", True), ("tool", False), ("User", False)],
 )
 @pytest.mark.parametrize("kind", FORMATS)
-def test_supported_roles_are_system_user_and_assistant(role: str, good: bool, kind: str, tmp_path: Path, check) -> None:
+def test_supported_roles_are_system_user_and_assistant(
+    role: str, good: bool, kind: str, tmp_path: Path, check
+) -> None:
     row = {**GSM8K, "prompt": [{"role": role, "content": "x"}, *GSM8K["prompt"]]}
     path = write(tmp_path, kind, [GSM8K, row])
     report = check(path, policy="drop", max_bad_fraction=1.0)
@@ -77,7 +84,9 @@ def test_supported_roles_are_system_user_and_assistant(role: str, good: bool, ki
 
 
 def test_at_least_one_user_message(tmp_path: Path, check) -> None:
-    path = write(tmp_path, "jsonl", [{**GSM8K, "prompt": [{"role": "system", "content": "x"}]}, GSM8K])
+    path = write(
+        tmp_path, "jsonl", [{**GSM8K, "prompt": [{"role": "system", "content": "x"}]}, GSM8K]
+    )
     with pytest.raises(DataError, match=r"data\.jsonl:1 field prompt: no user message"):
         check(path)
 
@@ -93,8 +102,14 @@ def test_at_least_one_user_message(tmp_path: Path, check) -> None:
     ids=["string", "number", "list", "test cases"],
 )
 @pytest.mark.parametrize("kind", FORMATS)
-def test_ground_truth_types(env_class: str, ground_truth: Any, kind: str, tmp_path: Path, check) -> None:
-    row = {**GSM8K, "env_class": env_class, "reward_spec": {"method": "rule", "ground_truth": ground_truth}}
+def test_ground_truth_types(
+    env_class: str, ground_truth: Any, kind: str, tmp_path: Path, check
+) -> None:
+    row = {
+        **GSM8K,
+        "env_class": env_class,
+        "reward_spec": {"method": "rule", "ground_truth": ground_truth},
+    }
     path = write(tmp_path, kind, [row])
     assert check(path).num_accepted == 1
     read = next(read_rows(path))[1]["reward_spec"]["ground_truth"]
@@ -103,17 +118,24 @@ def test_ground_truth_types(env_class: str, ground_truth: Any, kind: str, tmp_pa
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_env_class_matches_a_registered_environment(kind: str, tmp_path: Path, check) -> None:
-    with pytest.raises(DataError, match=r"got 'gsm9k'; expected a registered environment \(did you mean 'gsm8k'\?\)"):
+    with pytest.raises(
+        DataError,
+        match=r"got 'gsm9k'; expected a registered environment \(did you mean 'gsm8k'\?\)",
+    ):
         check(write(tmp_path, kind, [GSM8K, {**GSM8K, "env_class": "gsm9k"}]))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_ground_truth_type_matches_what_the_environment_expects(kind: str, tmp_path: Path, check) -> None:
+def test_ground_truth_type_matches_what_the_environment_expects(
+    kind: str, tmp_path: Path, check
+) -> None:
     with pytest.raises(DataError, match="a string is not accepted by lcb"):
         check(write(tmp_path, kind, [GSM8K, {**GSM8K, "env_class": "lcb"}]))
 
 
-def test_registered_environments_of_the_user_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_environments_of_the_user_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rl_core.envs import accepted_ground_truths, register, registration
     from rl_core.envs.gsm8k import GSM8kEnv
 
@@ -121,10 +143,15 @@ def test_registered_environments_of_the_user_count(tmp_path: Path, monkeypatch: 
     register(id="my_env", entry_point=GSM8kEnv)
     path = write(tmp_path, "jsonl", [{**GSM8K, "env_class": "my_env"}])
     folders = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
-    assert validate_files([path], allowed_env_classes=accepted_ground_truths(), **folders).num_accepted == 1
+    assert (
+        validate_files([path], allowed_env_classes=accepted_ground_truths(), **folders).num_accepted
+        == 1
+    )
 
 
-def test_prompts_within_the_limit_are_kept_and_the_signature_is_skyrls(tmp_path: Path, tokenizer) -> None:
+def test_prompts_within_the_limit_are_kept_and_the_signature_is_skyrls(
+    tmp_path: Path, tokenizer
+) -> None:
     rows = [{**GSM8K, "prompt": [{"role": "user", "content": " ".join("1" * n)}]} for n in (3, 4)]
     path = write(tmp_path, "parquet by datasets", rows)
     dataset = PromptDataset(
@@ -144,7 +171,9 @@ def test_prompts_within_the_limit_are_kept_and_the_signature_is_skyrls(tmp_path:
 
 
 def test_batch_holds_prompt_env_class_env_extras_and_uid(tmp_path: Path, tokenizer) -> None:
-    dataset = PromptDataset([write(tmp_path, "jsonl", [{**TEXT2SQL, "max_turns": 5}])], tokenizer, 512)
+    dataset = PromptDataset(
+        [write(tmp_path, "jsonl", [{**TEXT2SQL, "max_turns": 5}])], tokenizer, 512
+    )
     (item,) = dataset.collate_fn([dataset[0]])
     assert set(item) == {"prompt", "env_class", "env_extras", "uid"}
     assert item["prompt"] == TEXT2SQL["prompt"]
@@ -166,7 +195,14 @@ def test_batch_holds_prompt_env_class_env_extras_and_uid(tmp_path: Path, tokeniz
         {**TEXT2SQL, "max_turns": 5, "extra_info": {"max_turns": 3}},
         {**GSM8K, "anything": {"else": [1, 2]}},
     ],
-    ids=["test cases as JSON", "target", "reward_model", "db_id at the top", "max_turns at the top", "any column"],
+    ids=[
+        "test cases as JSON",
+        "target",
+        "reward_model",
+        "db_id at the top",
+        "max_turns at the top",
+        "any column",
+    ],
 )
 @pytest.mark.parametrize("kind", FORMATS)
 def test_looser_shape_is_accepted(row: dict[str, Any], kind: str, tmp_path: Path, check) -> None:

@@ -76,7 +76,8 @@ def test_json_is_a_list_or_a_dict_with_prompts_caption_or_the_prompt_key(
 
 def test_any_other_extension_raises_and_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"unknown extension '\.yaml'; expected one of \.txt, \.jsonl, \.json, \.parquet"
+        DataError,
+        match=r"unknown extension '\.yaml'; expected one of \.txt, \.jsonl, \.json, \.parquet",
     ):
         texts(write(tmp_path / "a.yaml", "x"))
 
@@ -90,14 +91,21 @@ def test_caption_stands_for_prompt_and_text_is_required(tmp_path: Path) -> None:
 
 def test_prompt_id_defaults_to_filename_and_index_of_accepted_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "prompts.txt", "one\n\ntwo\n")
-    assert [prompt.prompt_id for prompt in read_media_prompts(path)] == ["prompts.txt:0", "prompts.txt:1"]
+    assert [prompt.prompt_id for prompt in read_media_prompts(path)] == [
+        "prompts.txt:0",
+        "prompts.txt:1",
+    ]
     given = write(tmp_path / "a.jsonl", [{"prompt": "x", "prompt_id": "mine"}, {"prompt": "y"}])
     assert [prompt.prompt_id for prompt in read_media_prompts(given)] == ["mine", "a.jsonl:1"]
 
 
 def test_repeated_prompt_id_is_refused_since_groups_would_merge(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", [{"prompt": "x", "prompt_id": "1"}, {"prompt": "y", "prompt_id": 1}])
-    with pytest.raises(DataError, match=r"a\.jsonl:2 field prompt_id: '1' is also the id of .*a\.jsonl:1"):
+    path = write(
+        tmp_path / "a.jsonl", [{"prompt": "x", "prompt_id": "1"}, {"prompt": "y", "prompt_id": 1}]
+    )
+    with pytest.raises(
+        DataError, match=r"a\.jsonl:2 field prompt_id: '1' is also the id of .*a\.jsonl:1"
+    ):
         texts(path)
     found = report(path, tmp_path)
     assert (found.rejected_by_reason, found.examples[0].row) == ({"repeated id": 1}, 2)
@@ -120,20 +128,31 @@ def test_legacy_embedding_field_is_a_hard_error(name: str, tmp_path: Path) -> No
     assert report(path, tmp_path).num_rejected == 1
 
 
-def test_relative_uri_resolves_against_the_datasets_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_uri_resolves_against_the_datasets_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "frames").mkdir()
     Image.new("RGB", (4, 4), (9, 8, 7)).save(tmp_path / "frames" / "scene_01.png")
     path = write(tmp_path / "a.jsonl", [ANIMATE])
     monkeypatch.chdir(tmp_path.parent)
     (prompt,) = read_media_prompts(path)
-    assert prompt.media_refs == (MediaRef("image", "condition", str(tmp_path / "frames" / "scene_01.png")),)
+    assert prompt.media_refs == (
+        MediaRef("image", "condition", str(tmp_path / "frames" / "scene_01.png")),
+    )
     assert load_image(prompt.media_refs[0].uri).getpixel((0, 0)) == (9, 8, 7)
     assert report(path, tmp_path).num_accepted == 1
 
 
 @pytest.mark.parametrize(
     "uri",
-    ["/abs/a.png", "http://h/a.png", "https://h/a.png", "HTTPS://h/a.png", "s3://bucket/a.png", "gs://bucket/a.png"],
+    [
+        "/abs/a.png",
+        "http://h/a.png",
+        "https://h/a.png",
+        "HTTPS://h/a.png",
+        "s3://bucket/a.png",
+        "gs://bucket/a.png",
+    ],
 )
 def test_absolute_paths_and_remote_uris_pass_through_unchanged(uri: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", "media": [{**CONDITION, "uri": uri}]}])
@@ -142,13 +161,19 @@ def test_absolute_paths_and_remote_uris_pass_through_unchanged(uri: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("modality", "role"), [("video", "condition"), ("image", "reference"), ("image", "mask"), ("audio", "condition")]
+    ("modality", "role"),
+    [("video", "condition"), ("image", "reference"), ("image", "mask"), ("audio", "condition")],
 )
-def test_other_modality_and_role_pairs_raise_not_implemented_by_name(modality: str, role: str, tmp_path: Path) -> None:
+def test_other_modality_and_role_pairs_raise_not_implemented_by_name(
+    modality: str, role: str, tmp_path: Path
+) -> None:
     path = write(
-        tmp_path / "a.jsonl", [{"prompt": "x", "media_refs": [{**CONDITION, "modality": modality, "role": role}]}]
+        tmp_path / "a.jsonl",
+        [{"prompt": "x", "media_refs": [{**CONDITION, "modality": modality, "role": role}]}],
     )
-    with pytest.raises(NotImplementedError, match=rf"a\.jsonl:1 .*modality='{modality}', role='{role}'"):
+    with pytest.raises(
+        NotImplementedError, match=rf"a\.jsonl:1 .*modality='{modality}', role='{role}'"
+    ):
         texts(path)
     assert report(path, tmp_path).num_rejected == 1
 
@@ -160,12 +185,16 @@ def test_exactly_one_condition_image_per_prompt(tmp_path: Path) -> None:
 
 
 def test_prompts_per_rollout_are_distinct(tmp_path: Path) -> None:
-    source = MultimodalRLDataSource(write(tmp_path / "a.txt", "a\nb\nc\nd\ne\n"), prompts_per_rollout=2)
+    source = MultimodalRLDataSource(
+        write(tmp_path / "a.txt", "a\nb\nc\nd\ne\n"), prompts_per_rollout=2
+    )
     batch = source.next_batch()
     assert len({prompt.prompt_id for prompt in batch}) == 2
 
 
-def test_multimodal_source_shuffles_drops_the_last_partial_batch_and_resumes(tmp_path: Path) -> None:
+def test_multimodal_source_shuffles_drops_the_last_partial_batch_and_resumes(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "a.txt", "".join(f"{i}\n" for i in range(7)))
 
     def source() -> MultimodalRLDataSource:
@@ -188,7 +217,11 @@ def test_default_source_ignores_its_path_cycles_and_resumes() -> None:
     source = DefaultDataSource("no-such-file.json", prompts_per_rollout=4)
     batches = [source.next_batch() for _ in range(3)]
     assert all(isinstance(prompt, MediaPrompt) for batch in batches for prompt in batch)
-    assert batches[0] == batches[1][2:] + batches[2][:2] == DefaultDataSource(prompts_per_rollout=4).next_batch()
+    assert (
+        batches[0]
+        == batches[1][2:] + batches[2][:2]
+        == DefaultDataSource(prompts_per_rollout=4).next_batch()
+    )
     again = DefaultDataSource(prompts_per_rollout=4)
     again.load_state_dict(source.state_dict())
     assert again.next_batch() == source.next_batch()
@@ -197,7 +230,11 @@ def test_default_source_ignores_its_path_cycles_and_resumes() -> None:
 def test_evaluation_reads_its_own_file_in_file_order_and_resumes(tmp_path: Path) -> None:
     items = list(read_media_prompts(write(tmp_path / "eval.txt", "a\nb\nc\nd\ne\n")))
     source = EvaluationSource(items, 2)
-    assert [[prompt.prompt for prompt in batch] for batch in source] == [["a", "b"], ["c", "d"], ["e"]]
+    assert [[prompt.prompt for prompt in batch] for batch in source] == [
+        ["a", "b"],
+        ["c", "d"],
+        ["e"],
+    ]
     batches = iter(source)
     next(batches)
     again = EvaluationSource(items, 2)
@@ -205,15 +242,17 @@ def test_evaluation_reads_its_own_file_in_file_order_and_resumes(tmp_path: Path)
     assert [[prompt.prompt for prompt in batch] for batch in again] == [["c", "d"], ["e"]]
 
 
-def test_recipe_interpolates_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_interpolates_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rl_core.runs.recipes import load_recipe
 
     monkeypatch.setenv("DATA_PATH", str(tmp_path / "prompts.json"))
     monkeypatch.delenv("EVAL_DATA_PATH", raising=False)
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
-        "name: r\nmodel: {path: x}\n"
-        "data: {train: ['${oc.env:DATA_PATH,none.json}'], eval: ['${oc.env:EVAL_DATA_PATH,held-out.json}']}\n"
+        "name: r\nmodel: {path: x}\ndata: {train: ['${oc.env:DATA_PATH,none.json}'], eval: "
+        "['${oc.env:EVAL_DATA_PATH,held-out.json}']}\n"
     )
     data = load_recipe(str(recipe)).data
     assert (data.train, data.eval) == ([str(tmp_path / "prompts.json")], ["held-out.json"])
@@ -223,12 +262,14 @@ def test_text_only_source_imports_no_vision_package(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", TXT)
     code = (
         "import sys; from rl_core.data import MultimodalRLDataSource; "
-        f"MultimodalRLDataSource({str(path)!r}, 1).next_batch(); "
-        "print([name for name in ('PIL', 'torch', 'fsspec', 'pyarrow', 'datasets') if name in sys.modules])"
+        f"MultimodalRLDataSource({str(path)!r}, 1).next_batch(); print([name for name in ('PIL', "
+        "'torch', 'fsspec', 'pyarrow', 'datasets') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
 
 
 def test_schema_of_a_media_file_is_recognised(tmp_path: Path) -> None:
-    assert set(report(write(tmp_path / "a.txt", TXT), tmp_path).schemas.values()) == {SchemaName.MEDIA}
+    assert set(report(write(tmp_path / "a.txt", TXT), tmp_path).schemas.values()) == {
+        SchemaName.MEDIA
+    }

@@ -25,6 +25,8 @@ def validate_files(
 ) -> ValidationReport:
     """`check_files`, then `apply_policy`."""
     settings = CheckSettings(allowed_env_classes, default_env_class, prompt_key, schema)
-    report = check_files(paths, settings, held_out=held_out, rejects_dir=rejects_dir, memo_dir=memo_dir)
+    report = check_files(
+        paths, settings, held_out=held_out, rejects_dir=rejects_dir, memo_dir=memo_dir
+    )
     apply_policy(report, policy, max_bad_fraction)
     return report

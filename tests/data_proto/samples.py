@@ -1,4 +1,5 @@
-"""Batches whose every column tells the row it came from, so that a test can see rows that went astray."""
+"""Batches whose every column tells the row it came from, so that a test can see rows that went
+astray."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def lengths_of(numbers: list[int]) -> list[int]:
 
 
 def rows(num_rows: int = 6, start: int = 0, *, cls: type[DataProto] = DataProto) -> Any:
-    """Row i holds i in a dense, a half-precision and a jagged tensor, as an integer, a text and a dict of a tensor."""
+    """Row i holds i in a dense, a half-precision and a jagged tensor, as an integer, a text and a
+    dict of a tensor."""
     return holding(list(range(start, start + num_rows)), cls=cls)
 
 
@@ -46,7 +48,9 @@ def holding(numbers: list[int], *, cls: type[DataProto] = DataProto) -> Any:
         "pair": torch.stack([values, 10 * values], 1),
         "half": values.bfloat16(),
         "ragged": torch.nested.nested_tensor_from_jagged(flat, offsets),
-        "ragged_float": torch.nested.nested_tensor_from_jagged(flat[:, None].repeat(1, 2).float(), offsets),
+        "ragged_float": torch.nested.nested_tensor_from_jagged(
+            flat[:, None].repeat(1, 2).float(), offsets
+        ),
     }
     media = np.empty(len(numbers), dtype=object)
     for row, number in enumerate(numbers):
@@ -99,12 +103,22 @@ def batch_and_index(draw: st.DrawFn) -> tuple[list[int], Any, list[int]]:
     numbers = draw(SOME_NUMBERS)
     count = len(numbers)
     kind = draw(
-        st.sampled_from(["list", "array", "tensor", "mask list", "mask array", "mask tensor", "slice", "range"])
+        st.sampled_from(
+            ["list", "array", "tensor", "mask list", "mask array", "mask tensor", "slice", "range"]
+        )
     )
     if kind.startswith("mask"):
         mask = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-        index: Any = {"mask list": mask, "mask array": np.array(mask), "mask tensor": torch.tensor(mask)}[kind]
-        return numbers, index, [number for number, chosen in zip(numbers, mask, strict=True) if chosen]
+        index: Any = {
+            "mask list": mask,
+            "mask array": np.array(mask),
+            "mask tensor": torch.tensor(mask),
+        }[kind]
+        return (
+            numbers,
+            index,
+            [number for number, chosen in zip(numbers, mask, strict=True) if chosen],
+        )
     if kind == "slice":
         index = draw(st.slices(count))
         return numbers, index, numbers[index]

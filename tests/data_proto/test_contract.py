@@ -22,21 +22,35 @@ from tests.data_proto.samples import Labelled, holding, numbers_of, rows
 
 
 def test_everything_has_a_default():
-    for proto in (DataProto(), DataProto(None, None, None), DataProto.from_dict(), DataProto(non_tensor_batch=None)):  # type: ignore[arg-type]
-        assert (proto.batch, proto.non_tensor_batch, proto.meta_info, len(proto)) == (None, {}, {}, 0)
+    for proto in (
+        DataProto(),
+        DataProto(None, None, None),
+        DataProto.from_dict(),
+        DataProto(non_tensor_batch=None),
+    ):  # type: ignore[arg-type]
+        assert (proto.batch, proto.non_tensor_batch, proto.meta_info, len(proto)) == (
+            None,
+            {},
+            {},
+            0,
+        )
 
 
 def test_contract_errors_are_assertion_and_value_errors():
     for kind in (AssertionError, ValueError, DataProtoError):
         with pytest.raises(kind, match=r"leading dimension.*'a': 2.*'b': 3"):
             DataProto.from_dict({"a": torch.zeros(2), "b": torch.zeros(3)})
-    with pytest.raises(KeyError, match=r"no tensor 'rewards' in the batch; it has \['half', 'pair'"):
+    with pytest.raises(
+        KeyError, match=r"no tensor 'rewards' in the batch; it has \['half', 'pair'"
+    ):
         rows().tensor("rewards")
     assert issubclass(DataProtoKeyError, DataProtoError)
 
 
 def test_lists_become_object_arrays_even_when_they_could_be_a_matrix():
-    column = DataProto.from_dict(non_tensors={"messages": [[1, 2], [3, 4], [5, 6]]}).non_tensor_batch["messages"]
+    column = DataProto.from_dict(
+        non_tensors={"messages": [[1, 2], [3, 4], [5, 6]]}
+    ).non_tensor_batch["messages"]
     assert (column.shape, column.dtype, column[0]) == ((3,), object, [1, 2])
 
 
@@ -50,7 +64,9 @@ def test_from_dict_leaves_the_callers_dicts_alone():
 
 
 def test_from_single_dict_sorts_tensors_from_arrays():
-    proto = Labelled.from_single_dict({"a": torch.zeros(2), "n": np.arange(2)}, {"step": 1}, auto_padding=True)
+    proto = Labelled.from_single_dict(
+        {"a": torch.zeros(2), "n": np.arange(2)}, {"step": 1}, auto_padding=True
+    )
     assert list(proto.batch.keys()) == ["a"]
     assert proto.non_tensor_batch["n"].dtype == np.int64
     assert proto.is_padding_enabled()
@@ -62,12 +78,24 @@ def test_from_single_dict_sorts_tensors_from_arrays():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DataProto.from_dict({"a": torch.zeros(2)}, {"text": ["one"]}), r"\['text'\] has shape \(1,\).*2 rows"),
-        (lambda: DataProto(non_tensor_batch={"text": ["no", "array"]}), r"\['text'\] has shape list"),
+        (
+            lambda: DataProto.from_dict({"a": torch.zeros(2)}, {"text": ["one"]}),
+            r"\['text'\] has shape \(1,\).*2 rows",
+        ),
+        (
+            lambda: DataProto(non_tensor_batch={"text": ["no", "array"]}),
+            r"\['text'\] has shape list",
+        ),
         (lambda: DataProto(non_tensor_batch={"text": np.array(1)}), r"\['text'\] has shape \(\)"),
         (lambda: DataProto(batch={"a": torch.zeros(2)}), "batch is a dict"),
-        (lambda: DataProto(TensorDict({"a": torch.zeros(2, 3)}, [2, 3])), r"one batch dimension, not \[2, 3\]"),
-        (lambda: DataProto.from_dict({"a": torch.zeros(2, 3)}, num_batch_dims=2), "one batch dimension, not 2"),
+        (
+            lambda: DataProto(TensorDict({"a": torch.zeros(2, 3)}, [2, 3])),
+            r"one batch dimension, not \[2, 3\]",
+        ),
+        (
+            lambda: DataProto.from_dict({"a": torch.zeros(2, 3)}, num_batch_dims=2),
+            "one batch dimension, not 2",
+        ),
         (lambda: DataProto.from_dict({"a": torch.tensor(1)}), r"\['a'\] has shape \[\]"),
         (lambda: DataProto.from_dict({"a": [1, 2]}), r"\['a'\] is a list"),
         (lambda: DataProto.from_dict(non_tensors={"a": 3}), r"\['a'\] is one int"),
@@ -93,7 +121,10 @@ def test_from_single_dict_sorts_tensors_from_arrays():
         (lambda: rows()[[0.5]], "not by float64"),
         (lambda: pad_dataproto_to_divisor(rows(), 0), "at least 1, not 0"),
         (lambda: unpad_dataproto(rows(2), 3), "3 padding rows off 2 rows"),
-        (lambda: list_of_dict_to_dict_of_list([{"a": 1}, {"a": 1, "b": 2}]), r"row 1 has keys \['a', 'b'\]"),
+        (
+            lambda: list_of_dict_to_dict_of_list([{"a": 1}, {"a": 1, "b": 2}]),
+            r"row 1 has keys \['a', 'b'\]",
+        ),
         (lambda: setattr(DataProtoConfig, "auto_padding", 1), "True or False, not 1"),
     ],
 )
@@ -102,7 +133,9 @@ def test_what_breaks_the_contract_is_named(make, message: str):
         make()
 
 
-@pytest.mark.parametrize("take", [lambda: rows()[6], lambda: rows()[-7], lambda: rows()[[0, 6]], lambda: rows()[[-7]]])
+@pytest.mark.parametrize(
+    "take", [lambda: rows()[6], lambda: rows()[-7], lambda: rows()[[0, 6]], lambda: rows()[[-7]]]
+)
 def test_a_row_that_is_not_there_is_an_index_error(take):
     with pytest.raises(IndexError, match=r"row (6|-7) is not among the 6 rows"):
         take()
@@ -155,7 +188,9 @@ def test_consecutive_rows_share_memory_and_clone_does_not():
     for view in (proto[1:3], proto.chunk(2)[1], proto.split(3)[0], next(proto.make_iterator(2, 1))):
         assert view.tensor("pair").untyped_storage().data_ptr() == pair.untyped_storage().data_ptr()
     for copied in (proto.clone(), copy.deepcopy(proto), proto[[1, 2]]):
-        assert copied.tensor("pair").untyped_storage().data_ptr() != pair.untyped_storage().data_ptr()
+        assert (
+            copied.tensor("pair").untyped_storage().data_ptr() != pair.untyped_storage().data_ptr()
+        )
 
 
 def test_padding_is_enabled_by_batch_or_for_the_process():
@@ -178,7 +213,9 @@ def test_a_batch_without_rows_is_padded_by_nothing(caplog: pytest.LogCaptureFixt
 
 def test_sampler_generator_and_drop_last_of_a_data_loader_are_honoured():
     proto = rows(5)
-    chosen = proto.make_iterator(2, 1, dataloader_kwargs={"sampler": [4, 3, 2], "drop_last": True, "num_workers": 2})
+    chosen = proto.make_iterator(
+        2, 1, dataloader_kwargs={"sampler": [4, 3, 2], "drop_last": True, "num_workers": 2}
+    )
     assert [numbers_of(one) for one in chosen] == [[4, 3]]
     seeded = [
         [numbers_of(one) for one in proto.make_iterator(1, 1, **options)]
@@ -191,7 +228,9 @@ def test_sampler_generator_and_drop_last_of_a_data_loader_are_honoured():
 
 
 def test_the_iterator_works_without_tensors_and_keeps_the_class():
-    proto = Labelled.from_dict(non_tensors={"n": np.arange(4, dtype=np.int16), "text": list("abcd")})
+    proto = Labelled.from_dict(
+        non_tensors={"n": np.arange(4, dtype=np.int16), "text": list("abcd")}
+    )
     parts = list(proto.make_iterator(2, 1, seed=0))
     assert {type(part) for part in parts} == {Labelled}
     assert parts[0].non_tensor_batch["n"].dtype == np.int16
@@ -206,7 +245,8 @@ def test_sizes_and_contents_in_words(capsys: pytest.CaptureFixture[str]):
     )
     proto.print_size("rollout")
     assert (
-        capsys.readouterr().out == "rollout, Size of tensordict: 0.015625 GB, size of non_tensor_batch: 0.0078125 GB\n"
+        capsys.readouterr().out
+        == "rollout, Size of tensordict: 0.015625 GB, size of non_tensor_batch: 0.0078125 GB\n"
     )
     text = proto.get_data_info()
     assert "  ids: (1048576, 2) (torch.int64) cpu" in text
@@ -236,6 +276,10 @@ def test_pad_rows_fills_on_the_asked_side():
     assert pad_rows(ragged, 9).tolist() == [[1, 2, 3], [4, 9, 9], [9, 9, 9]]
     assert pad_rows(ragged, 9, left=True).tolist() == [[1, 2, 3], [9, 9, 4], [9, 9, 9]]
     assert pad_rows(ragged, 9, length=4).tolist() == [[1, 2, 3, 9], [4, 9, 9, 9], [9, 9, 9, 9]]
-    assert pad_rows(ragged, 9, left=True, length=4).tolist() == [[9, 1, 2, 3], [9, 9, 9, 4], [9, 9, 9, 9]]
+    assert pad_rows(ragged, 9, left=True, length=4).tolist() == [
+        [9, 1, 2, 3],
+        [9, 9, 9, 4],
+        [9, 9, 9, 9],
+    ]
     assert pad_rows(ragged, 0).dtype == torch.long
     assert pad_rows([torch.tensor([0.5])], 0.0).dtype == torch.float32

@@ -1,4 +1,5 @@
-"""Union and concat: nothing is half done, equal things count as equal, and metadata is joined by rule."""
+"""Union and concat: nothing is half done, equal things count as equal, and metadata is joined by
+rule."""
 
 import copy
 
@@ -53,18 +54,39 @@ def test_union_leaves_a_locked_batch_as_it_is():
             DataProto.from_dict({"new": torch.ones(3), "pair": torch.zeros(3, 2)}),
             r"'pair' differs: \[3, 2\] int64.*\[3, 2\] float32",
         ),
-        (DataProto.from_dict({"new": torch.ones(3), "pair": torch.zeros(3, 4)}), r"'pair' differs: \[3, 2\].*\[3, 4\]"),
-        (DataProto.from_dict({"new": torch.ones(3), "ragged": torch.zeros(3, 4)}), r"'ragged' differs: \[3, 'j'\]"),
+        (
+            DataProto.from_dict({"new": torch.ones(3), "pair": torch.zeros(3, 4)}),
+            r"'pair' differs: \[3, 2\].*\[3, 4\]",
+        ),
+        (
+            DataProto.from_dict({"new": torch.ones(3), "ragged": torch.zeros(3, 4)}),
+            r"'ragged' differs: \[3, 'j'\]",
+        ),
         (DataProto.from_dict({"new": torch.ones(2)}), r"'new': \(2,\).*3 rows"),
         (
             DataProto.from_dict({"new": torch.ones(3)}, {"text": ["row 0", "row 1", "no"]}),
             r"'text' differs: \(3,\) object",
         ),
-        (DataProto.from_dict({"new": torch.ones(3)}, {"number": np.arange(3.0)}), r"'number' differs.*int32.*float64"),
+        (
+            DataProto.from_dict({"new": torch.ones(3)}, {"number": np.arange(3.0)}),
+            r"'number' differs.*int32.*float64",
+        ),
         (DataProto.from_dict(non_tensors={"uid": ["a", "b"]}), r"'uid': \(2,\).*3 rows"),
-        (DataProto.from_dict({"new": torch.ones(3)}, meta_info={"step": 4}), r"'step' differs: 3 and 4"),
+        (
+            DataProto.from_dict({"new": torch.ones(3)}, meta_info={"step": 4}),
+            r"'step' differs: 3 and 4",
+        ),
     ],
-    ids=["dtype", "shape", "kind", "tensor rows", "objects", "column dtype", "column rows", "metadata"],
+    ids=[
+        "dtype",
+        "shape",
+        "kind",
+        "tensor rows",
+        "objects",
+        "column dtype",
+        "column rows",
+        "metadata",
+    ],
 )
 def test_a_failed_union_changes_nothing(other: DataProto, message: str):
     proto = rows(3)
@@ -78,14 +100,21 @@ def test_a_failed_union_changes_nothing(other: DataProto, message: str):
 def test_nan_equals_nan_in_a_shared_tensor(dtype: torch.dtype):
     values = torch.tensor([1.0, NAN, float("inf")], dtype=dtype)
     proto = DataProto.from_dict({"a": values, "j": jagged([values, values[:1], values])})
-    proto.union(DataProto.from_dict({"a": values.clone(), "j": jagged([values.clone(), values[:1], values])}))
+    proto.union(
+        DataProto.from_dict(
+            {"a": values.clone(), "j": jagged([values.clone(), values[:1], values])}
+        )
+    )
     with pytest.raises(DataProtoError, match="'a' differs"):
         proto.union(DataProto.from_dict({"a": torch.tensor([NAN, 1.0, float("inf")], dtype=dtype)}))
 
 
 def test_columns_of_dicts_holding_tensors_compare():
     def media(value: float) -> DataProto:
-        image = {"pixel_values": torch.full((2, 3), value), "grid": [np.arange(3), {"deep": (torch.ones(1), NAN)}]}
+        image = {
+            "pixel_values": torch.full((2, 3), value),
+            "grid": [np.arange(3), {"deep": (torch.ones(1), NAN)}],
+        }
         return DataProto.from_dict(non_tensors={"multi_modal_inputs": [image, {}]})
 
     media(1.0).union(media(1.0))
@@ -105,7 +134,9 @@ def test_structures_that_hold_themselves_compare():
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3) | st.tuples(inner, inner)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+        | st.tuples(inner, inner)
     ),
     max_leaves=8,
 )
@@ -134,7 +165,10 @@ def test_union_of_tensordicts_is_in_place_and_whole_or_nothing():
 
 def test_union_of_numpy_dicts_is_in_place_and_whole_or_nothing():
     one = {"a": np.array([1.0, NAN])}
-    assert union_numpy_dict(one, {"a": np.array([1.0, NAN]), "b": np.array(["x", None], dtype=object)}) is one
+    assert (
+        union_numpy_dict(one, {"a": np.array([1.0, NAN]), "b": np.array(["x", None], dtype=object)})
+        is one
+    )
     with pytest.raises(DataProtoError, match="'a' differs"):
         union_numpy_dict(one, {"c": np.ones(2), "a": np.ones(2)})
     with pytest.raises(DataProtoError, match="'c' is a list"):
@@ -156,7 +190,10 @@ def test_concat_of_nothing_is_a_clear_error():
     [
         ([{"loss": 1.0}, {"loss": 2.0}], {"loss": [1.0, 2.0]}),
         ([[{"loss": 1.0}, {"loss": 2.0}], [{"loss": 3.0}]], {"loss": [1.0, 2.0, 3.0]}),
-        ([{"loss": 1.0}, {"loss": 2.0, "rank_1_only": 5}], {"loss": [1.0, 2.0], "rank_1_only": [5]}),
+        (
+            [{"loss": 1.0}, {"loss": 2.0, "rank_1_only": 5}],
+            {"loss": [1.0, 2.0], "rank_1_only": [5]},
+        ),
         ([{"rank_0_only": 1}, {"rank_1_only": 2}], {"rank_0_only": [1], "rank_1_only": [2]}),
         ([None, {"loss": 2.0}], {"loss": [2.0]}),
     ],
@@ -168,11 +205,16 @@ def test_concat_merges_metrics_whose_keys_differ_by_rank(given_metrics, expected
 
 def test_concat_tolerates_meta_floats_within_a_millionth():
     joined = DataProto.concat(
-        [meta(lr=0.1, deep={"x": [1.0]}, nan=NAN), meta(lr=0.1 + 1e-8, deep={"x": [1 + 1e-7]}, nan=NAN)]
+        [
+            meta(lr=0.1, deep={"x": [1.0]}, nan=NAN),
+            meta(lr=0.1 + 1e-8, deep={"x": [1 + 1e-7]}, nan=NAN),
+        ]
     )
     assert joined.meta_info["lr"] == 0.1
     for other in (meta(lr=0.10001), meta(lr=None), meta(lr="0.1")):
-        with pytest.raises(DataProtoError, match=r"meta_info\['lr'\] differs: 0.1 and, in part 1, "):
+        with pytest.raises(
+            DataProtoError, match=r"meta_info\['lr'\] differs: 0.1 and, in part 1, "
+        ):
             DataProto.concat([meta(lr=0.1), other])
 
 
@@ -189,8 +231,16 @@ def test_concat_keeps_metadata_that_only_some_parts_have():
     [
         ({"a": torch.zeros(2)}, {"b": torch.zeros(2)}, r"\['a'\] and, in part 1, \['b'\]"),
         ({"a": torch.zeros(2)}, {}, r"\['a'\] and, in part 1, None"),
-        ({"a": torch.zeros(2, 3)}, {"a": torch.zeros(2, 4)}, r"'a' differs: \[2, 3\] float32 and \[2, 4\] float32"),
-        ({"a": torch.zeros(1, 2)}, {"a": jagged([torch.zeros(2)])}, "'a' differs: jagged in some parts only"),
+        (
+            {"a": torch.zeros(2, 3)},
+            {"a": torch.zeros(2, 4)},
+            r"'a' differs: \[2, 3\] float32 and \[2, 4\] float32",
+        ),
+        (
+            {"a": torch.zeros(1, 2)},
+            {"a": jagged([torch.zeros(2)])},
+            "'a' differs: jagged in some parts only",
+        ),
     ],
 )
 def test_concat_names_the_columns_or_shapes_that_differ(one, two, message: str):
@@ -199,7 +249,10 @@ def test_concat_names_the_columns_or_shapes_that_differ(one, two, message: str):
 
 
 def test_concat_names_object_columns_that_differ():
-    parts = [DataProto(non_tensor_batch={"x": np.zeros((1, 2))}), DataProto(non_tensor_batch={"x": np.zeros((1, 3))})]
+    parts = [
+        DataProto(non_tensor_batch={"x": np.zeros((1, 2))}),
+        DataProto(non_tensor_batch={"x": np.zeros((1, 3))}),
+    ]
     with pytest.raises(DataProtoError, match=r"'x' differs: \(1, 2\) float64 and \(1, 3\)"):
         DataProto.concat(parts)
     with pytest.raises(DataProtoError, match=r"\['x'\] and, in part 1, \[\]"):

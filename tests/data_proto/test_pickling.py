@@ -59,7 +59,9 @@ def test_every_dtype_and_shape_survives_every_way(dtype: torch.dtype, shape: tup
     ]
     for again in ways:
         assert (again.dtype, again.shape) == (dtype, tensor.shape)
-        assert torch.equal(again.contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8))
+        assert torch.equal(
+            again.contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8)
+        )
 
 
 def test_tensors_leave_as_their_own_memory():
@@ -105,7 +107,9 @@ def test_siblings_that_share_an_image_share_it_afterwards():
     )
     again = pickle.loads(pickle.dumps(proto, protocol=5))
     images = again.non_tensor_batch["image"]
-    assert images[0] is images[1] is again.meta_info["image"] is again.non_tensor_batch["both"][0][0]
+    assert (
+        images[0] is images[1] is again.meta_info["image"] is again.non_tensor_batch["both"][0][0]
+    )
     assert again.non_tensor_batch["both"][1][0] is images[0]
     assert again.non_tensor_batch["dict"][0] is again.non_tensor_batch["dict"][1]
 
@@ -113,7 +117,9 @@ def test_siblings_that_share_an_image_share_it_afterwards():
 def test_an_object_that_holds_itself_can_be_pickled():
     knot: list[object] = [torch.ones(2)]
     knot.append(knot)
-    again = pickle.loads(pickle.dumps(DataProto.from_dict(non_tensors={"x": [knot, 1]}), protocol=5))
+    again = pickle.loads(
+        pickle.dumps(DataProto.from_dict(non_tensors={"x": [knot, 1]}), protocol=5)
+    )
     assert torch.equal(again.non_tensor_batch["x"][0][0], torch.ones(2))
     assert isinstance(again.non_tensor_batch["x"][0][1], list)
 
@@ -128,7 +134,9 @@ def test_memory_order_gradients_and_nesting_do_not_matter():
         "graph": weight * 2,
         "sparse": torch.eye(3).to_sparse(),
     }
-    batch = TensorDict({**tensors, "inner": TensorDict({"deep": torch.arange(3)}, [3])}, [3], device="cpu")
+    batch = TensorDict(
+        {**tensors, "inner": TensorDict({"deep": torch.arange(3)}, [3])}, [3], device="cpu"
+    )
     again = pickle.loads(pickle.dumps(DataProto(batch), protocol=5))
     assert again.batch.device == torch.device("cpu")
     assert torch.equal(again.batch["inner", "deep"], torch.arange(3))
@@ -166,8 +174,15 @@ def test_saved_batches_come_back_and_damaged_files_are_named(tmp_path):
 
 def test_serialised_forms_are_plain_and_refuse_what_they_are_not():
     nested = jagged([torch.ones(2), torch.ones(0)])
-    size, device, items = serialize_tensordict(TensorDict({"n": nested, "a": torch.ones(2, 3)}, [2], device="cpu"))
-    assert (size, device, items["a"][:2], items["n"][0]) == ((2,), "cpu", ("float32", (2, 3)), "jagged")
+    size, device, items = serialize_tensordict(
+        TensorDict({"n": nested, "a": torch.ones(2, 3)}, [2], device="cpu")
+    )
+    assert (size, device, items["a"][:2], items["n"][0]) == (
+        (2,),
+        "cpu",
+        ("float32", (2, 3)),
+        "jagged",
+    )
     plain = {"a": ("float32", (2, 3), bytes(items["a"][2]))}
     assert same(deserialize_tensordict((size, device, plain))["a"], torch.ones(2, 3))
     with pytest.raises(DataProtoError, match="'a': a serialised tensor is"):
@@ -178,10 +193,18 @@ def test_serialised_forms_are_plain_and_refuse_what_they_are_not():
 
 def test_jagged_columns_with_holes_or_transposed_are_made_whole_or_refused():
     nested = torch.nested.narrow(
-        torch.arange(12).view(3, 4), 1, torch.tensor([0, 1, 2]), torch.tensor([2, 0, 1]), layout=torch.jagged
+        torch.arange(12).view(3, 4),
+        1,
+        torch.tensor([0, 1, 2]),
+        torch.tensor([2, 0, 1]),
+        layout=torch.jagged,
     )
     proto = DataProto.from_dict({"a": nested})
-    for taken in (proto[[2, 0]], pickle.loads(pickle.dumps(proto))[[2, 0]], DataProto.concat([proto[2:], proto[:1]])):
+    for taken in (
+        proto[[2, 0]],
+        pickle.loads(pickle.dumps(proto))[[2, 0]],
+        DataProto.concat([proto[2:], proto[:1]]),
+    ):
         assert [row.tolist() for row in taken.tensor("a").unbind()] == [[10], [0, 1]]
     turned = holding([1, 2]).tensor("ragged_float").transpose(1, 2)
     with pytest.raises(DataProtoError, match="ragged in dimension 1, not 2"):

@@ -1,4 +1,5 @@
-"""What one process writes another reads: by file, by pickle, through Ray's object store, and by a collective."""
+"""What one process writes another reads: by file, by pickle, through Ray's object store, and by a
+collective."""
 
 import subprocess
 import sys
@@ -26,7 +27,7 @@ for path in sys.argv[1:]:
     assert (type(proto).__name__, proto.label, proto.meta_info["step"]) == ("Labelled", "mine", 3)
     proto.tensor("pair").add_(1)
     proto.save_to_disk(sys.argv[1] + ".answer")
-"""
+"""  # noqa: E501
 
 
 def test_another_process_reads_what_this_one_wrote(tmp_path: Path):
@@ -48,7 +49,9 @@ def test_another_process_reads_what_this_one_wrote(tmp_path: Path):
 def test_a_batch_from_the_object_store_shares_its_memory_and_is_usable(ray_cluster: None):
     import ray
 
-    big = DataProto.from_dict({"a": torch.arange(2**18).view(2**9, 2**9)}, {"n": np.arange(2**9)}, {"step": 1})
+    big = DataProto.from_dict(
+        {"a": torch.arange(2**18).view(2**9, 2**9)}, {"n": np.arange(2**9)}, {"step": 1}
+    )
     reference = ray.put(big)
     one, two = ray.get(reference), ray.get(reference)
     assert identical(one, big)
@@ -59,7 +62,14 @@ def test_a_batch_from_the_object_store_shares_its_memory_and_is_usable(ray_clust
     own = one.clone()
     own.tensor("a").zero_()
     assert identical(ray.get(reference), big)
-    assert numbers_of(DataProto.concat([ray.get(ray.put(part)) for part in rows(6).chunk(3)])) == [0, 1, 2, 3, 4, 5]
+    assert numbers_of(DataProto.concat([ray.get(ray.put(part)) for part in rows(6).chunk(3)])) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
 
 
 def test_memory_from_the_object_store_outlives_its_reference(ray_cluster: None):
@@ -100,7 +110,12 @@ def test_a_future_takes_those_of_the_standard_library():
 
 def gather(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    for name, counts in {"equal": (3, 3), "uneven": (2, 5), "one empty": (0, 3), "both empty": (0, 0)}.items():
+    for name, counts in {
+        "equal": (3, 3),
+        "uneven": (2, 5),
+        "one empty": (0, 3),
+        "both empty": (0, 0),
+    }.items():
         proto = rows(counts[rank], start=rank * counts[0], cls=Labelled)
         proto.meta_info["rank"] = rank
         batch = proto.batch
@@ -125,4 +140,7 @@ def gather(rank: int, folder: str) -> None:
 @pytest.mark.slow
 def test_all_gather_gives_every_rank_the_rows_of_all(tmp_path: Path):
     mp.start_processes(gather, args=(str(tmp_path),), nprocs=2, start_method="spawn")
-    assert [numbers_of(DataProto.load_from_disk(tmp_path / f"done-{rank}")) for rank in (0, 1)] == [[0], [1]]
+    assert [numbers_of(DataProto.load_from_disk(tmp_path / f"done-{rank}")) for rank in (0, 1)] == [
+        [0],
+        [1],
+    ]

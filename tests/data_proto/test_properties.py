@@ -55,7 +55,10 @@ def test_an_integer_gives_that_row(numbers, data):
 
 @property_test
 @given(
-    SOME_NUMBERS, st.integers(-15, 15) | st.none(), st.integers(-15, 15) | st.none(), st.sampled_from([None, 1, 2, -1])
+    SOME_NUMBERS,
+    st.integers(-15, 15) | st.none(),
+    st.integers(-15, 15) | st.none(),
+    st.sampled_from([None, 1, 2, -1]),
 )
 def test_slice_is_that_of_a_list(numbers, start, end, step):
     assert numbers_of(holding(numbers).slice(start, end, step)) == numbers[start:end:step]
@@ -65,7 +68,9 @@ def test_slice_is_that_of_a_list(numbers, start, end, step):
 @given(NUMBERS, st.integers(1, 5))
 def test_split_cuts_and_concat_joins(numbers, size):
     parts = holding(numbers).split(size)
-    assert [numbers_of(part) for part in parts] == [numbers[i : i + size] for i in range(0, len(numbers), size)]
+    assert [numbers_of(part) for part in parts] == [
+        numbers[i : i + size] for i in range(0, len(numbers), size)
+    ]
     if parts:
         assert identical(DataProto.concat(parts), holding(numbers))
 
@@ -96,7 +101,9 @@ def test_auto_padded_chunks_are_equal_and_begin_with_every_row(numbers, chunks):
 @property_test
 @given(st.lists(NUMBERS, min_size=1, max_size=4))
 def test_concat_appends_in_order(lists):
-    assert numbers_of(DataProto.concat([holding(numbers) for numbers in lists])) == list(chain(*lists))
+    assert numbers_of(DataProto.concat([holding(numbers) for numbers in lists])) == list(
+        chain(*lists)
+    )
 
 
 @property_test
@@ -153,7 +160,10 @@ def test_unpad_undoes_pad_to_divisor(numbers, divisor):
 def test_every_epoch_has_every_row_once_and_a_seed_repeats_it(numbers, size, epochs, seed, shuffle):
     numbers = numbers[: len(numbers) - len(numbers) % size]
     options = {"shuffle": shuffle}
-    runs = [[numbers_of(one) for one in holding(numbers).make_iterator(size, epochs, seed, options)] for _ in range(2)]
+    runs = [
+        [numbers_of(one) for one in holding(numbers).make_iterator(size, epochs, seed, options)]
+        for _ in range(2)
+    ]
     assert runs[0] == runs[1]
     assert all(len(one) == size for one in runs[0])
     per_epoch = len(numbers) // size
@@ -166,7 +176,11 @@ COLUMNS = ["pair", "half", "ragged", "ragged_float"]
 
 
 @property_test
-@given(SOME_NUMBERS, st.sets(st.sampled_from(COLUMNS)), st.sets(st.sampled_from(["text", "number", "media"])))
+@given(
+    SOME_NUMBERS,
+    st.sets(st.sampled_from(COLUMNS)),
+    st.sets(st.sampled_from(["text", "number", "media"])),
+)
 def test_union_of_what_pop_took_and_what_it_left_is_the_whole(numbers, tensors, columns):
     proto = holding(numbers)
     taken = proto.pop(sorted(tensors), sorted(columns), ["step"])
@@ -250,7 +264,10 @@ def test_unfold_column_chunks_turns_columns_to_rows(num_rows, chunks, width):
     assert torch.equal(unfolded.tensor("table"), table.view(num_rows * chunks, width))
     assert np.array_equal(unfolded.non_tensor_batch["matrix"], table.view(-1, width).numpy())
     assert unfolded.tensor("long").values().tolist() == flat.tolist()
-    assert unfolded.tensor("long").offsets().diff().tolist() == np.repeat(lengths.numpy() // chunks, chunks).tolist()
+    assert (
+        unfolded.tensor("long").offsets().diff().tolist()
+        == np.repeat(lengths.numpy() // chunks, chunks).tolist()
+    )
     assert [len(one) for one in unfolded.non_tensor_batch["lists"]] == [
         row + 1 for row in numbers for _ in range(chunks)
     ]
@@ -275,7 +292,12 @@ def test_copies_of_every_kind_hold_the_same(numbers):
     buffer = io.BytesIO()
     torch.save(proto, buffer)
     buffer.seek(0)
-    for again in (copy.copy(proto), copy.deepcopy(proto), proto.clone(), torch.load(buffer, weights_only=False)):
+    for again in (
+        copy.copy(proto),
+        copy.deepcopy(proto),
+        proto.clone(),
+        torch.load(buffer, weights_only=False),
+    ):
         assert identical(again, proto)
 
 
@@ -292,7 +314,13 @@ def test_subclasses_and_metadata_of_their_own_follow_every_choice_of_rows(case):
     numbers, index, _ = case
     proto = holding(numbers, cls=Labelled)
     proto.label = "mine"
-    for derived in (proto[index], proto.repeat(2), proto.select(), proto.split(2)[0], DataProto.concat([proto, proto])):
+    for derived in (
+        proto[index],
+        proto.repeat(2),
+        proto.select(),
+        proto.split(2)[0],
+        DataProto.concat([proto, proto]),
+    ):
         assert isinstance(derived, Labelled)
         assert derived.label == "mine"
         derived.meta_info["nested"]["list"].append(3)

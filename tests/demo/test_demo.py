@@ -30,7 +30,10 @@ def answers(demo: Demo, requests: list[tuple[int, Any]]) -> list[httpx.Response]
     async def talk() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=build_app(demo))
         async with httpx.AsyncClient(transport=transport, base_url="http://demo") as client:
-            return [await client.post(f"/ask/{number}", content=json.dumps(body)) for number, body in requests]
+            return [
+                await client.post(f"/ask/{number}", content=json.dumps(body))
+                for number, body in requests
+            ]
 
     return asyncio.run(talk())
 
@@ -40,12 +43,21 @@ def hello(**changes: Any) -> dict[str, Any]:
 
 
 def chat(answer: Callable[[Question], Answer]) -> Demo:
-    return Demo(Page.CHAT, [Contestant("champion <b>", answer), Contestant("base", answer)], max_new_tokens=6)
+    return Demo(
+        Page.CHAT,
+        [Contestant("champion <b>", answer), Contestant("base", answer)],
+        max_new_tokens=6,
+    )
 
 
 def test_a_language_model_answers_as_it_decodes(tiny_model_dir: Path):
     speaker = Speaker(str(tiny_model_dir), ModelConfig(path=str(tiny_model_dir)), "cpu")
-    asked = [(0, hello()), (1, hello()), (0, hello(seed=1, temperature=1.0)), (0, hello(seed=1, temperature=1.0))]
+    asked = [
+        (0, hello()),
+        (1, hello()),
+        (0, hello(seed=1, temperature=1.0)),
+        (0, hello(seed=1, temperature=1.0)),
+    ]
     greedy, same, drawn, again = (one.json() for one in answers(chat(speaker.answer), asked))
     assert greedy["text"] == same["text"]
     assert drawn["text"] == again["text"] != greedy["text"]
@@ -54,12 +66,19 @@ def test_a_language_model_answers_as_it_decodes(tiny_model_dir: Path):
 
 
 def test_a_diffusion_model_draws_from_the_seed(tiny_sd3_dir: Path):
-    recipe = load_recipe("smoke/diffusion", [f"model.path={tiny_sd3_dir}", "diffusion.eval_steps=2"])
+    recipe = load_recipe(
+        "smoke/diffusion", [f"model.path={tiny_sd3_dir}", "diffusion.eval_steps=2"]
+    )
     painter = Painter(str(tiny_sd3_dir), recipe, "cpu")
-    demo = Demo(Page.DRAW, [Contestant(name, painter.answer) for name in ("one", "other")], max_new_tokens=1)
+    demo = Demo(
+        Page.DRAW, [Contestant(name, painter.answer) for name in ("one", "other")], max_new_tokens=1
+    )
     first, again, other = answers(demo, [(0, hello()), (0, hello()), (0, hello(seed=1))])
     pictures = [base64.b64decode(one.json()["image"]) for one in (first, again, other)]
-    assert Image.open(io.BytesIO(pictures[0])).size == (recipe.diffusion.width, recipe.diffusion.height)
+    assert Image.open(io.BytesIO(pictures[0])).size == (
+        recipe.diffusion.width,
+        recipe.diffusion.height,
+    )
     assert pictures[0] == pictures[1] != pictures[2]
 
 
@@ -70,9 +89,20 @@ def test_the_whole_conversation_is_asked_and_nonsense_is_refused():
         asked.append(question)
         return Answer(text="said", is_cut=True)
 
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    bad = [{"messages": []}, hello(temperature=-1), hello(more=1), {"messages": [{"role": "boss", "content": "x"}]}]
-    good, *refused = answers(chat(remember), [(0, {"messages": turns, "seed": 3}), *((0, body) for body in bad)])
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
+    bad = [
+        {"messages": []},
+        hello(temperature=-1),
+        hello(more=1),
+        {"messages": [{"role": "boss", "content": "x"}]},
+    ]
+    good, *refused = answers(
+        chat(remember), [(0, {"messages": turns, "seed": 3}), *((0, body) for body in bad)]
+    )
     assert (good.json()["text"], good.json()["is_cut"]) == ("said", True)
     assert asked == [Question(turns, 3, 0.0, 6)]
     assert [one.status_code for one in refused] == [422] * len(bad)
@@ -101,9 +131,15 @@ def test_the_page_asks_nothing_from_outside_and_names_both():
 
 def test_a_folder_stands_against_what_its_training_began_with(tiny_model_dir: Path, tmp_path: Path):
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(f"name: mine\nmodel: {{path: {tiny_model_dir}}}\ndata: {{train: [a.jsonl], eval: [b.jsonl]}}\n")
+    recipe.write_text(
+        f"name: mine\nmodel: {{path: {tiny_model_dir}}}\ndata: {{train: [a.jsonl], eval: "
+        "[b.jsonl]}\n"
+    )
     demo = load_demo(str(tiny_model_dir), None, str(recipe), "cpu", Home(tmp_path))
     assert demo.page is Page.CHAT
-    assert [one.name for one in demo.contestants] == [str(tiny_model_dir), f"before training ({tiny_model_dir})"]
+    assert [one.name for one in demo.contestants] == [
+        str(tiny_model_dir),
+        f"before training ({tiny_model_dir})",
+    ]
     with pytest.raises(RecipeError, match="no page for the domain vision"):
         load_demo(str(tiny_model_dir), None, "smoke/vision", "cpu", Home(tmp_path))

@@ -48,7 +48,9 @@ def count_fetches() -> list[int]:
 
     def counting(pieces: list[Any], what: Any) -> list[DataProto]:
         found = get(pieces, what)
-        tensors = [one for piece in found if piece.batch is not None for one in piece.batch.values()]
+        tensors = [
+            one for piece in found if piece.batch is not None for one in piece.batch.values()
+        ]
         sizes.append(sum(tensor.nbytes for tensor in tensors))
         return found
 
@@ -61,7 +63,9 @@ class Probe:
 
     needs_rank_info = True
 
-    def __init__(self, counter: Any, others: dict[str, list[Any]] | None = None, *, rank_info: RankInfo) -> None:
+    def __init__(
+        self, counter: Any, others: dict[str, list[Any]] | None = None, *, rank_info: RankInfo
+    ) -> None:
         self.counter, self.others, self.info = counter, others or {}, rank_info
         self.fetches = count_fetches()
 
@@ -115,7 +119,11 @@ class Probe:
         """So many answers to a row, siblings adjacent, with a wide column and narrow ones."""
         many = rows.repeat(per_row)
         row = many.tensor("row")
-        tensors = {"row": row, "wide": row[:, None] * torch.ones(1, WIDTH), "rewards": row.float() / 2}
+        tensors = {
+            "row": row,
+            "wide": row[:, None] * torch.ones(1, WIDTH),
+            "rewards": row.float() / 2,
+        }
         names = [f"row {number}" for number in row.tolist()]
         metrics = {"rank": Metric(MetricKind.MAX, float(self.info.rank), 1)}
         return DataProto.from_dict(tensors, {"name": names}, {"metrics": metrics})

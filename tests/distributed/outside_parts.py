@@ -1,4 +1,5 @@
-"""What the tests of `Outside` build in another process; only the standard library, as over there."""
+"""What the tests of `Outside` build in another process; only the standard library, as over
+there."""
 
 from __future__ import annotations
 

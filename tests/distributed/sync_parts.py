@@ -62,7 +62,9 @@ class TamperingEngine(DedicatedEngine):
         norm: Any = self.replica.policy.language_model.model.norm
         norm.eps = norm.variance_epsilon = 1e4
 
-    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+    def finish_sync(
+        self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
+    ) -> None:
         self._flip()
         super().finish_sync(version, expected, dtype)
 

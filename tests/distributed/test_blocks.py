@@ -1,4 +1,5 @@
-"""Which devices a block gets, which process a component lands in, and what siblings are to each other."""
+"""Which devices a block gets, which process a component lands in, and what siblings are to each
+other."""
 
 from typing import Any
 
@@ -23,9 +24,11 @@ def test_shares_are_disjoint_and_come_back():
     assert devices.take(0.5).numbers == (0, 1)
 
 
-@pytest.mark.parametrize(("fraction", "exact"), [(0.3, "1.2"), (0.1, "0.4"), (0.0, "0"), (1.25, "5"), (-0.5, "-2")])
+@pytest.mark.parametrize(
+    ("fraction", "exact"), [(0.3, "1.2"), (0.1, "0.4"), (0.0, "0"), (1.25, "5"), (-0.5, "-2")]
+)
 def test_a_fraction_that_is_no_whole_number_of_devices_is_refused(fraction: float, exact: str):
-    message = rf"fraction={fraction:g}\) of 4 devices is {exact} devices, no whole number .* 1/4, 2/4, 3/4, 4/4"
+    message = rf"fraction={fraction:g}\) of 4 devices is {exact} devices, no whole number .* 1/4, 2/4, 3/4, 4/4"  # noqa: E501
     with pytest.raises(RecipeError, match=message):
         Devices((0, 1, 2, 3)).take(fraction)
 
@@ -37,7 +40,11 @@ def test_thirds_of_three_devices_are_whole():
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_devices": 0}, {"num_devices": 4, "devices_per_node": 3}, {"num_devices": 1, "workers_per_device": 0}],
+    [
+        {"num_devices": 0},
+        {"num_devices": 4, "devices_per_node": 3},
+        {"num_devices": 1, "workers_per_device": 0},
+    ],
 )
 def test_a_pool_of_impossible_numbers_is_refused(options: dict[str, Any]):
     with pytest.raises(RecipeError, match="num_devices="):
@@ -109,7 +116,9 @@ def test_components_with_processes_of_their_own_call_each_other_by_handle(pool: 
         probe = remote(Probe, counter)
         assert counter.pid() != probe.pid()
         assert probe.ask_counter() == [[3]]
-        with pytest.raises(RecipeError, match=r"device\(s\) \[2\] already hold workers_per_device=2"):
+        with pytest.raises(
+            RecipeError, match=r"device\(s\) \[2\] already hold workers_per_device=2"
+        ):
             remote(Counter, 0)
     pids = block.pids()
     assert len(set(pids)) == 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl_core.data_proto import DataProto, DataProtoError
-from rl_core.distributed import Remote
+from rl_core.distributed import Remote, submit
 
 
 def batch(num_rows: int) -> DataProto:
@@ -16,7 +16,9 @@ def test_ranks_know_their_place(quad: Remote):
 
 
 def test_every_dispatch_mode_reaches_the_ranks_it_says(quad: Remote):
-    assert quad.scattered(batch(4), list("abcd")) == [(rank, [rank], ["abcd"[rank]]) for rank in range(4)]
+    assert quad.scattered(batch(4), list("abcd")) == [
+        (rank, [rank], ["abcd"[rank]]) for rank in range(4)
+    ]
     assert quad.per_replica(batch(4)) == [(0, [0, 1]), (2, [2, 3])]
     assert quad.heads(batch(4)) == [(0, [0, 1]), (2, [2, 3])]
     assert quad.alone() == 0
@@ -43,7 +45,7 @@ def test_metrics_over_uneven_shards_are_those_of_the_whole(quad: Remote, num_row
 
 
 def test_a_call_may_be_started_before_another_ends(quad: Remote):
-    first, second = quad.answer.submit(batch(4), 1), quad.measure.submit(batch(2))
+    first, second = submit(quad.answer, batch(4), 1), submit(quad.measure, batch(2))
     assert second.result()["sum"].result() == 1.0
     assert first.result().tensor("row").tolist() == [0, 1, 2, 3]
 

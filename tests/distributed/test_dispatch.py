@@ -1,4 +1,5 @@
-"""What each rank is called with: shards, copies of rows that fill up, and refusals where nothing fits."""
+"""What each rank is called with: shards, copies of rows that fill up, and refusals where nothing
+fits."""
 
 import numpy as np
 import pytest
@@ -34,7 +35,9 @@ def batch(num_rows: int) -> DataProto:
     )
 
 
-def rows_by_rank(dispatch: Dispatch, num_rows: int, topology: TrainTopology) -> dict[int, list[int]]:
+def rows_by_rank(
+    dispatch: Dispatch, num_rows: int, topology: TrainTopology
+) -> dict[int, list[int]]:
     plan = cut(CallSpec(dispatch), (batch(num_rows),), {}, topology)
     return {rank: args[0].tensor("row").tolist() for rank, (args, _) in plan.calls.items()}
 
@@ -44,7 +47,12 @@ def test_scatter_cuts_over_all_ranks():
 
 
 def test_dp_scatter_gives_the_siblings_of_a_replica_the_same_rows_and_hears_one_of_them():
-    assert rows_by_rank(Dispatch.DP_SCATTER, 4, TWO_BY_TWO) == {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+    assert rows_by_rank(Dispatch.DP_SCATTER, 4, TWO_BY_TWO) == {
+        0: [0, 1],
+        1: [0, 1],
+        2: [2, 3],
+        3: [2, 3],
+    }
     assert cut(CallSpec(Dispatch.DP_SCATTER), (batch(4),), {}, TWO_BY_TWO).answering == (0, 2)
 
 
@@ -54,7 +62,9 @@ def test_dp_scatter_head_calls_the_first_rank_of_each_replica_only():
 
 def test_pipeline_and_sequence_siblings_get_the_same_rows_too():
     topology = TrainTopology(dp_size=2, sp_size=2, pp_size=2)
-    assert rows_by_rank(Dispatch.DP_SCATTER, 2, topology) == {rank: [rank // 4] for rank in range(8)}
+    assert rows_by_rank(Dispatch.DP_SCATTER, 2, topology) == {
+        rank: [rank // 4] for rank in range(8)
+    }
 
 
 def test_broadcast_sends_everything_whole():
@@ -65,16 +75,34 @@ def test_broadcast_sends_everything_whole():
 
 
 def test_only_what_has_rows_is_cut():
-    arguments = (torch.arange(4), np.arange(4), ["a", "b", "c", "d"], "abcd", {"k": [1, 2]}, None, Broadcast([1, 2, 3]))
+    arguments = (
+        torch.arange(4),
+        np.arange(4),
+        ["a", "b", "c", "d"],
+        "abcd",
+        {"k": [1, 2]},
+        None,
+        Broadcast([1, 2, 3]),
+    )
     plan = cut(CallSpec(Dispatch.DP_SCATTER), arguments, {"step": 3}, TWO_BY_TWO)
     (tensor, array, names, text, mapping, nothing, whole), kwargs = plan.calls[2]
     assert (tensor.tolist(), array.tolist(), names) == ([2, 3], [2, 3], ["c", "d"])
-    assert (text, mapping, nothing, whole, kwargs) == ("abcd", {"k": [1, 2]}, None, [1, 2, 3], {"step": 3})
+    assert (text, mapping, nothing, whole, kwargs) == (
+        "abcd",
+        {"k": [1, 2]},
+        None,
+        [1, 2, 3],
+        {"step": 3},
+    )
 
 
-@pytest.mark.parametrize("value", [torch.arange(5), np.arange(5), list(range(5)), (1, 2, 3, 4, 5)], ids=type)
+@pytest.mark.parametrize(
+    "value", [torch.arange(5), np.arange(5), list(range(5)), (1, 2, 3, 4, 5)], ids=type
+)
 def test_rows_that_do_not_divide_are_refused_unless_they_are_a_batch(value: object):
-    with pytest.raises(DataProtoError, match=r"5 rows cannot be cut into 2 equal shards; .*Broadcast"):
+    with pytest.raises(
+        DataProtoError, match=r"5 rows cannot be cut into 2 equal shards; .*Broadcast"
+    ):
         cut(CallSpec(Dispatch.DP_SCATTER), (value,), {}, TWO_BY_TWO)
 
 
@@ -107,7 +135,10 @@ def test_filling_up_changes_nothing_of_the_callers():
     shard.meta_info["more"] = 1
     assert (whole.tensor("response_mask") == 1).all()
     assert whole.meta_info == {"source": "here"}
-    assert (shard.meta_info[NUM_PADDING_ROWS], shard.non_tensor_batch["name"].tolist()) == (1, ["row 2", "row 2"])
+    assert (shard.meta_info[NUM_PADDING_ROWS], shard.non_tensor_batch["name"].tolist()) == (
+        1,
+        ["row 2", "row 2"],
+    )
 
 
 def test_a_jagged_mask_is_zeroed_too():
@@ -123,14 +154,19 @@ def test_answers_to_copies_are_cut_off_whatever_the_answers_per_row():
     assert real_rows([2, 2], 4) == 4
     assert real_rows([3, 3], 5) == 5
     assert real_rows([12, 12], 5) == 20
-    with pytest.raises(DataProtoError, match=r"5 rows were filled up to 2 shards of 3, and answered with \[3, 2\]"):
+    with pytest.raises(
+        DataProtoError, match=r"5 rows were filled up to 2 shards of 3, and answered with \[3, 2\]"
+    ):
         real_rows([3, 2], 5)
 
 
 def test_metadata_is_joined_and_its_metrics_are_reduced():
     one = {"source": "here", "metrics": {"a": Metric(MetricKind.MEAN, 6.0, 3)}, NUM_PADDING_ROWS: 0}
     two = {"source": "here", "metrics": {"a": Metric(MetricKind.MEAN, 1.0, 1)}, NUM_PADDING_ROWS: 1}
-    assert join_meta([one, two]) == {"source": "here", "metrics": {"a": Metric(MetricKind.MEAN, 7.0, 4)}}
+    assert join_meta([one, two]) == {
+        "source": "here",
+        "metrics": {"a": Metric(MetricKind.MEAN, 7.0, 4)},
+    }
     with pytest.raises(DataProtoError, match=r"'source'.* 'here', and 'there' of shard 1"):
         join_meta([one, {"source": "there"}])
 
@@ -176,7 +212,9 @@ class Worker:
 def test_marks_are_read_back_and_contradictions_refused():
     assert spec_of(Worker, "plain") == CallSpec()
     assert spec_of(Worker, "joined") == CallSpec(Dispatch.SCATTER, Collect.JOIN)
-    assert spec_of(Worker, "alone") == CallSpec(Dispatch.BROADCAST, Collect.RANK_ZERO, Execute.RANK_ZERO)
+    assert spec_of(Worker, "alone") == CallSpec(
+        Dispatch.BROADCAST, Collect.RANK_ZERO, Execute.RANK_ZERO
+    )
     assert list(cut(spec_of(Worker, "alone"), (1,), {}, TWO_BY_TWO).calls) == [0]
     with pytest.raises(ValueError, match="one rank"):
         distributed(Dispatch.SCATTER, execute=Execute.RANK_ZERO)

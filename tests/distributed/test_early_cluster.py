@@ -1,4 +1,5 @@
-"""A private cluster that starts beside its driver. In a process of its own: this one has a cluster already."""
+"""A private cluster that starts beside its driver. In a process of its own: this one has a cluster
+already."""
 
 from __future__ import annotations
 
@@ -37,15 +38,19 @@ with early_cluster(1, "cpu"):
 said = {"before": before, "workers": workers, "below": below}
 said |= {"still_up": still_up, "after": ray.is_initialized()}
 print(json.dumps(said))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 def test_workers_have_imported_what_they_need_and_everything_ends_with_the_block():
-    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=240, check=True
+    )
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["before"] == ["torch", "transformers.modeling_utils", "peft"]
-    assert said["workers"] == ["ray::Names"], "a process for every core would import all that in vain"
+    assert said["workers"] == ["ray::Names"], (
+        "a process for every core would import all that in vain"
+    )
     assert said["still_up"] is True
     assert said["after"] is False
     assert said["below"] and not still_running(said["below"])

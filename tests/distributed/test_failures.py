@@ -1,4 +1,5 @@
-"""Workers that raise, die, hang and run out of memory, as real processes: the message says who and why."""
+"""Workers that raise, die, hang and run out of memory, as real processes: the message says who and
+why."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +9,14 @@ import pytest
 
 from flows.local_run import interruptible
 from rl_core.distributed import Block, DevicePool, Remote, placement, remote
-from rl_core.errors import DataError, RLTrainError, WorkerDied, WorkerError, WorkerHung, WorkerOutOfMemory
+from rl_core.errors import (
+    DataError,
+    RLTrainError,
+    WorkerDied,
+    WorkerError,
+    WorkerHung,
+    WorkerOutOfMemory,
+)
 from tests.distributed.components import Saboteur
 from tests.processes import still_running
 
@@ -24,11 +32,14 @@ def assert_ended(pids: list[int]) -> None:
 
 @pytest.fixture
 def start(ray_cluster: None) -> Iterator[Start]:
-    """Ranks with a Saboteur, and a given collective timeout; after the test none of their processes is left."""
+    """Ranks with a Saboteur, and a given collective timeout; after the test none of their processes
+    is left."""
     blocks: list[Block] = []
 
     def build(collective_timeout_s: float, num_ranks: int = 2) -> tuple[Block, Remote]:
-        pool = DevicePool(num_ranks, threads_per_device=1, collective_timeout_s=collective_timeout_s)
+        pool = DevicePool(
+            num_ranks, threads_per_device=1, collective_timeout_s=collective_timeout_s
+        )
         with placement(pool) as block:
             blocks.append(block)
             return block, remote(Saboteur)
@@ -60,7 +71,9 @@ def test_an_error_carries_rank_role_method_and_the_remote_traceback(patient: tup
     assert saboteur.meet() == [2.0, 2.0]
 
 
-def test_the_projects_own_errors_arrive_as_themselves_with_their_place(patient: tuple[Block, Remote]):
+def test_the_projects_own_errors_arrive_as_themselves_with_their_place(
+    patient: tuple[Block, Remote],
+):
     with pytest.raises(DataError, match=r"^train.jsonl:17 field") as caught:
         patient[1].refuse(0)
     notes = "\n".join(caught.value.__notes__)
@@ -90,7 +103,8 @@ def test_every_error_of_a_worker_ends_a_run_as_itself(
 
 
 def chained(error: BaseException | None) -> Iterator[BaseException]:
-    """The causes as whoever prints an error follows them, as far as the second round of a circle."""
+    """The causes as whoever prints an error follows them, as far as the second round of a
+    circle."""
     for _ in range(20):
         if error is None:
             return
@@ -99,7 +113,8 @@ def chained(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def test_a_constructor_that_raises_is_reported_like_a_method(ray_cluster: None):
-    with pytest.raises(WorkerError, match=r"rank 1 \(Saboteur-1.__init__.*KeyError: 'no such setting'"):  # noqa: SIM117
+    said = r"rank 1 \(Saboteur-1.__init__.*KeyError: 'no such setting'"
+    with pytest.raises(WorkerError, match=said):  # noqa: SIM117
         with placement(DevicePool(2, threads_per_device=1)) as block:
             remote(Saboteur)
             remote(Saboteur, fail_at=1)
@@ -110,7 +125,11 @@ def test_a_constructor_that_raises_is_reported_like_a_method(ray_cluster: None):
 def test_running_out_of_memory_says_what_to_change(patient: tuple[Block, Remote], how: str):
     with pytest.raises(WorkerOutOfMemory, match=r"rank 1 .*exhaust") as caught:
         patient[1].exhaust(1, how)
-    for advice in ("placement.micro_batch_size", "rollout.max_batch_size", "fsdp.activation_checkpointing"):
+    for advice in (
+        "placement.micro_batch_size",
+        "rollout.max_batch_size",
+        "fsdp.activation_checkpointing",
+    ):
         assert advice in str(caught.value)
     assert "in exhaust" in "\n".join(caught.value.__notes__)
     assert patient[1].meet() == [2.0, 2.0]
@@ -120,7 +139,9 @@ def test_a_rank_killed_within_a_collective_is_named_within_seconds(start: Start)
     block, saboteur = start(LONG_S)
     pid = block.pids()[1]
     began = time.monotonic()
-    with pytest.raises(WorkerDied, match=rf"rank 1 \(Saboteur-0.die_in_collective, pid {pid}") as caught:
+    with pytest.raises(
+        WorkerDied, match=rf"rank 1 \(Saboteur-0.die_in_collective, pid {pid}"
+    ) as caught:
         saboteur.die_in_collective(1, 0.5)
     assert time.monotonic() - began < LONG_S / 10
     assert "SIGKILL" in str(caught.value)

@@ -35,7 +35,10 @@ with ray_cluster(None, 1, "cpu"):
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_a_busy_worker_does_not_hold_up_an_interruption(ending: signal.Signals) -> None:
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", DRIVER],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert driver.stdout is not None
     try:

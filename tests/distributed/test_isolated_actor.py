@@ -1,4 +1,5 @@
-"""An object in a process with an interpreter of its own: it answers, says what went wrong, and is never waited for."""
+"""An object in a process with an interpreter of its own: it answers, says what went wrong, and is
+never waited for."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from tests.distributed.outside_parts import Fragile
 
 @contextmanager
 def running(timeout_s: float = 60.0) -> Iterator[Outside]:
-    thing = Outside(sys.executable, Fragile, "a", label="the test", environment={"OUTSIDE": "c"}, timeout_s=timeout_s)
+    thing = Outside(
+        sys.executable,
+        Fragile,
+        "a",
+        label="the test",
+        environment={"OUTSIDE": "c"},
+        timeout_s=timeout_s,
+    )
     try:
         yield thing
     finally:
@@ -31,7 +39,9 @@ def test_it_answers_and_says_what_went_wrong():
     with running() as thing:
         assert thing.pid != os.getpid()
         assert thing.call("say", "b") == "abc"
-        with pytest.raises(WeightMismatch, match=r"^a\nraised by Fragile of the test \(fail_as_ours, pid \d+\)"):
+        with pytest.raises(
+            WeightMismatch, match=r"^a\nraised by Fragile of the test \(fail_as_ours, pid \d+\)"
+        ):
             thing.call("fail_as_ours")
         with pytest.raises(
             WorkerError, match=r"Fragile of the test \(fail_as_theirs, pid \d+\): KeyError: 'a'"
@@ -39,12 +49,16 @@ def test_it_answers_and_says_what_went_wrong():
             thing.call("fail_as_theirs")
         assert "in fail_as_theirs" in str(caught.value)
         os.kill(thing.pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=r"Fragile of the test \(say, pid \d+\): the process ended"):
+        with pytest.raises(
+            WorkerDied, match=r"Fragile of the test \(say, pid \d+\): the process ended"
+        ):
             thing.call("say", "b")
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_one_that_stands_still_is_given_up_and_one_that_works_is_not(monkeypatch: pytest.MonkeyPatch):
+def test_one_that_stands_still_is_given_up_and_one_that_works_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(isolated_actor, "HEARTBEAT_S", 0.5)
     with running(timeout_s=2.0) as thing:
         assert thing.call("work", 4.0) == "done"
@@ -61,5 +75,8 @@ def test_an_interpreter_without_our_ray_is_refused(tmp_path: Path):
     with pytest.raises(RecipeError, match="cannot be run"):
         check_interpreter(str(other))
     other.chmod(0o700)
-    with pytest.raises(RecipeError, match=r"has Python and Ray 3\.11\.7 1\.0\.0; they must be the same on both sides"):
+    with pytest.raises(
+        RecipeError,
+        match=r"has Python and Ray 3\.11\.7 1\.0\.0; they must be the same on both sides",
+    ):
         check_interpreter(str(other))

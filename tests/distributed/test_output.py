@@ -1,4 +1,5 @@
-"""What workers print reaches the caller's log, marked with rank and role; what libraries chatter does not."""
+"""What workers print reaches the caller's log, marked with rank and role; what libraries chatter
+does not."""
 
 import io
 import time
@@ -37,7 +38,16 @@ def test_each_line_has_its_mark_and_progress_bars_are_left_out():
 
 
 def test_only_marked_lines_are_forwarded_and_a_flood_is_cut(caplog: pytest.LogCaptureFixture):
-    collect({"pid": 1, "lines": ["[Gloo] Rank 0 is connected", "[rank 1 Probe-0.get] hello", "(raylet) spilling"]})
+    collect(
+        {
+            "pid": 1,
+            "lines": [
+                "[Gloo] Rank 0 is connected",
+                "[rank 1 Probe-0.get] hello",
+                "(raylet) spilling",
+            ],
+        }
+    )
     forward()
     assert messages(caplog) == ["[rank 1 Probe-0.get] hello"]
     caplog.clear()
@@ -50,7 +60,9 @@ def test_only_marked_lines_are_forwarded_and_a_flood_is_cut(caplog: pytest.LogCa
     assert messages(caplog) == []
 
 
-def test_what_ranks_print_is_logged_while_their_caller_waits(ray_cluster: None, caplog: pytest.LogCaptureFixture):
+def test_what_ranks_print_is_logged_while_their_caller_waits(
+    ray_cluster: None, caplog: pytest.LogCaptureFixture
+):
     with collected_output(), placement(DevicePool(2, threads_per_device=1)) as block:
         talker = remote(Talker)
         try:

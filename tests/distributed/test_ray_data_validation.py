@@ -26,7 +26,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Path]
     lines = folder / "a.jsonl"
     write_ten_kinds(lines)
     rows: list[dict[str, Any]] = [
-        {**GOOD, "prompt": [{"role": "user", "content": f"row {i}"}]} if i % 5 else BAD["missing ground_truth"]
+        {**GOOD, "prompt": [{"role": "user", "content": f"row {i}"}]}
+        if i % 5
+        else BAD["missing ground_truth"]
         for i in range(400)
     ]
     pq.write_table(pa.Table.from_pylist(rows), folder / "b.parquet", row_group_size=50)
@@ -37,7 +39,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Path]
     yield [lines, folder / "b.parquet", media], [held_out]
 
 
-def report(files: tuple[list[Path], list[Path]], folder: Path, **options: Any) -> tuple[ValidationReport, str]:
+def report(
+    files: tuple[list[Path], list[Path]], folder: Path, **options: Any
+) -> tuple[ValidationReport, str]:
     paths, held_out = files
     folders = {"rejects_dir": folder, "memo_dir": folder / "memo"}
     found = check_files(paths, CheckSettings(ALLOWED), held_out=held_out, **folders, **options)
@@ -63,7 +67,8 @@ def test_error_of_a_worker_reaches_the_driver_as_itself(files, ray_cluster, tmp_
     whole = files[0][1].read_bytes()
     last = pq.read_metadata(files[0][1]).row_group(7)
     first_byte = min(
-        last.column(i).dictionary_page_offset or last.column(i).data_page_offset for i in range(last.num_columns)
+        last.column(i).dictionary_page_offset or last.column(i).data_page_offset
+        for i in range(last.num_columns)
     )
     broken.write_bytes(whole[:first_byte] + b"\xff" * 300 + whole[first_byte + 300 :])
     assert parts.parts_of(broken, CheckSettings(ALLOWED)), "the driver sees nothing wrong"
@@ -71,7 +76,9 @@ def test_error_of_a_worker_reaches_the_driver_as_itself(files, ray_cluster, tmp_
         report(([broken], []), tmp_path, runner=cluster_runner("auto"))
 
 
-def test_address_comes_from_our_variable_the_recipe_or_rays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_comes_from_our_variable_the_recipe_or_rays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("RL_TRAIN_RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert configured_address() is None

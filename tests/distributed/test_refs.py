@@ -1,4 +1,5 @@
-"""Batches stay where they were made: counted in bytes, on the driver and on the ranks that consume them."""
+"""Batches stay where they were made: counted in bytes, on the driver and on the ranks that consume
+them."""
 
 import pickle
 
@@ -47,7 +48,9 @@ def test_a_rank_fetches_its_own_shard_only(made: DataProtoRef, pair: Pair, fetch
     probe = pair[1]
     before = probe.fetched()
     assert probe.consume(made) == [([0, 1, 2], 3.0 * WIDTH), ([3, 4, 5], 12.0 * WIDTH)]
-    assert [after - start for after, start in zip(probe.fetched(), before, strict=True)] == [3 * ROW_BYTES] * 2
+    assert [after - start for after, start in zip(probe.fetched(), before, strict=True)] == [
+        3 * ROW_BYTES
+    ] * 2
     assert sum(fetches) == 0
 
 
@@ -72,7 +75,11 @@ def test_shards_by_reference_equal_shards_of_the_batch(made: DataProtoRef, num_p
         one, two = made.shard(num_parts, part).fetch(), shard_of(whole, num_parts, part)
         assert one.batch is not None
         assert two.batch is not None
-        assert set(one.batch.keys()) == set(two.batch.keys()) == {"row", "wide", "rewards", "response_mask"}
+        assert (
+            set(one.batch.keys())
+            == set(two.batch.keys())
+            == {"row", "wide", "rewards", "response_mask"}
+        )
         assert all(torch.equal(one.batch[key], two.batch[key]) for key in two.batch.keys())  # noqa: SIM118
         assert {key: value.tolist() for key, value in one.non_tensor_batch.items()} == {
             key: value.tolist() for key, value in two.non_tensor_batch.items()

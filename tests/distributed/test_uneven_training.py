@@ -1,4 +1,5 @@
-"""Training on two ranks with shards of unequal size gives the numbers of one rank: metrics, gradient norms, weights."""
+"""Training on two ranks with shards of unequal size gives the numbers of one rank: metrics,
+gradient norms, weights."""
 
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def batch(num_rows: int, seed: int) -> DataProto:
     attention = torch.cat([torch.ones(num_rows, num_prompt).long(), mask], 1)
     return DataProto.from_dict(
         {
-            "input_ids": torch.randint(3, 20, (num_rows, num_prompt + num_response), generator=generator),
+            "input_ids": torch.randint(
+                3, 20, (num_rows, num_prompt + num_response), generator=generator
+            ),
             "attention_mask": attention,
             "position_ids": (attention.cumsum(-1) - 1).clamp_min(0),
             "response_mask": mask,
@@ -36,7 +39,9 @@ def batch(num_rows: int, seed: int) -> DataProto:
     )
 
 
-def train(model_dir: str, num_ranks: int, num_rows: int) -> tuple[list[TrainStepResult], dict[str, torch.Tensor]]:
+def train(
+    model_dir: str, num_ranks: int, num_rows: int
+) -> tuple[list[TrainStepResult], dict[str, torch.Tensor]]:
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
     with placement(DevicePool(num_ranks, threads_per_device=1)) as block:
         backend = remote(

@@ -1,4 +1,5 @@
-"""After a sync the dedicated engine says what the trainer says, over every way; whatever else it holds is caught."""
+"""After a sync the dedicated engine says what the trainer says, over every way; whatever else it
+holds is caught."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from rl_core.errors import StaleEngine, WeightMismatch
 from rl_core.models.bundle import ModelBundle
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.weights.buckets import WeightVersion
-from schemas.recipe import EmaFullConfig, FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
+from schemas.recipe import (
+    EmaFullConfig,
+    FSDPConfig,
+    LoraConfig,
+    LrSchedulerConfig,
+    ModelConfig,
+    OptimizerConfig,
+)
 from schemas.rollout import RolloutConfig, SyncConfig, SyncMode, SyncTransport
 from schemas.section import DType
 from tests.distributed.sync_parts import Learner, Scorer, TamperingEngine
@@ -54,7 +62,11 @@ CASES: dict[str, tuple[LoraConfig | None, SyncMode, EmaFullConfig | None]] = {
     "merged": (LORA, SyncMode.FULL, None),
     "average": (None, SyncMode.FULL, EmaFullConfig(decay=0.5, mirror=True, rollout=True)),
 }
-BUILT = CASES | {"never synced": CASES["adapter"], "twisted": CASES["full"], "twisted later": CASES["full"]}
+BUILT = CASES | {
+    "never synced": CASES["adapter"],
+    "twisted": CASES["full"],
+    "twisted later": CASES["full"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +98,9 @@ def pairs(ray_cluster: None, tiny_model_dir: Path) -> Iterator[dict[str, Pair]]:
 
 def engine(path: str, lora: LoraConfig | None, mode: SyncMode) -> Remote:
     model = ModelConfig(path=path)
-    return remote(TamperingEngine, path, model, lora, mode, DType.BFLOAT16, RolloutConfig(), {}, {}, 0)
+    return remote(
+        TamperingEngine, path, model, lora, mode, DType.BFLOAT16, RolloutConfig(), {}, {}, 0
+    )
 
 
 def trained(path: str, lora: LoraConfig | None, ema: EmaFullConfig | None) -> Remote:
@@ -106,7 +120,9 @@ def trained(path: str, lora: LoraConfig | None, ema: EmaFullConfig | None) -> Re
 
 @pytest.mark.parametrize("way", SyncTransport)
 @pytest.mark.parametrize("case", CASES)
-def test_after_each_sync_the_engine_says_what_the_trainer_says(pairs: dict[str, Pair], case: str, way: SyncTransport):
+def test_after_each_sync_the_engine_says_what_the_trainer_says(
+    pairs: dict[str, Pair], case: str, way: SyncTransport
+):
     pair = pairs[case]
     sync, versions = pair.syncs[way], []
     for _ in range(3):
@@ -117,7 +133,9 @@ def test_after_each_sync_the_engine_says_what_the_trainer_says(pairs: dict[str, 
         assert pair.engine.weight_version() == pair.backend.weight_version() == report.version
         assert pair.distance() < BF16_TOLERANCE < before
         assert report.num_buckets == -(-report.num_bytes // (BUCKET_BYTES // 2 * 2))
-    assert [version.number for version in versions] == list(range(versions[0].number, versions[0].number + 3))
+    assert [version.number for version in versions] == list(
+        range(versions[0].number, versions[0].number + 3)
+    )
 
 
 @pytest.mark.parametrize("case", ["full", "adapter"])
@@ -170,7 +188,9 @@ def test_one_tampered_bit_is_caught_and_the_engine_refuses(
     pair = pairs[case]
     pair.learner.learn()
     pair.engine.tamper(weight)
-    with pytest.raises(WeightMismatch, match=rf"1 of \d+ tensors differ from the trainer's, first {weight};"):
+    with pytest.raises(
+        WeightMismatch, match=rf"1 of \d+ tensors differ from the trainer's, first {weight};"
+    ):
         pair.syncs[way].sync()
     assert pair.engine.weight_version() is None
     with pytest.raises(StaleEngine, match="no complete weights"):
@@ -182,7 +202,8 @@ def test_one_tampered_bit_is_caught_and_the_engine_refuses(
 
 
 def test_a_sync_that_failed_leaves_nothing_that_counts_as_held(pairs: dict[str, Pair]):
-    """The engine held the average before weights for an evaluation failed to arrive; it holds neither afterwards."""
+    """The engine held the average before weights for an evaluation failed to arrive; it holds
+    neither afterwards."""
     pair = pairs["average"]
     sync = pair.syncs[SyncTransport.OBJECT_STORE]
     pair.learner.learn()
@@ -208,7 +229,9 @@ def test_a_wrong_base_under_the_adapters_is_caught_at_the_first_sync(pairs: dict
     assert pair.distance() == 0.0
 
 
-def test_an_engine_that_computes_otherwise_with_the_same_weights_is_caught_at_the_first_sync(pairs: dict[str, Pair]):
+def test_an_engine_that_computes_otherwise_with_the_same_weights_is_caught_at_the_first_sync(
+    pairs: dict[str, Pair],
+):
     pair = pairs["twisted"]
     pair.engine.twist()
     said = r"weights \d+: it does not say what .* differ by up to .* where rounding explains"
@@ -218,7 +241,9 @@ def test_an_engine_that_computes_otherwise_with_the_same_weights_is_caught_at_th
             pair.syncs[SyncTransport.OBJECT_STORE].sync()
 
 
-def test_an_engine_that_computes_otherwise_later_is_caught_at_the_second_sync(pairs: dict[str, Pair]):
+def test_an_engine_that_computes_otherwise_later_is_caught_at_the_second_sync(
+    pairs: dict[str, Pair],
+):
     pair = pairs["twisted later"]
     pair.syncs[SyncTransport.OBJECT_STORE].sync()
     pair.learner.learn()
@@ -238,7 +263,8 @@ def test_loaded_weights_are_another_version(pairs: dict[str, Pair], tmp_path: Pa
     pair.backend.load(str(tmp_path / "saved"))
     current: WeightVersion = pair.backend.weight_version()
     with pytest.raises(
-        StaleEngine, match=rf"with weights {current}, the rollout engine holds weights {current.number - 1}"
+        StaleEngine,
+        match=rf"with weights {current}, the rollout engine holds weights {current.number - 1}",
     ):
         pair.engine.rollout(prompts(), 0, current)
     sync.sync()

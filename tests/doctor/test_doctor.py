@@ -23,7 +23,11 @@ GIB = 2**30
 
 
 def test_a_package_that_does_not_fit_its_pin_is_named_with_both_versions_and_the_mend():
-    found = list(packages.pins(["numpy>=999", "no-such-package==1", "filelock>=1", "absent; sys_platform == 'plan9'"]))
+    found = list(
+        packages.pins(
+            ["numpy>=999", "no-such-package==1", "filelock>=1", "absent; sys_platform == 'plan9'"]
+        )
+    )
     assert [one.level for one in found] == [Level.PROBLEM, Level.PROBLEM, Level.GOOD]
     assert found[0].found.endswith("wanted >=999") and not found[0].found.startswith("missing")
     assert found[1].found == "missing, wanted ==1"
@@ -32,7 +36,10 @@ def test_a_package_that_does_not_fit_its_pin_is_named_with_both_versions_and_the
 
 
 def test_an_installation_other_than_the_tried_one_is_a_warning():
-    assert packages.tested_together([f"filelock=={packages._installed('filelock')}  # why", ""]).level is Level.GOOD
+    assert (
+        packages.tested_together([f"filelock=={packages._installed('filelock')}  # why", ""]).level
+        is Level.GOOD
+    )
     other = packages.tested_together(["filelock==0.0.1", "not-installed==1"])
     assert other.level is Level.WARNING
     assert "filelock" in other.found and "not-installed" not in other.found
@@ -52,7 +59,9 @@ def test_an_old_python_is_a_problem():
         (GIB, 8 * GIB, Level.PROBLEM),
     ],
 )
-def test_memory_is_what_the_machine_and_the_limit_leave(available: int, allowed: int | None, level: Level):
+def test_memory_is_what_the_machine_and_the_limit_leave(
+    available: int, allowed: int | None, level: Level
+):
     assert machine.memory(available, allowed).level is level
 
 
@@ -82,9 +91,16 @@ def test_writing_and_locking_are_tried_and_leave_nothing(tmp_path: Path):
 
 def test_a_full_disk_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     usage = type(machine.shutil.disk_usage(tmp_path))
-    for free, level in ((GIB, Level.PROBLEM), (5 * GIB, Level.WARNING), (40 * GIB, Level.WARNING), (90 * GIB, "good")):
+    for free, level in (
+        (GIB, Level.PROBLEM),
+        (5 * GIB, Level.WARNING),
+        (40 * GIB, Level.WARNING),
+        (90 * GIB, "good"),
+    ):
         total = 1000 * GIB if free == 40 * GIB else 100 * GIB
-        monkeypatch.setattr(machine.shutil, "disk_usage", lambda _, f=free, t=total: usage(t, t - f, f))
+        monkeypatch.setattr(
+            machine.shutil, "disk_usage", lambda _, f=free, t=total: usage(t, t - f, f)
+        )
         assert machine.disk("home", tmp_path / "not" / "yet").level == level, free
 
 
@@ -133,20 +149,28 @@ def test_programs_are_held_here_and_an_escape_would_be_told():
 def test_the_escape_does_escape_where_nothing_holds_it(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         program = sandbox.ESCAPE.format(file=str(tmp_path), address=listener.getsockname())
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
     assert done.stdout.splitlines() == ["runs", "sees files", "reaches the network"]
 
 
 @pytest.mark.parametrize(("proxy", "code"), [("", 0), ("http://192.0.2.1:3128", 1)])
-def test_the_command_says_it_all_as_json_and_by_its_exit_code(tmp_path: Path, proxy: str, code: int):
+def test_the_command_says_it_all_as_json_and_by_its_exit_code(
+    tmp_path: Path, proxy: str, code: int
+):
     names = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= {"RL_TRAIN_HOME": str(tmp_path / "home"), "http_proxy": proxy}
     command = [sys.executable, "-m", "flows.cli", "doctor", "--format", "json"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
     found = json.loads(done.stdout)
     problems = [one for one in found if one["level"] == "problem"]
-    assert {"python", "pins", "torch", "memory", "loopback", "model-written code"} <= {one["name"] for one in found}
+    assert {"python", "pins", "torch", "memory", "loopback", "model-written code"} <= {
+        one["name"] for one in found
+    }
     assert [one["name"] for one in problems] == (["proxies"] if proxy else [])
     assert all(one["mend"] for one in found if one["level"] != "good")
     assert done.returncode == code, done.stderr
@@ -156,6 +180,8 @@ def test_a_home_that_cannot_be_made_is_an_error_with_its_mend(tmp_path: Path):
     (tmp_path / "file").touch()
     environment = os.environ | {"RL_TRAIN_HOME": str(tmp_path / "file" / "home")}
     command = [sys.executable, "-m", "flows.cli", "doctor"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot make ") and "set RL_TRAIN_HOME" in done.stderr

@@ -1,4 +1,5 @@
-"""A headless Chromium that is asked over its DevTools protocol: open a page, look at it, take its picture."""
+"""A headless Chromium that is asked over its DevTools protocol: open a page, look at it, take its
+picture."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ import httpx
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 DEADLINE_S = 240
 WIDTH, HEIGHT = 1440, 1000
 
@@ -40,7 +43,9 @@ class Browser:
         """Wait until a JavaScript expression is true."""
         end = time.monotonic() + DEADLINE_S
         while not self.value(f"Boolean({shows})"):
-            assert time.monotonic() < end, f"waited {DEADLINE_S} s for {shows}; the page shows:\n{self.text()[:3000]}"
+            assert time.monotonic() < end, (
+                f"waited {DEADLINE_S} s for {shows}; the page shows:\n{self.text()[:3000]}"
+            )
             time.sleep(0.5)
 
     def text(self) -> str:
@@ -49,7 +54,9 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression comes to; None where it fails."""
-        return self._ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        return self._ask("Runtime.evaluate", expression=expression, returnByValue=True)[
+            "result"
+        ].get("value")
 
     def picture(self, path: Path) -> bytes:
         """A PNG of what is in view."""
@@ -69,15 +76,29 @@ class Browser:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Browser]:
-    """Start a browser of its own, in `profile`, and end it with the block. WebGL is drawn by the processor."""
+    """Start a browser of its own, in `profile`, and end it with the block. WebGL is drawn by the
+    processor."""
     assert CHROMIUM is not None
-    options = ["--headless=new", "--no-first-run", "--disable-dev-shm-usage", "--disable-background-networking"]
-    options += ["--enable-unsafe-swiftshader", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
+    options = [
+        "--headless=new",
+        "--no-first-run",
+        "--disable-dev-shm-usage",
+        "--disable-background-networking",
+    ]
+    options += [
+        "--enable-unsafe-swiftshader",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={profile}",
+    ]
     options += [f"--window-size={WIDTH},{HEIGHT}", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with (profile.parent / "chromium.log").open("wb") as log:
-        process = subprocess.Popen([CHROMIUM, *options, "about:blank"], stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [CHROMIUM, *options, "about:blank"], stdout=log, stderr=subprocess.STDOUT
+        )
     try:
-        with connect(_page_address(profile, process), max_size=None, open_timeout=DEADLINE_S) as socket:
+        with connect(
+            _page_address(profile, process), max_size=None, open_timeout=DEADLINE_S
+        ) as socket:
             yield Browser(socket)
     finally:
         process.terminate()

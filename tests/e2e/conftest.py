@@ -1,4 +1,5 @@
-"""Real runs: in processes of their own, started, watched, killed and counted; or in this one, where its end is all."""
+"""Real runs: in processes of their own, started, watched, killed and counted; or in this one, where
+its end is all."""
 
 import os
 import signal
@@ -39,7 +40,12 @@ class Run:
             environment |= self.shared_server
         command = [sys.executable, "-m", "flows.cli", "run", str(recipe), *arguments]
         self.process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self.lines: list[str] = []
         self.started: list[psutil.Process] = []
@@ -59,7 +65,9 @@ class Run:
         """Wait until a line contains `text`."""
         end = time.monotonic() + DEADLINE_S
         while text not in self.output:
-            assert self.process.poll() is None and time.monotonic() < end, f"{text!r} not seen in:\n{self.output}"
+            assert self.process.poll() is None and time.monotonic() < end, (
+                f"{text!r} not seen in:\n{self.output}"
+            )
             time.sleep(0.02)
 
     def finish(self) -> int:
@@ -74,7 +82,11 @@ class Run:
 
     def workers(self) -> list[psutil.Process]:
         """The trainer's worker processes."""
-        return [child for child in self.descendants() if any("DeviceWorker" in part for part in command_line(child))]
+        return [
+            child
+            for child in self.descendants()
+            if any("DeviceWorker" in part for part in command_line(child))
+        ]
 
     def kill(self) -> list[psutil.Process]:
         """kill -9 the flow process. Returns: what ran below it."""
@@ -112,7 +124,8 @@ def undisturbed_run(recipe: Path, home: Path, *overrides: str) -> Iterator[Run]:
 
 
 def train_here(recipe: Path, home: Path, *overrides: str) -> None:
-    """A run in this process, on the session's server and cluster; one of its own takes 20 s to start.
+    """A run in this process, on the session's server and cluster; one of its own takes 20 s to
+    start.
 
     The caller asks for the fixture `ray_cluster`.
     """
@@ -124,7 +137,8 @@ def train_here(recipe: Path, home: Path, *overrides: str) -> None:
 
 @contextmanager
 def working_in(home: Path) -> Iterator[None]:
-    """What flows export to their process ends with the block, and so do the workers they leave to the next one."""
+    """What flows export to their process ends with the block, and so do the workers they leave to
+    the next one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAIN_HOME", str(home))
         for name, value in Home.default().environment().items():
@@ -143,10 +157,11 @@ def assert_kills_change_nothing(
     *overrides: str,
     go_on: Callable[..., None] = train_here,
 ) -> None:
-    """kill -9 of the workers after the first iteration and of the flow process after the second of three.
+    """kill -9 of the workers after the first iteration and of the flow process after the second of
+    three.
 
-    Every process ends with the flow; `go_on` then runs the same again, and ends as the undisturbed home did, bit by
-    bit.
+    Every process ends with the flow; `go_on` then runs the same again, and ends as the undisturbed
+    home did, bit by bit.
     """
     run = start(recipe, home, *overrides)
     run.wait_for("train-iteration 1: complete")
@@ -156,7 +171,10 @@ def assert_kills_change_nothing(
         worker.kill()
     run.wait_for("train-iteration 2: complete")
     assert run.output.count("start workers") == 2, "the retry started no fresh workers"
-    assert any("uvicorn" in part for child in run.descendants() for part in command_line(child)) == run.own_server
+    assert (
+        any("uvicorn" in part for child in run.descendants() for part in command_line(child))
+        == run.own_server
+    )
     assert not still_running(run.kill())
     assert not list(home.glob("runs/*/model")), "killed too late to show anything"
     second = run_folder(home) / "receipts" / "iteration-0002.json"
@@ -229,7 +247,8 @@ def tiny_recipe(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) 
             "eval": [sums | {"split": "eval", "size": 16}],
             "max_prompt_length": 200,
         },
-        # Partial credit gives a random model rewards that differ, so that there is something to learn from.
+        # Partial credit gives a random model rewards that differ, so that there is something to
+        # learn from.
         "environments": {"reasoning_gym": {"answer": "text", "partial_credit": True}},
         "rollout": {"samples_per_prompt": 4, "max_new_tokens": 12},
         "training": {"num_iterations": 3, "steps_per_iteration": 4, "prompts_per_step": 8},

@@ -23,7 +23,11 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a saved model, by file and name."""
     files = sorted(folder.rglob("*.safetensors"))
     assert files, f"no weights in {folder}"
-    return {f"{file.relative_to(folder)} {name}": value for file in files for name, value in load_file(file).items()}
+    return {
+        f"{file.relative_to(folder)} {name}": value
+        for file in files
+        for name, value in load_file(file).items()
+    }
 
 
 def trained_weights(home: Path) -> dict[str, torch.Tensor]:
@@ -56,7 +60,9 @@ def metrics_of(home: Path, run: Path) -> dict[str, list[float]]:
     client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
     run_id = json.loads((run / "run.json").read_text())["mlflow_run_id"]
     names = client.get_run(run_id).data.metrics
-    return {name: [point.value for point in client.get_metric_history(run_id, name)] for name in names}
+    return {
+        name: [point.value for point in client.get_metric_history(run_id, name)] for name in names
+    }
 
 
 PLACES = ("made", "images")

@@ -1,6 +1,7 @@
 """What tests ask of a Prefect server, through Prefect's own HTTP client.
 
-Prefect's server answers 503 while its SQLite database is busy, which a busy machine sees; the client asks again.
+Prefect's server answers 503 while its SQLite database is busy, which a busy machine sees; the
+client asks again.
 """
 
 from __future__ import annotations

@@ -13,5 +13,8 @@ class LowerCase(Scorer):
     modalities = frozenset({Modality.TEXT})
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float]:
-        """Never marks a sample."""
-        return [sum(letter.islower() for letter in sample.text) / max(1, len(sample.text)) for sample in samples]
+        """Score samples; none is unscored."""
+        return [
+            sum(letter.islower() for letter in sample.text) / max(1, len(sample.text))
+            for sample in samples
+        ]

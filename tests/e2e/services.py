@@ -1,4 +1,5 @@
-"""A Prefect server, its work pools and deployments, and a worker: real processes that tests stop and start."""
+"""A Prefect server, its work pools and deployments, and a worker: real processes that tests stop
+and start."""
 
 from __future__ import annotations
 

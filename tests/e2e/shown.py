@@ -1,4 +1,5 @@
-"""What a finished run shows of itself: task runs and artifacts in Prefect, metrics in MLflow, a gate on disk."""
+"""What a finished run shows of itself: task runs and artifacts in Prefect, metrics in MLflow, a
+gate on disk."""
 
 from __future__ import annotations
 
@@ -13,15 +14,18 @@ from tests.metric_notes import unknown_metrics
 TASKS = {"train-iteration 1/2", "train-iteration 2/2", "evaluate baseline", "evaluate final"}
 """Some of those of a run of two iterations."""
 SHOWN = {
-    "validation", "cache", "progress", "reward-curve", "samples", "evaluation", "comparison", "mlflow-run", "model"
+    "validation", "cache", "progress", "reward-curve", "samples", "evaluation", "comparison", "mlflow-run", "model"  # noqa: E501
 }  # fmt: skip
 """Artifacts of every run."""
 PICTURES = "sample-pictures"
 """The one of runs that look at pictures or make them."""
 
 
-def assert_shown(api: PrefectApi, run: dict[str, Any], home: Path, folder: Path, *, pictures: bool) -> None:
-    """Everything, of a smoke recipe's run. Args: run: as the API tells it; folder: the run's, in `home`."""
+def assert_shown(
+    api: PrefectApi, run: dict[str, Any], home: Path, folder: Path, *, pictures: bool
+) -> None:
+    """Everything, of a smoke recipe's run. Args: run: as the API tells it; folder: the run's, in
+    `home`."""
     assert run["state"]["type"] == "COMPLETED"
     tasks = api.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     assert {task["name"] for task in tasks} >= TASKS

@@ -16,9 +16,15 @@ EXPECTED = {
     "dapo": {"dynamic/extra_rollouts", "dynamic/flat_groups", "curriculum/pass_rate"},
 }
 BLOCKS = {
-    "ppo": ("algorithm={name: ppo, kl: {coef: 0.05, kind: k1, place: reward, adaptive: {target: 0.01}}}",),
+    "ppo": (
+        "algorithm={name: ppo, kl: {coef: 0.05, kind: k1, place: reward, adaptive: {target: "
+        "0.01}}}",
+    ),
     # A random model writes until it is cut off, and then nothing would be left to train on.
-    "dapo": ("algorithm={name: dapo, overlong: {filter: false}}", "data.curriculum={pass_mark: 0.1}"),
+    "dapo": (
+        "algorithm={name: dapo, overlong: {filter: false}}",
+        "data.curriculum={pass_mark: 0.1}",
+    ),
 }
 
 

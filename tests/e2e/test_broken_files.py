@@ -1,4 +1,5 @@
-"""Files that are not whole end a run within seconds, with one sentence and the code of a user's error."""
+"""Files that are not whole end a run within seconds, with one sentence and the code of a user's
+error."""
 
 import shutil
 import time
@@ -21,7 +22,9 @@ def test_a_model_without_its_weights_file_ends_the_run_at_once(
     assert run.finish() == 2, run.output
     assert time.monotonic() - began < PROMPT_S
     last = run.lines[-1]
-    assert last.startswith(f"error: model.path {model}: cannot be loaded as a causal language model"), run.output
+    assert last.startswith(
+        f"error: model.path {model}: cannot be loaded as a causal language model"
+    ), run.output
     assert "Traceback" not in run.output
 
 

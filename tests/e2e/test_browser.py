@@ -1,6 +1,8 @@
-"""Both UIs and the report as a person sees them: graph, log, curves and samples of a real run are there.
+"""Both UIs and the report as a person sees them: graph, log, curves and samples of a real run are
+there.
 
-`make test-browser` installs Chromium and runs this. The pictures go to the folder that `SCREENSHOTS` names, if any.
+`make test-browser` installs Chromium and runs this. The pictures go to the folder that
+`SCREENSHOTS` names, if any.
 """
 
 import io
@@ -28,7 +30,9 @@ from tests.e2e.services import Services
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: make test-browser installs it, as root, on Debian"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="needs Chromium: make test-browser installs it, as root, on Debian"
+    ),
 ]
 DEADLINE_S = 900
 
@@ -46,14 +50,21 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iterator[Shown]:
-    services, port = Services(tmp_path_factory.mktemp("browser"), free_port(LOCALHOST)), free_port(LOCALHOST)
+    services, port = (
+        Services(tmp_path_factory.mktemp("browser"), free_port(LOCALHOST)),
+        free_port(LOCALHOST),
+    )
     try:
         services.start_server()
         command = [sys.executable, "-m", "flows.cli", "run", str(tiny_recipe)]
-        subprocess.run(command, cwd=REPOSITORY, env=services.environment, check=True, timeout=DEADLINE_S)
+        subprocess.run(
+            command, cwd=REPOSITORY, env=services.environment, check=True, timeout=DEADLINE_S
+        )
         services.start_mlflow(port)
         (run,) = wait_until(lambda: services.api.post("flow_runs/filter", {}), "the flow run")
-        mlflow_run = json.loads((run_folder(services.home) / "run.json").read_text())["mlflow_run_id"]
+        mlflow_run = json.loads((run_folder(services.home) / "run.json").read_text())[
+            "mlflow_run_id"
+        ]
         yield Shown(
             run_folder(services.home),
             f"http://127.0.0.1:{services.port}/runs/flow-run/{run['id']}",
@@ -86,8 +97,13 @@ def num_green(image: Image.Image) -> int:
     return sum(red < 70 and green > 130 and blue < 110 for red, green, blue in pixels)  # type: ignore[misc]
 
 
-def test_prefect_shows_the_graph_and_the_log(shown: Shown, browser: Browser, tmp_path: Path) -> None:
-    browser.open(shown.prefect, "document.querySelector('canvas') && document.body.innerText.includes('Completed')")
+def test_prefect_shows_the_graph_and_the_log(
+    shown: Shown, browser: Browser, tmp_path: Path
+) -> None:
+    browser.open(
+        shown.prefect,
+        "document.querySelector('canvas') && document.body.innerText.includes('Completed')",
+    )
     x, y, right, bottom = browser.value(
         "(({left, top, right, bottom}) => [left, top, right, bottom - 40])"
         "(document.querySelector('canvas').getBoundingClientRect())"
@@ -95,27 +111,52 @@ def test_prefect_shows_the_graph_and_the_log(shown: Shown, browser: Browser, tmp
 
     def graph() -> Image.Image:
         """The task runs; the bar below them shows the flow run alone."""
-        return picture(browser, "prefect-run", tmp_path).crop((int(x), int(y), int(right), int(bottom)))
+        return picture(browser, "prefect-run", tmp_path).crop(
+            (int(x), int(y), int(right), int(bottom))
+        )
 
     wait_until(lambda: num_green(graph()) > 1500, "the graph's completed task runs")
-    assert [name for name in ("evaluate baseline", "train-iteration 3/3") if name not in browser.text()] == []
+    assert [
+        name for name in ("evaluate baseline", "train-iteration 3/3") if name not in browser.text()
+    ] == []
 
 
 def test_prefect_shows_what_each_task_left(shown: Shown, browser: Browser, tmp_path: Path) -> None:
-    tab = "[...document.querySelectorAll('.p-tab')].find(tab => tab.textContent.trim() === 'Artifacts')"
-    samples = "[...document.querySelectorAll('a')].find(card => card.textContent.includes('before and after training'))"
+    tab = (
+        "[...document.querySelectorAll('.p-tab')].find(tab => tab.textContent.trim() === "
+        "'Artifacts')"
+    )
+    samples = (
+        "[...document.querySelectorAll('a')].find(card => card.textContent.includes('before and "
+        "after training'))"
+    )
     browser.open(shown.prefect, tab)
     browser.value(f"{tab}.click()")
     browser.wait_for(samples)
-    names = {"validation", "cache", "evaluation", "samples", "comparison", "reward-curve", "mlflow-run", "model"}
+    names = {
+        "validation",
+        "cache",
+        "evaluation",
+        "samples",
+        "comparison",
+        "reward-curve",
+        "mlflow-run",
+        "model",
+    }
     assert names - set(browser.text().splitlines()) == set()
     browser.value(f"{samples}.scrollIntoView({{block: 'center'}})")
     picture(browser, "prefect-artifacts", tmp_path)
 
     browser.value(f"{samples}.click()")
     browser.wait_for("document.querySelector('tbody tr')")
-    cells = "[...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(cell => cell.textContent.trim()))"
-    rows = [read_samples(shown.folder / "samples" / f"evaluate-{label}.jsonl") for label in ("baseline", "final")]
+    cells = (
+        "[...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(cell => "
+        "cell.textContent.trim()))"
+    )
+    rows = [
+        read_samples(shown.folder / "samples" / f"evaluate-{label}.jsonl")
+        for label in ("baseline", "final")
+    ]
     assert browser.value(cells) == [
         [prompt_text(one["prompt"]), one["ground_truth"], *reply(one), *reply(two)]
         for one, two in zip(*rows, strict=True)
@@ -126,13 +167,18 @@ def test_prefect_shows_what_each_task_left(shown: Shown, browser: Browser, tmp_p
 def test_mlflow_shows_curves_and_samples(shown: Shown, browser: Browser, tmp_path: Path) -> None:
     browser.open(shown.mlflow, "document.body.innerText.includes('reward_mean')")
     assert "tiny" in browser.text()
-    browser.open(f"{shown.mlflow}/model-metrics", "document.querySelectorAll('.js-plotly-plot path').length > 4")
+    browser.open(
+        f"{shown.mlflow}/model-metrics",
+        "document.querySelectorAll('.js-plotly-plot path').length > 4",
+    )
     picture(browser, "mlflow-curves", tmp_path)
     browser.open(f"{shown.mlflow}/artifacts", "document.body.innerText.includes('report.html')")
     assert "samples" in browser.text()
 
 
-def test_the_report_shows_curves_and_samples(shown: Shown, browser: Browser, tmp_path: Path) -> None:
+def test_the_report_shows_curves_and_samples(
+    shown: Shown, browser: Browser, tmp_path: Path
+) -> None:
     browser.open((shown.folder / "report.html").as_uri(), "document.querySelector('#samples')")
     assert browser.value("document.querySelectorAll('svg path, svg polyline').length") > 4
     rows = (shown.folder / "samples" / "evaluate-final.jsonl").read_text().splitlines()

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory, smoke_models: dict[str, str]) -> Iterator[Services]:
+def services(
+    tmp_path_factory: pytest.TempPathFactory, smoke_models: dict[str, str]
+) -> Iterator[Services]:
     with running_services(tmp_path_factory.mktemp("services"), smoke_models) as services:
         yield services
 
@@ -32,15 +34,27 @@ def test_a_deployment_run_completes_and_shows_what_it_did(services: Services) ->
 def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe: Path) -> None:
     overrides = json.dumps(["training.num_iterations=500", "seed=1"])
     services.prefect(
-        "deployment", "run", "rl-train/text", "-p", f"recipe={tiny_recipe}", "-p", f"overrides={overrides}"
+        "deployment",
+        "run",
+        "rl-train/text",
+        "-p",
+        f"recipe={tiny_recipe}",
+        "-p",
+        f"overrides={overrides}",
     )
     worker = psutil.Process(services.processes["worker"].pid)
 
     def ray_processes() -> list[psutil.Process]:
-        return [child for child in worker.children(recursive=True) if "ray" in " ".join(command_line(child))]
+        return [
+            child
+            for child in worker.children(recursive=True)
+            if "ray" in " ".join(command_line(child))
+        ]
 
     def training() -> bool:
-        (run,) = services.api.post("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})
+        (run,) = services.api.post(
+            "flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1}
+        )
         tasks = services.api.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
         return any(task["name"].startswith("train-iteration 2/") for task in tasks)
 
@@ -49,5 +63,7 @@ def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe:
     assert started
     (run,) = services.api.post("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})
     services.prefect("flow-run", "cancel", run["id"])
-    wait_until(lambda: services.api.flow_run(run["id"])["state"]["type"] == "CANCELLED", "the cancellation")
+    wait_until(
+        lambda: services.api.flow_run(run["id"])["state"]["type"] == "CANCELLED", "the cancellation"
+    )
     assert not still_running(started)

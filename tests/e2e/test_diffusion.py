@@ -1,4 +1,5 @@
-"""Lettering with adapters and their moving average through the whole flow, rewarded by what RapidOCR reads for real."""
+"""Lettering with adapters and their moving average through the whole flow, rewarded by what
+RapidOCR reads for real."""
 
 from __future__ import annotations
 
@@ -19,8 +20,14 @@ from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
 pytest.importorskip("rapidocr", reason="the extra `rewards` is not installed")
 pytestmark = pytest.mark.slow
 
-# Random pictures of this size look to the reader like twos, if like anything, and it is sure of none.
-WORDINGS = ('a photo of the digit "2"', 'the digit "2" by hand', 'a drawing of "2"', 'the number "2" in white ink')
+# Random pictures of this size look to the reader like twos, if like anything, and it is sure of
+# none.
+WORDINGS = (
+    'a photo of the digit "2"',
+    'the digit "2" by hand',
+    'a drawing of "2"',
+    'the number "2" in white ink',
+)
 HELD_OUT = ('an image of "2"', '"2" on black paper', 'a picture of the figure "2"', 'a scan of "2"')
 READER = {"name": "ocr", "min_confidence": 0.0}
 
@@ -53,7 +60,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, tiny_sd3_dir: Path) -> Path
 
 
 @pytest.fixture(scope="module")
-def undisturbed_lettering(recipe: Path, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed_lettering(
+    recipe: Path, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The home of a run that nothing disturbed."""
     home = tmp_path_factory.mktemp("undisturbed-lettering")
     train_here(recipe, home)
@@ -64,19 +73,28 @@ def test_rewards_are_what_is_read_in_the_pictures_and_they_train(
     undisturbed_lettering: Path, tiny_sd3_dir: Path
 ) -> None:
     run = run_folder(undisturbed_lettering)
-    rows = [row for label in ("baseline", "final") for row in read_samples(run / f"samples/evaluate-{label}.jsonl")]
+    rows = [
+        row
+        for label in ("baseline", "final")
+        for row in read_samples(run / f"samples/evaluate-{label}.jsonl")
+    ]
     cls, settings = reward_scorers.resolve(READER, "the test")
     samples = []
     for row in rows:
         with Image.open(row["made"]) as picture:
             samples.append(Sample(row["prompt"], image=picture.copy()))
-    assert [row["ocr"] for row in rows] == pytest.approx(list(cls(settings).score(samples)), abs=1e-6)
+    assert [row["ocr"] for row in rows] == pytest.approx(
+        list(cls(settings).score(samples)), abs=1e-6
+    )
     assert [row["reward"] for row in rows] == [row["ocr"] for row in rows]
 
     metrics = logged_metrics(undisturbed_lettering)
     assert len(metrics["reward_mean"]) == 3
     assert max(metrics["reward_mean"]) > 0, "nothing was ever read"
-    assert any(std > 0 < norm for std, norm in zip(metrics["reward_std"], metrics["grad_norm"], strict=True))
+    assert any(
+        std > 0 < norm
+        for std, norm in zip(metrics["reward_std"], metrics["grad_norm"], strict=True)
+    )
     assert is_trained(tiny_sd3_dir, run / "model")
 
 

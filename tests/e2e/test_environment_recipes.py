@@ -1,4 +1,5 @@
-"""Multi-turn maths and programs, with scorers beside the environment, through the whole flow on the tiny model."""
+"""Multi-turn maths and programs, with scorers beside the environment, through the whole flow on the
+tiny model."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +37,10 @@ def maths(index: int, first: int, second: int) -> dict[str, Any]:
 
 
 def program(index: int, first: int, second: int) -> dict[str, Any]:
-    tests = [{"input": f"{first} {second}\n", "output": f"{first + second}\n"}, {"input": "2 2\n", "output": "4\n"}]
+    tests = [
+        {"input": f"{first} {second}\n", "output": f"{first + second}\n"},
+        {"input": "2 2\n", "output": "4\n"},
+    ]
     return row("lcb", index, f"Add two numbers, {first} and {second} say.", json.dumps(tests))
 
 
@@ -47,7 +51,9 @@ RECIPES: dict[str, tuple[Callable[[int, int, int], dict[str, Any]], dict[str, An
 
 
 @pytest.mark.parametrize("env_class", RECIPES)
-def test_a_recipe_trains_with_environment_and_scorers(env_class: str, tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_a_recipe_trains_with_environment_and_scorers(
+    env_class: str, tiny_model_dir: Path, tmp_path: Path
+) -> None:
     make, options = RECIPES[env_class]
     rows = [make(index, *numbers) for index, numbers in enumerate(SUMS)]
     values = {
@@ -77,9 +83,18 @@ def test_a_recipe_trains_with_environment_and_scorers(env_class: str, tiny_model
     metrics = {name: values[-1] for name, values in logged_metrics(tmp_path / "home").items()}
     turns = 2.0 if env_class == "gsm8k_multi_turn" else 1.0
     assert metrics["turns_mean"] == turns
-    assert metrics["env_failures/init"] == metrics["env_failures/step"] == metrics["failed_rows"] == 0.0
+    assert (
+        metrics["env_failures/init"]
+        == metrics["env_failures/step"]
+        == metrics["failed_rows"]
+        == 0.0
+    )
     assert metrics[f"env/{env_class}/correct"] == metrics["reward/environment/mean"] == 0.0
     assert -1.0 <= metrics["reward/length/mean"] <= 0.0
     assert 0.0 <= metrics["reward/format/mean"] <= 1.0
-    expected = metrics["reward/environment/mean"] + 0.5 * metrics["reward/format/mean"] + metrics["reward/length/mean"]
+    expected = (
+        metrics["reward/environment/mean"]
+        + 0.5 * metrics["reward/format/mean"]
+        + metrics["reward/length/mean"]
+    )
     assert metrics["reward_mean"] == pytest.approx(expected, abs=1e-5)

@@ -32,11 +32,15 @@ def test_a_version_measures_as_it_was_registered_and_its_export_is_measured_like
     from flows.rl_evaluate import rl_evaluate
 
     (trained,) = (undisturbed / "runs").iterdir()
-    registered = EvalReceipt.model_validate_json((trained / "receipts" / "evaluate-final.json").read_text())
+    registered = EvalReceipt.model_validate_json(
+        (trained / "receipts" / "evaluate-final.json").read_text()
+    )
     said = answer(undisturbed, "eval", "models:/rl-train-tiny/1")
     assert f"recorded accuracy {registered.accuracy:.3f} on the same rows" in said
     (folder,) = (undisturbed / "evaluations").iterdir()
-    again = EvalReceipt.model_validate_json((folder / "receipts" / "evaluate-evaluation.json").read_text())
+    again = EvalReceipt.model_validate_json(
+        (folder / "receipts" / "evaluate-evaluation.json").read_text()
+    )
     assert again.values() == registered.values()
     uri = f"sqlite:///{undisturbed / 'mlflow.db'}"
     run = MlflowClient(uri, uri).get_run(folder.name)
@@ -62,9 +66,14 @@ def test_a_version_measures_as_it_was_registered_and_its_export_is_measured_like
 
 
 def test_the_gate_judged_the_very_weights_that_are_registered(
-    tiny_recipe: Path, tiny_model_dir: Path, tmp_path: Path, ray_cluster: None, prefect_harness: None
+    tiny_recipe: Path,
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    ray_cluster: None,
+    prefect_harness: None,
 ) -> None:
-    """In bfloat16 the adapters of a policy are finer than what is stored of them: another model, if only just."""
+    """In bfloat16 the adapters of a policy are finer than what is stored of them: another model, if
+    only just."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from flows.rl_evaluate import rl_evaluate
@@ -88,5 +97,7 @@ def test_the_gate_judged_the_very_weights_that_are_registered(
     assert again.values() == judged.values()
     assert rows_of(again) == rows_of(judged)
     assert judged.step == 3
-    baseline = EvalReceipt.model_validate_json((run / "receipts" / "evaluate-baseline.json").read_text())
+    baseline = EvalReceipt.model_validate_json(
+        (run / "receipts" / "evaluate-baseline.json").read_text()
+    )
     assert rows_of(baseline) != rows_of(judged), "training changed no reply, so this shows nothing"

@@ -1,4 +1,5 @@
-"""Every smoke recipe through the whole flow on a GPU, on tiny models in place of the embedded ones."""
+"""Every smoke recipe through the whole flow on a GPU, on tiny models in place of the embedded
+ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""A run whose rewards never differ ends well, and says in every place where one looks that nothing was learnt."""
+"""A run whose rewards never differ ends well, and says in every place where one looks that nothing
+was learnt."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,9 @@ def test_it_says_so_in_terminal_log_and_report_and_after_a_rerun(
     assert run.output.count("  reward 0, truth '") == NUM_REPLIES
     assert SILENT in report
     assert report.count("what the environment read") == 1
-    logs = PrefectApi(Run.shared_server["PREFECT_API_URL"]).post("logs/filter", {"sort": "TIMESTAMP_DESC"})
+    logs = PrefectApi(Run.shared_server["PREFECT_API_URL"]).post(
+        "logs/filter", {"sort": "TIMESTAMP_DESC"}
+    )
     assert any(SAID in log["message"] for log in logs), "the flow run's log does not have it"
 
     again = start(tiny_recipe, home, *EQUAL, "name=nothing-learnt")
@@ -41,9 +44,18 @@ def test_it_says_so_in_terminal_log_and_report_and_after_a_rerun(
     assert f"warning  {SAID}" in again.output
 
 
-def test_a_recipe_may_have_the_run_stop(start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path):
+def test_a_recipe_may_have_the_run_stop(
+    start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path
+):
     home = tmp_path / "home"
-    run = start(tiny_recipe, home, *EQUAL, "name=stops", "training.on_no_signal=stop", "training.no_signal_steps=1")
+    run = start(
+        tiny_recipe,
+        home,
+        *EQUAL,
+        "name=stops",
+        "training.on_no_signal=stop",
+        "training.no_signal_steps=1",
+    )
     assert run.finish() == 2, run.output
     assert "error: no signal in step 1: every advantage was 0" in run.output
     assert "training.on_no_signal: warn goes on all the same" in run.output

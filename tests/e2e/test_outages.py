@@ -1,7 +1,9 @@
-"""Servers that go away while a run trains, and come back: the run goes on, and their records are complete.
+"""Servers that go away while a run trains, and come back: the run goes on, and their records are
+complete.
 
-One training is watched by all tests: its Prefect and MLflow servers are killed after the second iteration, and started
-again three iterations later. A second run of the same deployment waits for it in the work pool.
+One training is watched by all tests: its Prefect and MLflow servers are killed after the second
+iteration, and started again three iterations later. A second run of the same deployment waits for
+it in the work pool.
 """
 
 import json
@@ -42,15 +44,22 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iter
         tmp_path_factory.mktemp("services"), {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}
     ) as s:
         s.start_mlflow(port)
-        overrides = [f"training.num_iterations={NUM_ITERATIONS}", f"training.steps_per_iteration={STEPS_PER_ITERATION}"]
+        overrides = [
+            f"training.num_iterations={NUM_ITERATIONS}",
+            f"training.steps_per_iteration={STEPS_PER_ITERATION}",
+        ]
         first = s.api.start("rl-train/text", recipe=str(tiny_recipe), overrides=overrides)
-        second = s.api.start("rl-train/text", recipe=str(tiny_recipe), overrides=overrides, retrain="when-new")
+        second = s.api.start(
+            "rl-train/text", recipe=str(tiny_recipe), overrides=overrides, retrain="when-new"
+        )
         wait_until(lambda: iterations_in(s.home) >= 2, "two iterations", DEADLINE_S)
         waits = s.api.flow_run(second)["state"]["type"]
         s.kill("mlflow")
         s.kill("server")
         at_kill = iterations_in(s.home)
-        wait_until(lambda: iterations_in(s.home) >= at_kill + 3, "three more without servers", DEADLINE_S)
+        wait_until(
+            lambda: iterations_in(s.home) >= at_kill + 3, "three more without servers", DEADLINE_S
+        )
         during = iterations_in(s.home) - at_kill
         s.start_server()
         s.start_mlflow(port)
@@ -78,7 +87,9 @@ def test_the_prefect_server_has_every_task_run_and_artifact(watched: Watched) ->
 
     # Task runs are recorded from events, some seconds after the run's own end.
     wait_until(lambda: "RUNNING" not in tasks().values(), "the last task runs")
-    names = {f"train-iteration {number}/{NUM_ITERATIONS}" for number in range(1, NUM_ITERATIONS + 1)}
+    names = {
+        f"train-iteration {number}/{NUM_ITERATIONS}" for number in range(1, NUM_ITERATIONS + 1)
+    }
     assert names | {"evaluate baseline", "evaluate final"} <= tasks().keys()
     assert set(tasks().values()) == {"COMPLETED"}
     artifacts = watched.services.api.post("artifacts/filter", {"artifacts": {"flow_run_id": run}})
@@ -97,7 +108,9 @@ def test_no_metric_is_lost_while_the_mlflow_server_is_down(watched: Watched) -> 
     home = watched.services.home
     files = sorted((run_folder(home) / "steps").glob("iteration-*.jsonl"))
     steps = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    assert [step["step"] for step in steps] == list(range(1, NUM_ITERATIONS * STEPS_PER_ITERATION + 1))
+    assert [step["step"] for step in steps] == list(
+        range(1, NUM_ITERATIONS * STEPS_PER_ITERATION + 1)
+    )
     logged = logged_metrics(home)
     for name in {name for step in steps for name in step if name != "step"}:
         assert logged[name] == [step[name] for step in steps if name in step], name

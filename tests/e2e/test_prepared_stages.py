@@ -1,6 +1,8 @@
-"""From drawn raw data through `rl-train prep` to trained weights, for the stages with pictures: one path.
+"""From drawn raw data through `rl-train prep` to trained weights, for the stages with pictures: one
+path.
 
-What was published is what was trained on, by digest; a run whose worker and flow were killed ends bit-identical.
+What was published is what was trained on, by digest; a run whose worker and flow were killed ends
+bit-identical.
 """
 
 from __future__ import annotations
@@ -101,22 +103,31 @@ def recipe_of(stage: str, published: Path, model_dir: Path) -> dict[str, Any]:
             "max_prompt_length": 128,
             "default_env_class": "geo3k",
         },
-        # The model before its warm-up never answers right; this gives its replies rewards that differ.
+        # The model before its warm-up never answers right; this gives its replies rewards that
+        # differ.
         "rewards": [{"target": "tests.e2e.scorers:LowerCase"}],
         "rollout": {"samples_per_prompt": 4, "max_new_tokens": 8},
         "evaluation": {"max_new_tokens": 8},
     }
 
 
-def test_what_was_published_is_what_was_trained_on_by_digest(trained: StageRun, tiny_vlm_dir: Path) -> None:
+def test_what_was_published_is_what_was_trained_on_by_digest(
+    trained: StageRun, tiny_vlm_dir: Path
+) -> None:
     lineage, published = trained.lineage, trained.sentinel.files
     root = trained.published
     sources = {Path(source.path): source.sha256 for source in lineage.sources}
-    ours = {path.relative_to(root).as_posix(): sha for path, sha in sources.items() if path.is_relative_to(root)}
+    ours = {
+        path.relative_to(root).as_posix(): sha
+        for path, sha in sources.items()
+        if path.is_relative_to(root)
+    }
     assert ours and ours.items() <= published.items()
     assert all(check.condition is Condition.SAME for check in lineage.checks())
     train = Path(lineage.cache.path) / "train.parquet"
-    items = PairRows(train, lineage.cache.places) if trained.stage == "mpo" else load_prepared(train)
+    items = (
+        PairRows(train, lineage.cache.places) if trained.stage == "mpo" else load_prepared(train)
+    )
     images = {Path(image) for item in items for image in item["env_extras"]["images"]}
     assert len(items) == lineage.cache.num_train_rows and len(images) > 8
     for image in images:

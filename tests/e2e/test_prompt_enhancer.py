@@ -28,7 +28,9 @@ def overrides(tiny_model_dir: Path, tiny_sd3_dir: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed_enhancer(overrides: list[str], ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed_enhancer(
+    overrides: list[str], ray_cluster: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The home of a run that nothing disturbed."""
     home = tmp_path_factory.mktemp("undisturbed-enhancer")
     train_here(RECIPE, home, *overrides)

@@ -1,4 +1,5 @@
-"""Killed processes: the run that went on ends bit-identical to one that was never disturbed, and leaves no process."""
+"""Killed processes: the run that went on ends bit-identical to one that was never disturbed, and
+leaves no process."""
 
 import signal
 from collections.abc import Callable
@@ -15,7 +16,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
-    start: Callable[..., Run], tiny_recipe: Path, tiny_model_dir: Path, undisturbed: Path, tmp_path: Path
+    start: Callable[..., Run],
+    tiny_recipe: Path,
+    tiny_model_dir: Path,
+    undisturbed: Path,
+    tmp_path: Path,
 ) -> None:
     assert is_trained(tiny_model_dir, run_folder(undisturbed) / "model")
     start_alone = partial(start, own_server=True)

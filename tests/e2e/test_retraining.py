@@ -1,4 +1,5 @@
-"""Two runs of one model: the second has to beat the champion on its own held-out rows, whose weights are evaluated.
+"""Two runs of one model: the second has to beat the champion on its own held-out rows, whose
+weights are evaluated.
 
 Whatever came of it, an older version can be made champion again.
 """
@@ -31,7 +32,9 @@ class Retrained:
 
 
 @pytest.fixture(scope="module")
-def retrained(tiny_recipe: Path, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Retrained:
+def retrained(
+    tiny_recipe: Path, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory
+) -> Retrained:
     home = tmp_path_factory.mktemp("retrained")
     train_here(tiny_recipe, home, *SHORT)
     (first,) = home.glob("runs/*")
@@ -43,7 +46,9 @@ def retrained(tiny_recipe: Path, ray_cluster: None, tmp_path_factory: pytest.Tem
 
 def test_the_champion_is_evaluated_where_its_record_does_not_count(retrained: Retrained) -> None:
     measured = retrained.second / "champion-v1" / "samples" / "evaluate-champion.jsonl"
-    gate = GateReceipt.model_validate_json((retrained.second / "receipts" / "judge-model.json").read_text())
+    gate = GateReceipt.model_validate_json(
+        (retrained.second / "receipts" / "judge-model.json").read_text()
+    )
     assert gate.compared_with == "champion v1"
     rows = read_samples(measured)
     assert gate.decided_by is not None
@@ -52,11 +57,15 @@ def test_the_champion_is_evaluated_where_its_record_does_not_count(retrained: Re
     assert "champion v1" in (retrained.second / "report.html").read_text()
 
 
-def test_after_a_rollback_the_older_version_is_what_champion_means(retrained: Retrained, tmp_path: Path) -> None:
+def test_after_a_rollback_the_older_version_is_what_champion_means(
+    retrained: Retrained, tmp_path: Path
+) -> None:
     home = retrained.home
     answer(home, "promote", NAME, "2")
     said = answer(home, "promote", NAME, "1", "--reason", "v2 is rude")
-    assert said.startswith(f"{NAME} v1 is champion (it was v2); ") and said.endswith(": v2 is rude\n")
+    assert said.startswith(f"{NAME} v1 is champion (it was v2); ") and said.endswith(
+        ": v2 is rude\n"
+    )
     last = promotions(f"sqlite:///{home / 'mlflow.db'}", NAME)[-1]
     assert (last.version, last.over, last.reason) == (1, 2, "v2 is rude")
     answer(home, "export", f"models:/{NAME}@champion", "--to", str(tmp_path / "exported"))

@@ -1,6 +1,8 @@
-"""`rl-train up`, `status`, `down` with real servers: twice up changes nothing, down leaves no process and no loss.
+"""`rl-train up`, `status`, `down` with real servers: twice up changes nothing, down leaves no
+process and no loss.
 
-The stack of the first test serves the others: an announcement starts a run, and two runs of one pool queue.
+The stack of the first test serves the others: an announcement starts a run, and two runs of one
+pool queue.
 """
 
 import json
@@ -44,7 +46,8 @@ def deployments(api: PrefectApi) -> set[tuple[str, str]]:
 
 
 def of(home: Path) -> dict[str, str]:
-    """Prefect's own folder, which would otherwise be that of the other tests, and workers that look often."""
+    """Prefect's own folder, which would otherwise be that of the other tests, and workers that look
+    often."""
     return {"PREFECT_HOME": str(home / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
 
 
@@ -57,7 +60,10 @@ def processes(home: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("RL_TRAIN_HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.environ().get("RL_TRAIN_HOME") == str(home)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -84,14 +90,19 @@ def test_up_twice_down_and_up_again(home: Path) -> None:
     done(home, "down")
     assert processes(home) == []
     stopped = rl_train(home, "status", **of(home))
-    assert (stopped.returncode, stopped.stdout.strip()) == (1, "nothing runs; rl-train up starts it")
+    assert (stopped.returncode, stopped.stdout.strip()) == (
+        1,
+        "nothing runs; rl-train up starts it",
+    )
 
     again = done(home, "up")
     assert "work pool rl-train created" not in again, "the database was lost"
     assert deployments(prefect_api(home)) == deployed
 
 
-def test_announced_data_starts_the_deployment_that_waits_for_it(home: Path, api: PrefectApi, tmp_path: Path) -> None:
+def test_announced_data_starts_the_deployment_that_waits_for_it(
+    home: Path, api: PrefectApi, tmp_path: Path
+) -> None:
     def runs() -> Any:
         return api.post("flow_runs/filter", {"flows": {"name": {"any_": ["rl-train"]}}})
 
@@ -117,7 +128,9 @@ def test_a_schedule_that_is_switched_on_gets_its_runs(api: PrefectApi) -> None:
 
     def scheduled() -> Any:
         ours = {"deployments": {"id": {"any_": [deployment["id"]]}}}
-        return api.post("flow_runs/filter", {**ours, "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}})
+        return api.post(
+            "flow_runs/filter", {**ours, "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+        )
 
     api.patch(path, {"active": True})
     try:
@@ -134,9 +147,12 @@ def test_a_schedule_that_is_switched_on_gets_its_runs(api: PrefectApi) -> None:
 
 def test_two_runs_of_the_training_pool_queue(api: PrefectApi) -> None:
     assert api.get("work_pools/rl-train")["concurrency_limit"] == 1
-    # Without the limit both would start in the same second; each takes seconds to find that there is no such recipe.
+    # Without the limit both would start in the same second; each takes seconds to find that there
+    # is no such recipe.
     runs = [api.start("rl-train/text", recipe=f"none-{number}") for number in (1, 2)]
-    first, second = sorted((api.wait_for_end(run) for run in runs), key=lambda run: run["start_time"])
+    first, second = sorted(
+        (api.wait_for_end(run) for run in runs), key=lambda run: run["start_time"]
+    )
     assert (first["state"]["type"], second["state"]["type"]) == ("FAILED", "FAILED")
     assert "unknown recipe" in first["state"]["message"]
     assert first["end_time"] <= second["start_time"]

@@ -1,4 +1,5 @@
-"""A unified model through the whole flow: both stages learn in one step, and kills change nothing."""
+"""A unified model through the whole flow: both stages learn in one step, and kills change
+nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def overrides(tiny_unified_dir: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed_model(overrides: list[str], ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed_model(
+    overrides: list[str], ray_cluster: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The home of a run that nothing disturbed."""
     home = tmp_path_factory.mktemp("undisturbed-unified")
     train_here(RECIPE, home, *overrides)
@@ -38,7 +41,12 @@ def test_both_stages_are_measured_and_the_whole_model_is_exported(undisturbed_mo
     metrics = logged_metrics(undisturbed_model)
     assert max(metrics["text/grad_norm"]) > 0 < max(metrics["images/grad_norm"])
     exported = run_folder(undisturbed_model) / "model"
-    assert {path.name for path in exported.iterdir()} >= {"model_index.json", "decoder", "transformer", "vae"}
+    assert {path.name for path in exported.iterdir()} >= {
+        "model_index.json",
+        "decoder",
+        "transformer",
+        "vae",
+    }
 
 
 def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(

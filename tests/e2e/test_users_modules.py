@@ -1,4 +1,5 @@
-"""Modules beside a recipe: those it names are used, and those that happen to have a name of ours harm nothing."""
+"""Modules beside a recipe: those it names are used, and those that happen to have a name of ours
+harm nothing."""
 
 import os
 import subprocess
@@ -10,15 +11,25 @@ import yaml
 
 from tests.e2e.conftest import DEADLINE_S, REPOSITORY, Run
 
-TAKEN = ("tasks", "schemas", "flows", "skyrl_gym", "deployments", "datasets", "evaluate", "tokenizers")
+TAKEN = (
+    "tasks",
+    "schemas",
+    "flows",
+    "skyrl_gym",
+    "deployments",
+    "datasets",
+    "evaluate",
+    "tokenizers",
+)
 """Packages of ours, and some that transformers and peft import."""
 AS_INSTALLED = f"""
 import os, sys
 import flows.cli
 sys.path[:] = [*(folder for folder in sys.path if folder != {str(REPOSITORY)!r}), os.getcwd(), {str(REPOSITORY)!r}]
 flows.cli.main()
-"""
-"""`rl-train` as an editable installation has it: the current folder is searched just before our packages."""
+"""  # noqa: E501
+"""`rl-train` as an editable installation has it: the current folder is searched just before our
+packages."""
 REWARD = '''
 from rl_core.rewards import Modality, Scorer
 
@@ -29,7 +40,7 @@ class LowerCase(Scorer):
 
     def score(self, samples):
         return [sum(letter.islower() for letter in sample.text) / max(1, len(sample.text)) for sample in samples]
-'''
+'''  # noqa: E501
 
 
 @pytest.fixture
@@ -41,7 +52,9 @@ def folder(tiny_recipe: Path, tmp_path: Path) -> Path:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(values))
     (tmp_path / "letters.py").write_text(REWARD)
     for name in TAKEN:
-        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('the module {name} of the user')\n")
+        (tmp_path / f"{name}.py").write_text(
+            f"raise RuntimeError('the module {name} of the user')\n"
+        )
     return tmp_path
 
 
@@ -66,7 +79,9 @@ def test_modules_with_names_of_ours_beside_a_recipe_do_not_disturb_its_run(folde
 
 
 @pytest.mark.parametrize("name", ["tasks", "datasets", "random"])
-def test_a_class_in_a_module_whose_name_is_taken_is_refused_with_the_reason(folder: Path, name: str):
+def test_a_class_in_a_module_whose_name_is_taken_is_refused_with_the_reason(
+    folder: Path, name: str
+):
     (folder / "letters.py").rename(folder / f"{name}.py")
     done = command(folder, f"rewards=[{{target: '{name}:LowerCase'}}]", "--dry-run")
     assert done.returncode == 2, done.stdout

@@ -1,4 +1,5 @@
-"""Tiny Wan models, text to video and image to video, through the whole flow: trained, and their videos shown."""
+"""Tiny Wan models, text to video and image to video, through the whole flow: trained, and their
+videos shown."""
 
 from __future__ import annotations
 
@@ -27,11 +28,15 @@ HEIGHT, WIDTH, NUM_FRAMES, FPS = 32, 48, 5, 4
 WORDINGS = ("a photo of {}", "{} by hand", "{} drawn by hand", "the {} digit")
 HELD_OUT = ("a photo of {} drawn by hand", "a {} digit")
 COLOURS = ("red", "blue")
-PIPELINES: dict[str, Callable[[], Any]] = {"wan": tiny_videos.wan, "wan_image": tiny_videos.wan_image}
+PIPELINES: dict[str, Callable[[], Any]] = {
+    "wan": tiny_videos.wan,
+    "wan_image": tiny_videos.wan_image,
+}
 
 
 def write_prompts(path: Path, wordings: tuple[str, ...], *, with_image: bool) -> str:
-    """A row for every wording and colour, where wanted with a picture of that colour to begin at."""
+    """A row for every wording and colour, where wanted with a picture of that colour to begin
+    at."""
     rows: list[dict[str, Any]] = []
     for colour in COLOURS:
         image = path.with_name(f"{colour}.png")
@@ -43,7 +48,9 @@ def write_prompts(path: Path, wordings: tuple[str, ...], *, with_image: bool) ->
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(name: str, tmp_path: Path) -> None:
+def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(
+    name: str, tmp_path: Path
+) -> None:
     model, home, with_image = tmp_path / "model", tmp_path / "home", name == "wan_image"
     made(PIPELINES[name]).save_pretrained(model)
     values: dict[str, Any] = {
@@ -57,7 +64,9 @@ def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(name: str, 
             "train": [write_prompts(tmp_path / "train.jsonl", WORDINGS, with_image=with_image)],
             "eval": [write_prompts(tmp_path / "eval.jsonl", HELD_OUT, with_image=with_image)],
         },
-        "rewards": [{"name": "video_frames", "key": "colour", "scorer": {"name": "colour"}, "num_frames": 3}],
+        "rewards": [
+            {"name": "video_frames", "key": "colour", "scorer": {"name": "colour"}, "num_frames": 3}
+        ],
         "algorithm": {"name": "dance_grpo"},
         "diffusion": {
             "height": HEIGHT,
@@ -77,7 +86,9 @@ def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(name: str, 
     recipe.write_text(yaml.safe_dump(values))
     train_here(recipe, home)
     metrics = logged_metrics(home)
-    assert len(metrics["grad_norm"]) == 2 and min(metrics["grad_norm"]) > 0 < min(metrics["reward_std"])
+    assert len(metrics["grad_norm"]) == 2 and min(metrics["grad_norm"]) > 0 < min(
+        metrics["reward_std"]
+    )
     assert is_trained(model, run_folder(home) / "model")
     assert_videos_are_logged(home)
     assert_sheet_is_shown(home, recipe)
@@ -93,7 +104,11 @@ def assert_videos_are_logged(home: Path) -> None:
         assert len(names) == len(HELD_OUT) * len(COLOURS)
         local = download_artifacts(run_id=run_id, artifact_path=names[0], tracking_uri=uri)
         with Image.open(local) as video:
-            assert (video.format, video.size, video.n_frames) == ("WEBP", (WIDTH, HEIGHT), NUM_FRAMES)
+            assert (video.format, video.size, video.n_frames) == (
+                "WEBP",
+                (WIDTH, HEIGHT),
+                NUM_FRAMES,
+            )
             video.load()
             assert video.info["duration"] == 1000 / FPS
 

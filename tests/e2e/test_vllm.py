@@ -1,4 +1,5 @@
-"""The smoke text recipe through the whole flow, sampled by vLLM: the same learning, and nothing left behind."""
+"""The smoke text recipe through the whole flow, sampled by vLLM: the same learning, and nothing
+left behind."""
 
 from pathlib import Path
 
@@ -20,7 +21,8 @@ VLLM = (
     "placement.num_devices=2",
     "placement.rollout_devices=1",
 )
-# Both sides compute in bfloat16, where a logit near 16 is a multiple of 1/8; in float32 they agree (tests/rollout).
+# Both sides compute in bfloat16, where a logit near 16 is a multiple of 1/8; in float32 they agree
+# (tests/rollout).
 MEAN_TOLERANCE, MAX_TOLERANCE = 0.1, 1.0
 
 
@@ -30,6 +32,9 @@ def test_a_recipe_trains_on_what_vllm_samples(tmp_path: Path) -> None:
     # A step whose groups are all equal trains nothing: it has no distance, and no gradient.
     num_trained = sum(value > 0 for value in metrics["grad_norm"])
     assert num_trained
-    for name, tolerance in (("delta_log_prob_mean", MEAN_TOLERANCE), ("delta_log_prob_max", MAX_TOLERANCE)):
+    for name, tolerance in (
+        ("delta_log_prob_mean", MEAN_TOLERANCE),
+        ("delta_log_prob_max", MAX_TOLERANCE),
+    ):
         assert len(metrics[name]) == num_trained
         assert all(0.0 < value < tolerance for value in metrics[name]), (name, metrics[name])

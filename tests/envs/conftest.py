@@ -1,4 +1,5 @@
-"""What these tests share: a retrieval server that behaves as its queries tell it, and a pool of sandboxes."""
+"""What these tests share: a retrieval server that behaves as its queries tell it, and a pool of
+sandboxes."""
 
 import json
 import threading
@@ -27,7 +28,9 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if word == "slow":
             time.sleep(3)
-        if word == "flaky" and sum(one["query"] == request["query"] for one in self.asked) < int(rest):
+        if word == "flaky" and sum(one["query"] == request["query"] for one in self.asked) < int(
+            rest
+        ):
             return self._answer(503, b"busy")
         if word == "status":
             return self._answer(int(rest), b'{"detail": "topk is too large"}')
@@ -40,8 +43,15 @@ class Handler(BaseHTTPRequestHandler):
             "null": b"null", "odd": b'{"result": [[{"text": 1}]]}', "deep": b"[" * 50_000, "blank": b"",
             "hang": b'{"result": [[]]', "number": b'{"result": [[{"document": {"contents": 7}}]]}',
         }  # fmt: skip
-        found = [{"document": {"contents": text}, "score": 1.0} for text in DOCUMENTS[: request["topk"]]]
-        self._answer(200, bodies.get(word) or json.dumps({"result": [found]}).encode() if word != "blank" else b"")
+        found = [
+            {"document": {"contents": text}, "score": 1.0} for text in DOCUMENTS[: request["topk"]]
+        ]
+        self._answer(
+            200,
+            bodies.get(word) or json.dumps({"result": [found]}).encode()
+            if word != "blank"
+            else b"",
+        )
 
     def log_message(self, *_: object) -> None:
         """Silence."""

@@ -1,4 +1,5 @@
-"""Replies to a question whose answer is 42, as `gsm8k` and `gsm8k_multi_turn` read them, each with the reason."""
+"""Replies to a question whose answer is 42, as `gsm8k` and `gsm8k_multi_turn` read them, each with
+the reason."""
 
 RIGHT, FORMED, NOTHING = "right", "well-formed and wrong", "no answer"
 

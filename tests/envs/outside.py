@@ -1,4 +1,5 @@
-"""A user's own module, as it might lie beside a recipe: environments written the way SkyRL's documentation shows."""
+"""A user's own module, as it might lie beside a recipe: environments written the way SkyRL's
+documentation shows."""
 
 from typing import Any
 
@@ -9,7 +10,9 @@ from skyrl_gym.tools.core import ToolGroup, tool
 class MultiplyEnv(BaseTextEnv):
     """Pays `reward` for the boxed product, otherwise asks again."""
 
-    def __init__(self, env_config: Any = None, extras: dict[str, Any] | None = None, reward: float = 1.0) -> None:
+    def __init__(
+        self, env_config: Any = None, extras: dict[str, Any] | None = None, reward: float = 1.0
+    ) -> None:
         super().__init__()
         assert extras is not None and "reward_spec" in extras
         self.truth = extras["reward_spec"]["ground_truth"]
@@ -23,7 +26,10 @@ class MultiplyEnv(BaseTextEnv):
         done = is_right or self.turns >= self.max_turns
         observations = [] if done else [{"role": "user", "content": self.hint}]
         return BaseTextEnvStepOutput(
-            observations=observations, reward=self.reward * is_right, done=done, metadata={"turns": self.turns}
+            observations=observations,
+            reward=self.reward * is_right,
+            done=done,
+            metadata={"turns": self.turns},
         )
 
 

@@ -97,7 +97,9 @@ def test_the_truth_may_be_in_reward_model() -> None:
 def test_it_works_in_threads_where_signals_do_not() -> None:
     rewards: list[float] = []
     threads = [
-        threading.Thread(target=lambda: rewards.append(grade("Answer: \\frac{2}{6}", "1/3")["reward"]))
+        threading.Thread(
+            target=lambda: rewards.append(grade("Answer: \\frac{2}{6}", "1/3")["reward"])
+        )
         for _ in range(4)
     ]
     for thread in threads:

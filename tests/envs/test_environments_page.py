@@ -26,7 +26,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_environment_of_the_page_plays_its_conversation(folder: Path) -> None:
-    done = subprocess.run([sys.executable, "my_env.py"], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "my_env.py"], cwd=folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert "'content': '42'" in done.stdout and "'reward': 1.0, 'done': True" in done.stdout
 
@@ -35,16 +37,30 @@ def test_a_recipe_with_it_validates_its_rows_from_the_folder_of_the_module(folde
     block = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert block
     rows = [
-        {"prompt": [{"role": "user", "content": "40+2?"}], "env_class": "sums", "reward_spec": {"ground_truth": 42}}
+        {
+            "prompt": [{"role": "user", "content": "40+2?"}],
+            "env_class": "sums",
+            "reward_spec": {"ground_truth": 42},
+        }
     ]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    values = yaml.safe_load((ROOT / "deployments" / "recipes" / "smoke" / "text.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load(
+        (ROOT / "deployments" / "recipes" / "smoke" / "text.yaml").read_text(encoding="utf-8")
+    )
     values |= {"environments": yaml.safe_load(block[1])["environments"]}
     values["data"] = {**values["data"], "train": ["rows.jsonl"], "eval": ["rows.jsonl"]}
     (folder / "mine.yaml").write_text(yaml.safe_dump(values))
-    command = [sys.executable, "-c", "import sys; sys.path.remove(''); from flows.cli import main; main()"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.path.remove(''); from flows.cli import main; main()",
+    ]
     done = subprocess.run(
-        [*command, "run", "mine.yaml", "--dry-run"], cwd=folder, capture_output=True, text=True, timeout=300
+        [*command, "run", "mine.yaml", "--dry-run"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert "my_env:SumEnv" in done.stdout

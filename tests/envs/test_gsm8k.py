@@ -51,7 +51,9 @@ def test_listing_all_numbers_earns_nothing() -> None:
     assert reward("#### " + " ".join(str(number) for number in range(100)), "42") == 0.0
 
 
-@pytest.mark.parametrize("truth", ["Paris", "", None, True, float("nan"), [], [42, "Paris"], [None], [{"input": "1"}]])
+@pytest.mark.parametrize(
+    "truth", ["Paris", "", None, True, float("nan"), [], [42, "Paris"], [None], [{"input": "1"}]]
+)
 def test_a_truth_that_is_no_number_is_refused_at_the_door(truth: object) -> None:
     with pytest.raises(EnvError, match="ground_truth"):
         make("gsm8k", extras={"reward_spec": {"ground_truth": truth}})
@@ -60,5 +62,10 @@ def test_a_truth_that_is_no_number_is_refused_at_the_door(truth: object) -> None
 def test_metadata_and_metrics_tell_what_was_read() -> None:
     env = make("gsm8k", extras={"reward_spec": {"ground_truth": "1234"}})
     output = env.step("#### $1,235")
-    assert output == {"observations": [], "reward": 0.0, "done": True, "metadata": {"answer": "1235"}}
+    assert output == {
+        "observations": [],
+        "reward": 0.0,
+        "done": True,
+        "metadata": {"answer": "1235"},
+    }
     assert env.get_metrics() == {"correct": 0.0, "answered": 1.0}

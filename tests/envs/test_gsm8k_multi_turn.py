@@ -23,13 +23,17 @@ def test_truths_of_every_kind(truth: object) -> None:
     assert env(truth).step("#### 42")["reward"] == 1.0  # type: ignore[index]
 
 
-def test_a_conversation_ends_with_its_turns_and_the_last_observation_asks_for_the_answer_alone() -> None:
+def test_a_conversation_ends_with_its_turns_and_the_last_observation_asks_for_the_answer_alone() -> (
+    None
+):
     one = env(extra_info={"max_turns": 3})
     outputs = [one.step("#### 1"), one.step("hm"), one.step("#### 2")]
     assert [output["reward"] for output in outputs] == pytest.approx([0.2 / 3, 0.0, 0.2 / 3])  # type: ignore[index]
     assert [output["done"] for output in outputs] == [False, False, True]  # type: ignore[index]
     texts = [output["observations"][0]["content"] for output in outputs[:2]]  # type: ignore[index]
-    assert "tentative" in texts[0] and "final answer alone" in texts[1] and "#### <number>" in texts[1]
+    assert (
+        "tentative" in texts[0] and "final answer alone" in texts[1] and "#### <number>" in texts[1]
+    )
     assert outputs[2]["observations"] == []  # type: ignore[index]
     assert outputs[0]["observations"][0]["role"] == "user"  # type: ignore[index]
     assert one.get_metrics() == {"correct": 0.0, "turns": 3.0, "answered": pytest.approx(2 / 3)}

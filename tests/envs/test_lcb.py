@@ -8,14 +8,20 @@ from rl_core.envs import BaseTextEnv, make
 from rl_core.errors import EnvError
 
 SUM = [{"input": "1 2\n", "output": "3\n"}, {"input": "10 -4\n", "output": "6\n"}]
-SQUARE = [{"input": "5", "output": "25"}, {"input": "-3", "output": "9"}, {"input": "0", "output": "0"}]
+SQUARE = [
+    {"input": "5", "output": "25"},
+    {"input": "-3", "output": "9"},
+    {"input": "0", "output": "0"},
+]
 HELLO = [{"input": "", "output": "Hello\nworld\n"}]
 HALF = [{"input": "1\n", "output": "0.5\n"}, {"input": "3\n", "output": "1.5\n"}]
 COUNT = [{"input": "2\n", "output": "2\n"}, {"input": "3\n", "output": "3\n"}]
 
 
 def functional(name: str, *pairs: tuple[str, str]) -> list[dict[str, Any]]:
-    tests = [{"input": given, "output": expected, "testtype": "functional"} for given, expected in pairs]
+    tests = [
+        {"input": given, "output": expected, "testtype": "functional"} for given, expected in pairs
+    ]
     return [{**test, "metadata": {"func_name": name}} for test in tests]
 
 
@@ -68,7 +74,10 @@ EQ = "class E:\n    def __eq__(self, other): return True\n    def __hash__(self)
         (SUM, f"import sys\n{READ}print(a + b)\nsys.exit()", 1.0, "leaves by sys.exit()"),
         (SUM, f"{READ}print(a + b)\nraise SystemExit", 1.0, "leaves by SystemExit"),
         (SUM, f"import numpy as np\n{READ}print(np.int64(a) + b)", 1.0, "numpy's integers"),
-        (SUM, f"import threading\ndef f():\n    {READ}    print(a + b)\nthreading.Thread(target=f).start()", 1.0,
+        (SUM, (
+            f"import threading\ndef f():\n    {READ}    print(a + "
+            "b)\nthreading.Thread(target=f).start()"
+        ), 1.0,
          "a thread that is not joined"),
         (SUM, f"import atexit\n{READ}atexit.register(lambda: print(a + b))", 1.0, "prints at exit"),
         (SUM, f"import sys\n{READ}print('debug', file=sys.stderr)\nprint(a + b)", 1.0, "notes on standard error"),
@@ -84,7 +93,10 @@ EQ = "class E:\n    def __eq__(self, other): return True\n    def __hash__(self)
         (SQUARE, "print(int(input()) ** 2)", 1.0, "the same as a program"),
         (SQUARE, "import numpy as np\ndef square(n):\n    return np.int64(n) ** 2", 1.0, "a bare function with numpy"),
         (ADD, "def add(xs, y):\n    return [x + y for x in xs]", 1.0, "a function"),
-        (ADD, "class Solution:\n    def add(self, xs: List[int], y: int):\n        return [x + y for x in xs]",
+        (ADD, (
+            "class Solution:\n    def add(self, xs: List[int], y: int):\n        return [x + y "
+            "for x in xs]"
+        ),
          1.0, "a method, with a type that nobody imported"),
         (ADD, "import numpy as np\ndef add(xs, y):\n    return np.array(xs, int) + y", 1.0, "arrays are lists"),
         (ADD, "def add(xs, y):\n    return tuple(x + y for x in xs)", 1.0, "a tuple is a list"),
@@ -171,7 +183,11 @@ def test_where_the_program_is_read(reply: str, reward: float, why: str) -> None:
     ],
 )  # fmt: skip
 def test_tests_in_every_shape(tests: object) -> None:
-    code = GOOD if not (isinstance(tests, list) and isinstance(tests[0]["input"], list)) else "input(); print('[3]')"
+    code = (
+        GOOD
+        if not (isinstance(tests, list) and isinstance(tests[0]["input"], list))
+        else "input(); print('[3]')"
+    )
     assert grade(tests, fenced(code))["reward"] == 1.0
 
 
@@ -204,7 +220,9 @@ def test_metadata_tells_how_far_the_program_came_and_why_it_failed() -> None:
     assert output["metadata"] == {"passed": 1, "tests": 2, "failure": "wrong answer"}
     failed = grade(SUM, fenced("1 / 0"))["metadata"]
     assert failed["failure"] == "failed" and failed["passed"] == 0
-    assert 'File "solution.py", line 1' in failed["stderr"] and "ZeroDivisionError" in failed["stderr"]
+    assert (
+        'File "solution.py", line 1' in failed["stderr"] and "ZeroDivisionError" in failed["stderr"]
+    )
     assert grade(SUM, "no")["metadata"]["failure"] == "no code block"
 
 

@@ -80,7 +80,9 @@ def test_truths_and_options_of_every_kind(truth: str, options: Any) -> None:
     assert grade("\\boxed{B}", truth, options) == 1.0 and grade("\\boxed{A}", truth, options) == 0.0
 
 
-@pytest.mark.parametrize(("truth", "options"), [("E", OPTIONS), ("Madrid", OPTIONS), ("Rome", ["Rome", "Rome"])])
+@pytest.mark.parametrize(
+    ("truth", "options"), [("E", OPTIONS), ("Madrid", OPTIONS), ("Rome", ["Rome", "Rome"])]
+)
 def test_a_truth_that_is_not_offered_is_refused(truth: str, options: Any) -> None:
     with pytest.raises(EnvError, match="must be one of A, B"):
         grade("\\boxed{A}", truth, options)

@@ -13,7 +13,11 @@ def row(task: str, index: int = 3, seed: int = 5, **config: Any) -> dict[str, An
     entry = reasoning_gym.create_dataset(task, seed=seed, **{"size": index + 1, **config})[index]
     info = {"task": task, "seed": seed, "index": index, "config": {**config, "unused": None}}
     spec = {"ground_truth": entry["answer"]}
-    return {"reward_spec": spec, "extra_info": {**info, "question": entry["question"]}, "entry": entry}
+    return {
+        "reward_spec": spec,
+        "extra_info": {**info, "question": entry["question"]},
+        "entry": entry,
+    }
 
 
 def reward(extras: dict[str, Any], reply: str, **config: Any) -> float:
@@ -22,16 +26,27 @@ def reward(extras: dict[str, Any], reply: str, **config: Any) -> float:
     return env.step(reply)["reward"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("task", ["chain_sum", "gcd", "products", "count_bits", "leg_counting", "gsm_symbolic"])
+@pytest.mark.parametrize(
+    "task", ["chain_sum", "gcd", "products", "count_bits", "leg_counting", "gsm_symbolic"]
+)
 def test_the_tasks_own_answer_earns_one(task: str) -> None:
     extras = row(task)
     assert reward(extras, f"I think it is {extras['reward_spec']['ground_truth']}.") == 1.0
 
 
-@pytest.mark.parametrize("task", ["word_ladder", "sudoku", "n_queens", "spiral_matrix", "simple_integration"])
+@pytest.mark.parametrize(
+    "task", ["word_ladder", "sudoku", "n_queens", "spiral_matrix", "simple_integration"]
+)
 def test_scorers_that_read_metadata_get_it(task: str) -> None:
     extras = row(task)
-    assert reward(extras, f"Hm.\n<answer>{extras['reward_spec']['ground_truth']}</answer>", answer="answer_tag") == 1.0
+    assert (
+        reward(
+            extras,
+            f"Hm.\n<answer>{extras['reward_spec']['ground_truth']}</answer>",
+            answer="answer_tag",
+        )
+        == 1.0
+    )
 
 
 def test_an_answer_other_than_the_stored_one_is_right_when_the_scorer_says_so() -> None:
@@ -44,7 +59,11 @@ def test_an_answer_other_than_the_stored_one_is_right_when_the_scorer_says_so() 
 def test_chain_sum_cannot_be_won_by_listing_numbers(answer: str) -> None:
     extras = row("chain_sum", index=0)
     truth = extras["reward_spec"]["ground_truth"]
-    listed = f"{truth} " + " ".join(str(number) for number in range(int(truth) - 50, int(truth) + 50)) + " 0"
+    listed = (
+        f"{truth} "
+        + " ".join(str(number) for number in range(int(truth) - 50, int(truth) + 50))
+        + " 0"
+    )
     for reply in (listed, f"<answer>{listed}</answer>", f"\\boxed{{{listed}}}"):
         assert reward(extras, reply, answer=answer) == 0.0
 
@@ -88,27 +107,45 @@ def test_a_task_whose_scorer_can_be_hacked_is_refused(task: str) -> None:
     extras = row(task)
     with pytest.raises(EnvError, match="allow_unsound_scorers"):
         make("reasoning_gym", {}, extras)
-    assert make("reasoning_gym", {"allow_unsound_scorers": True}, extras).init([])[1]["task"] == task
+    assert (
+        make("reasoning_gym", {"allow_unsound_scorers": True}, extras).init([])[1]["task"] == task
+    )
 
 
-@pytest.mark.parametrize("task", ["countdown", "simple_integration", "polynomial_multiplication", "spiral_matrix"])
+@pytest.mark.parametrize(
+    "task", ["countdown", "simple_integration", "polynomial_multiplication", "spiral_matrix"]
+)
 def test_a_reply_cannot_run_code(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HACKED", raising=False)
-    assert reward(row(task), "[__import__('os').environ.__setitem__('HACKED', '1')]", answer="text") == 0.0
-    assert reward(row(task), "__import__('os').environ.__setitem__('HACKED', '1')", answer="text") == 0.0
+    assert (
+        reward(row(task), "[__import__('os').environ.__setitem__('HACKED', '1')]", answer="text")
+        == 0.0
+    )
+    assert (
+        reward(row(task), "__import__('os').environ.__setitem__('HACKED', '1')", answer="text")
+        == 0.0
+    )
     assert "HACKED" not in os.environ
 
 
 @pytest.mark.parametrize(
-    "text", ["9**9**9**9", "(9**99)**(99**99)", "((9**99)**99)**99", "9**999", "f(1)", "x.y", "'a'*9"]
+    "text",
+    ["9**9**9**9", "(9**99)**(99**99)", "((9**99)**99)**99", "9**999", "f(1)", "x.y", "'a'*9"],
 )
 def test_costly_or_strange_arithmetic_is_not_evaluated(text: str) -> None:
     assert not is_plain_arithmetic(text)
 
 
 def test_what_right_answers_need_is_evaluated() -> None:
-    assert all(map(is_plain_arithmetic, ["(3 + 4)*2 - 7/2", "x**2/2 + exp(2*x) + C", "-x**(3/2)", "(x**2 + 1)**3"]))
-    assert all(map(is_harmless_literal, ["[[1, -2], [3, 4]]", "1 2 3", "_ Q _ _\nQ _ _ _", "['a', 'b']"]))
+    assert all(
+        map(
+            is_plain_arithmetic,
+            ["(3 + 4)*2 - 7/2", "x**2/2 + exp(2*x) + C", "-x**(3/2)", "(x**2 + 1)**3"],
+        )
+    )
+    assert all(
+        map(is_harmless_literal, ["[[1, -2], [3, 4]]", "1 2 3", "_ Q _ _\nQ _ _ _", "['a', 'b']"])
+    )
     assert not any(map(is_harmless_literal, ["[0]*10**9", "print(1)", "[x for x in y]", "a.b"]))
 
 
@@ -120,7 +157,11 @@ def test_what_right_answers_need_is_evaluated() -> None:
         ({"config": {"terms": 3}}, "terms"), ({"config": {"min_terms": 0}}, "min_terms"),
     ],
 )  # fmt: skip
-def test_a_row_that_cannot_be_graded_is_refused_before_the_model_is_asked(change: dict, message: str) -> None:
+def test_a_row_that_cannot_be_graded_is_refused_before_the_model_is_asked(
+    change: dict, message: str
+) -> None:
     extras = row("chain_sum")
     with pytest.raises(EnvError, match=message):
-        make("reasoning_gym", {}, {**extras, "extra_info": {**extras["extra_info"], **change}}).init([])
+        make(
+            "reasoning_gym", {}, {**extras, "extra_info": {**extras["extra_info"], **change}}
+        ).init([])

@@ -60,6 +60,8 @@ INFO = {"task": "chain_sum", "seed": 5, "index": 3, "question": ENTRY["question"
     ],
 )  # fmt: skip
 def test_replies(place: str, reply: str, reward: float, why: str) -> None:
-    env = make("reasoning_gym", {"answer": place}, {"reward_spec": {"ground_truth": A}, "extra_info": INFO})
+    env = make(
+        "reasoning_gym", {"answer": place}, {"reward_spec": {"ground_truth": A}, "extra_info": INFO}
+    )
     env.init([])
     assert env.step(reply)["reward"] == reward, why  # type: ignore[index]

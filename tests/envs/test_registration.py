@@ -29,7 +29,9 @@ class EchoEnv(BaseTextEnv):
         self.pay = pay
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        return BaseTextEnvStepOutput(observations=[], reward=self.pay, done=True, metadata={"action": action})
+        return BaseTextEnvStepOutput(
+            observations=[], reward=self.pay, done=True, metadata={"action": action}
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -105,16 +107,20 @@ def test_metrics_aggregate_to_means_over_those_who_report() -> None:
 
 def test_discovery_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from rl_core.envs import registered; from rl_core.algorithms import algorithms;"
-        "assert registered() and algorithms.names();"
-        "heavy = {'torch', 'reasoning_gym', 'numpy', 'sympy', 'transformers'} & set(sys.modules);"
-        "assert not heavy, heavy"
+        "import sys; from rl_core.envs import registered; from rl_core.algorithms import "
+        "algorithms;assert registered() and algorithms.names();heavy = {'torch', "
+        "'reasoning_gym', 'numpy', 'sympy', 'transformers'} & set(sys.modules);assert not heavy, "
+        "heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_recipe_names_a_class_by_target_and_it_takes_any_options() -> None:
-    options = {"target": "tests.envs.outside:MultiplyEnv", "kwargs": {"reward": 0.5}, "hint": "once more"}
+    options = {
+        "target": "tests.envs.outside:MultiplyEnv",
+        "kwargs": {"reward": 0.5},
+        "hint": "once more",
+    }
     row = {"reward_spec": {"ground_truth": "6"}}
     env = make("multiply", options, row)
     first: Any = env.step("\\boxed{7}")

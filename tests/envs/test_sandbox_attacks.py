@@ -28,7 +28,9 @@ from tests.processes import still_running
 SECRET = "the-expected-output-8f3a"
 
 
-def run(pool: SandboxPool, source: str, *, timeout_s: float = 20.0, stdin: str = "", **more: Any) -> Execution:
+def run(
+    pool: SandboxPool, source: str, *, timeout_s: float = 20.0, stdin: str = "", **more: Any
+) -> Execution:
     with pool.sandbox(source) as sandbox:
         return sandbox.run(timeout_s=timeout_s, stdin=stdin, **more)
 
@@ -98,7 +100,13 @@ for path in {paths!r}:
 def test_the_trainer_s_files_are_not_there(pool: SandboxPool, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text(SECRET)
     site = Path(psutil.__file__).parents[1]
-    paths = [tmp_path / "secret.txt", Path(__file__), Path(bubblewrap.__file__), Path(psutil.__file__), Path.home()]
+    paths = [
+        tmp_path / "secret.txt",
+        Path(__file__),
+        Path(bubblewrap.__file__),
+        Path(psutil.__file__),
+        Path.home(),
+    ]
     paths += [
         site / "torch" / "__init__.py",
         Path("/etc/passwd"),
@@ -131,7 +139,9 @@ print("still here")
     assert second.outcome == Outcome.FINISHED, "the worker survived the signals"
 
 
-def test_the_environment_has_nothing_of_ours(pool: SandboxPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_has_nothing_of_ours(
+    pool: SandboxPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
     with Sandbox(pool.settings) as fresh:
         fresh.load("import os\nprint(sorted(os.environ), os.getcwd(), os.getuid())")
@@ -154,7 +164,15 @@ print(open("/tmp/mine").read())
 
 
 def test_nothing_can_be_written_outside(pool: SandboxPool, tmp_path: Path) -> None:
-    paths = [str(tmp_path / "x"), "/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern", "/sandbox/x"]
+    paths = [
+        str(tmp_path / "x"),
+        "/x",
+        "/usr/x",
+        "/etc/x",
+        "/dev/x",
+        "/proc/sys/kernel/core_pattern",
+        "/sandbox/x",
+    ]
     paths += [
         f"{bubblewrap.PACKAGES}/numpy/__init__.py",
         bubblewrap.WORKER,
@@ -185,7 +203,10 @@ def test_what_one_program_writes_the_next_does_not_find(pool: SandboxPool) -> No
         ("import os\nos.execv('/bin/sh', ['sh'])", "PermissionError", "another program in its place"),
         ("import os\nassert os.system('true') == 0", "AssertionError", "a shell"),
         ("import multiprocessing as m\nm.Process(target=print).start()", "PermissionError", "a worker process"),
-        ("import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nassert libc.ptrace(16, 1, 0, 0) == 0",
+        ((
+            "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nassert libc.ptrace(16, 1, "
+            "0, 0) == 0"
+        ),
          "AssertionError",
          "tracing the worker"),
         ("import ctypes\nassert ctypes.CDLL(None).unshare(0x10000000) == 0", "AssertionError",
@@ -206,7 +227,10 @@ def test_what_one_program_writes_the_next_does_not_find(pool: SandboxPool) -> No
         ("f = open('/tmp/x', 'wb')\nwhile True: f.write(bytes(10 ** 6))", "File too large", "a large file"),
         ("for i in range(999): open(f'/tmp/{i}', 'wb').write(bytes(10 ** 6))", "No space left", "many files"),
         ("x = [open('/tmp/x', 'w') for _ in range(999)]", "Too many open files", "open files without end"),
-        ("import threading, time\nfor _ in range(9999): threading.Thread(target=time.sleep, args=(1,)).start()",
+        ((
+            "import threading, time\nfor _ in range(9999): threading.Thread(target=time.sleep, "
+            "args=(1,)).start()"
+        ),
          "can't start new thread", "a thread bomb"),
         ("def f(n): return f(n + 1)\nf(0)", "RecursionError", "deep recursion"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt", "an interrupt of its own"),
@@ -218,15 +242,22 @@ def test_what_one_program_writes_the_next_does_not_find(pool: SandboxPool) -> No
         ("x = " + "-" * 50_000 + "1", "Error", "signs a parser could drown in"),
     ],
 )  # fmt: skip
-def test_an_attempt_fails_with_an_error(pool: SandboxPool, source: str, seen: str, why: str) -> None:
+def test_an_attempt_fails_with_an_error(
+    pool: SandboxPool, source: str, seen: str, why: str
+) -> None:
     execution = run(pool, source)
     assert execution.outcome in (Outcome.FAILED, Outcome.OUTPUT_LIMIT), (why, execution)
     assert seen in text(execution), why
 
 
-def test_a_child_left_behind_ends_even_without_a_filter(monkeypatch: pytest.MonkeyPatch, pool: SandboxPool) -> None:
+def test_a_child_left_behind_ends_even_without_a_filter(
+    monkeypatch: pytest.MonkeyPatch, pool: SandboxPool
+) -> None:
     monkeypatch.setattr(seccomp, "program_filter", lambda: None)
-    source = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\n    time.sleep(999)\nprint('done')"
+    source = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\n    "
+        "time.sleep(999)\nprint('done')"
+    )
     with Sandbox(pool.settings) as sandbox:
         sandbox.load(source)
         assert sandbox.run(timeout_s=20.0).stdout == b"done\n"
@@ -266,7 +297,8 @@ def test_tampering_with_the_worker_in_its_own_process_earns_nothing(source: str)
 
 def test_a_forged_answer_from_a_test_does_not_reach_the_next(pool: SandboxPool) -> None:
     source = (
-        "import sys\nn = int(input())\nprint(n)\nsys.modules['__main__'].n = 9\nimport builtins\nbuiltins.print = None"
+        "import sys\nn = int(input())\nprint(n)\nsys.modules['__main__'].n = 9\nimport "
+        "builtins\nbuiltins.print = None"
     )
     with pool.sandbox(source) as sandbox:
         outputs = [sandbox.run(timeout_s=20.0, stdin=str(number)).stdout for number in range(3)]
@@ -299,7 +331,9 @@ print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(
 OF_X32 = "import ctypes\nprint(ctypes.CDLL(None).syscall(0x40000000 | 39))"
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one set of numbers")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="other processors have one set of numbers"
+)
 @pytest.mark.parametrize("source", [OF_32_BITS, OF_X32], ids=["32 bits", "x32"])
 @pytest.mark.parametrize("alone", ["program_filter", "sandbox_filter"])
 def test_each_filter_ends_a_program_that_calls_by_other_numbers(
@@ -327,7 +361,8 @@ def test_clone_is_for_threads_and_clone3_does_not_exist(pool: SandboxPool) -> No
     # At ENOSYS libc takes clone, whose flags a filter can read.
     assert text(run(pool, CLONES)).split() == ["-1", str(errno.EPERM), "-1", str(errno.ENOSYS)]
     started = (
-        "import threading\nthread = threading.Thread(target=print, args=('beside',))\nthread.start()\nthread.join()"
+        "import threading\nthread = threading.Thread(target=print, "
+        "args=('beside',))\nthread.start()\nthread.join()"
     )
     assert run(pool, started).stdout == b"beside\n"
 
@@ -373,5 +408,7 @@ def test_after_all_this_no_process_file_or_thread_is_left() -> None:
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= children
     assert {thread.ident for thread in threading.enumerate()} == before
     assert len(os.listdir("/proc/self/fd")) <= descriptors
-    assert {name for name in set(os.listdir("/tmp")) - files if name.startswith("rl-train")} == set()
+    assert {
+        name for name in set(os.listdir("/tmp")) - files if name.startswith("rl-train")
+    } == set()
     assert SandboxSettings(memory_bytes=128 * 2**20) not in sandbox_pools._in_use

@@ -1,4 +1,5 @@
-"""What a program may do to last, to fill the machine or to end oddly; and what holds without bubblewrap."""
+"""What a program may do to last, to fill the machine or to end oddly; and what holds without
+bubblewrap."""
 
 import time
 
@@ -6,11 +7,21 @@ import pytest
 
 from rl_core.envs import make
 from rl_core.envs.tools import bubblewrap
-from rl_core.envs.tools.sandbox import Call, Execution, Outcome, SandboxMode, SandboxPool, SandboxSettings, lease_pool
+from rl_core.envs.tools.sandbox import (
+    Call,
+    Execution,
+    Outcome,
+    SandboxMode,
+    SandboxPool,
+    SandboxSettings,
+    lease_pool,
+)
 from rl_core.errors import EnvError
 
 
-def run(pool: SandboxPool, source: str, *, timeout_s: float = 20.0, call: Call | None = None) -> Execution:
+def run(
+    pool: SandboxPool, source: str, *, timeout_s: float = 20.0, call: Call | None = None
+) -> Execution:
     with pool.sandbox(source) as sandbox:
         return sandbox.run(timeout_s=timeout_s, call=call)
 
@@ -24,7 +35,10 @@ def text(execution: Execution) -> str:
     [
         ("while True: pass", "computing for ever"),
         ("import time\ntime.sleep(999)", "sleeping past the deadline"),
-        ("import signal as s, time\nfor n in set(s.Signals) - {9, 19}: s.signal(n, s.SIG_IGN)\nwhile 1: time.sleep(1)",
+        ((
+            "import signal as s, time\nfor n in set(s.Signals) - {9, 19}: s.signal(n, "
+            "s.SIG_IGN)\nwhile 1: time.sleep(1)"
+        ),
          "ignoring every signal"),
         ("while True:\n    try:\n        while True: pass\n    except BaseException: continue", "catching everything"),
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(999,)).start()", "a thread that stays"),
@@ -49,8 +63,10 @@ def test_a_deadline_is_kept(pool: SandboxPool, source: str, why: str) -> None:
     [
         "while True: print('x' * 10 ** 6)",
         "import os\nwhile True: os.write(1, b'x' * 10 ** 6)",
-        "import sys\nwhile True:\n    try: sys.stderr.write('x' * 10 ** 6)\n    except OSError: break",
-        "import os\nfor _ in range(10 ** 4):\n    try: os.write(1, bytes(10 ** 6))\n    except OSError: pass",
+        "import sys\nwhile True:\n    try: sys.stderr.write('x' * 10 ** 6)\n    except OSError: "
+        "break",
+        "import os\nfor _ in range(10 ** 4):\n    try: os.write(1, bytes(10 ** 6))\n    except "
+        "OSError: pass",
     ],
 )
 def test_ten_gigabytes_of_output_are_cut(pool: SandboxPool, source: str) -> None:
@@ -76,7 +92,9 @@ def test_an_end_of_its_own_gives_what_was_printed_and_no_more(
     assert (execution.stdout, execution.outcome) == (stdout, outcome)
 
 
-def test_without_bubblewrap_nothing_is_run_unless_the_recipe_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bubblewrap_nothing_is_run_unless_the_recipe_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tests = {"reward_spec": {"ground_truth": [{"input": "1", "output": "1"}]}}
     monkeypatch.setattr(bubblewrap, "_program", lambda: "/bin/false")
     bubblewrap._identity.cache_clear()

@@ -9,7 +9,11 @@ CHIEFS = ["Kansas City Chiefs", "Chiefs"]
 
 
 def environment(url: str, truth: object = "Paris", **extras: Any) -> BaseTextEnv:
-    return make("search", {"search_url": url, "timeout": 5}, {"reward_spec": {"ground_truth": truth}, **extras})
+    return make(
+        "search",
+        {"search_url": url, "timeout": 5},
+        {"reward_spec": {"ground_truth": truth}, **extras},
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,13 +113,24 @@ def test_what_a_search_gives_back(search_url: str) -> None:
         "tool_input": " capital of France ",
     }
     invalid: Any = env.step("hm")
-    assert "<search>" in invalid["observations"][0]["content"] and invalid["metadata"]["tool_name"] is None
+    assert (
+        "<search>" in invalid["observations"][0]["content"]
+        and invalid["metadata"]["tool_name"] is None
+    )
     env.step("<answer>Paris</answer>")
-    assert env.get_metrics() == {"searches": 1, "search_errors": 0, "correct": 1, "answered": 1, "turns": 3}
+    assert env.get_metrics() == {
+        "searches": 1,
+        "search_errors": 0,
+        "correct": 1,
+        "answered": 1,
+        "turns": 3,
+    }
     env.close()
 
 
-@pytest.mark.parametrize("truth", [None, [], [None], True, {"targets": "a"}, [{"input": "1", "output": "2"}]])
+@pytest.mark.parametrize(
+    "truth", [None, [], [None], True, {"targets": "a"}, [{"input": "1", "output": "2"}]]
+)
 def test_a_truth_that_is_no_answer_is_refused(search_url: str, truth: object) -> None:
     with pytest.raises(EnvError, match="ground_truth"):
         environment(search_url, truth)

@@ -1,4 +1,5 @@
-"""What a retrieval server may do, and what the tool then says; and the server that comes with the project."""
+"""What a retrieval server may do, and what the tool then says; and the server that comes with the
+project."""
 
 import json
 import socket
@@ -51,7 +52,9 @@ def ask(url: str, query: str | None, **settings: Any) -> str:
         ("\ud800", "Doc 1", "half a character"),
     ],
 )  # fmt: skip
-def test_whatever_the_server_does_the_model_is_told(search_url: str, query: str | None, said: str, why: str) -> None:
+def test_whatever_the_server_does_the_model_is_told(
+    search_url: str, query: str | None, said: str, why: str
+) -> None:
     assert said in ask(search_url, query, max_tries=2), why
 
 
@@ -59,11 +62,15 @@ def test_a_dead_server_is_tried_again_and_then_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     started = time.monotonic()
-    assert "Search error: the server cannot be reached" in ask(f"http://127.0.0.1:{port}/x", "q", max_tries=3)
+    assert "Search error: the server cannot be reached" in ask(
+        f"http://127.0.0.1:{port}/x", "q", max_tries=3
+    )
     assert time.monotonic() - started >= 0.3, "two pauses lie between three tries"
 
 
-@pytest.mark.parametrize("url", ["http://", "nonsense", "ftp://127.0.0.1/x", "http://127.0.0.1:99999/x"])
+@pytest.mark.parametrize(
+    "url", ["http://", "nonsense", "ftp://127.0.0.1/x", "http://127.0.0.1:99999/x"]
+)
 def test_an_address_that_is_none_is_reported(url: str) -> None:
     assert "Search error" in ask(url, "q", max_tries=1)
 
@@ -108,7 +115,11 @@ def test_the_embedded_server_finds_the_best_document_first(corpus: Path) -> None
     index = Corpus.read(corpus)
     assert [document["id"] for document, _ in index.search("capital of France", 3)] == ["a"]
     assert index.search("Swiss government", 1)[0][0]["contents"].startswith("Bern\n")
-    assert index.search("quantum", 3) == [] and index.search("", 3) == [] and index.search("the of", 3) == []
+    assert (
+        index.search("quantum", 3) == []
+        and index.search("", 3) == []
+        and index.search("the of", 3) == []
+    )
     assert len(index.search("capital bread seat", 99)) == 3
 
 
@@ -156,30 +167,51 @@ def test_requests_good_and_bad(corpus: Path, request_body: Any, status: int) -> 
     assert response.status_code == status
     if status == 200:
         assert "France" in response.json()["result"][0][0]["document"]["contents"]
-        assert ("score" in response.json()["result"][0][0]) == request_body.get("return_scores", True)
+        assert ("score" in response.json()["result"][0][0]) == request_body.get(
+            "return_scores", True
+        )
 
 
 def test_the_command_serves_the_environment(corpus: Path) -> None:
-    command = [sys.executable, "-c", "from flows.cli import main; main()", "serve-search", str(corpus), "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from flows.cli import main; main()",
+        "serve-search",
+        str(corpus),
+        "--port",
+        "0",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         line = server.stdout.readline()
         url = line.split()[-1]
         assert url.startswith("http://127.0.0.1:"), (line, server.poll())
-        assert ask(url, "Where does the Swiss government sit?", timeout=30.0, max_tries=5).startswith("Doc 1: Bern")
+        assert ask(
+            url, "Where does the Swiss government sit?", timeout=30.0, max_tries=5
+        ).startswith("Doc 1: Bern")
     finally:
         server.terminate()
         server.communicate(timeout=30)
 
 
-def test_a_taken_port_and_a_missing_corpus_end_the_command_with_a_reason(corpus: Path, tmp_path: Path) -> None:
+def test_a_taken_port_and_a_missing_corpus_end_the_command_with_a_reason(
+    corpus: Path, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
         for path, options, reason in (
             (corpus, ["--port", port], "cannot listen"),
             (tmp_path / "no", [], "cannot be read"),
         ):
-            command = [sys.executable, "-c", "from flows.cli import main; main()", "serve-search", str(path), *options]
+            command = [
+                sys.executable,
+                "-c",
+                "from flows.cli import main; main()",
+                "serve-search",
+                str(path),
+                *options,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)
             assert done.returncode == 2 and reason in done.stderr and "Traceback" not in done.stderr

@@ -83,14 +83,19 @@ def test_python_gives_back_what_was_printed_and_nothing_else(search_url: str) ->
     }
     failed: Any = env.step("<tool><python>print('before')\n1 / 0</python></tool>")
     text = failed["observations"][0]["content"]
-    assert text.startswith("before\nTraceback (most recent call last):\n  File") and "ZeroDivisionError" in text
+    assert (
+        text.startswith("before\nTraceback (most recent call last):\n  File")
+        and "ZeroDivisionError" in text
+    )
     env.close()
 
 
 def test_python_has_a_deadline_and_a_sandbox(search_url: str) -> None:
     env = environment(search_url, python_timeout_s=0.5)
     late: Any = env.step("<tool><python>while True: pass</python></tool>")
-    assert "TimeoutError: the code ran longer than 0.5 seconds" in late["observations"][0]["content"]
+    assert (
+        "TimeoutError: the code ran longer than 0.5 seconds" in late["observations"][0]["content"]
+    )
     env.close()
     env = environment(search_url)
     refused: Any = env.step(f"<tool><python>print(open({__file__!r}).read())</python></tool>")
@@ -118,7 +123,10 @@ def test_a_call_that_is_none_names_the_tools(search_url: str, action: str) -> No
     env = environment(search_url)
     output: Any = env.step(action)
     env.close()
-    assert "<tool><python>" in output["observations"][0]["content"] and output["metadata"]["tool_name"] is None
+    assert (
+        "<tool><python>" in output["observations"][0]["content"]
+        and output["metadata"]["tool_name"] is None
+    )
 
 
 def test_a_number_that_a_tool_printed_is_not_the_model_s(search_url: str) -> None:

@@ -1,6 +1,8 @@
-"""Every system call that a sandbox or a program may not make, made by its number: the filter itself answers.
+"""Every system call that a sandbox or a program may not make, made by its number: the filter itself
+answers.
 
-The calls are listed here again, since a list that is read from the filter would miss what left the filter.
+The calls are listed here again, since a list that is read from the filter would miss what left the
+filter.
 """
 
 import errno
@@ -12,7 +14,9 @@ import pytest
 
 from rl_core.envs.tools import seccomp
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the numbers are those of x86_64"
+)
 
 ANYWHERE = {
     "socket": 41, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_getfd": 438, "kcmp": 312,
@@ -61,14 +65,19 @@ def test_the_filter_of_a_program_answers_every_forbidden_call() -> None:
     assert answers("program_filter", calls) == dict.fromkeys(calls, OURS)
 
 
-def test_the_filter_of_a_sandbox_answers_what_is_forbidden_anywhere_and_lets_its_worker_start_programs() -> None:
+def test_the_filter_of_a_sandbox_answers_what_is_forbidden_anywhere_and_lets_its_worker_start_programs() -> (
+    None
+):
     assert answers("sandbox_filter", ANYWHERE) == dict.fromkeys(ANYWHERE, OURS)
     told = {name: number for name, number in IN_PROGRAMS.items() if name not in ("fork", "vfork")}
     assert OURS not in answers("sandbox_filter", told).values()
 
 
 def test_a_call_that_right_answers_need_is_let_through() -> None:
-    assert answers("program_filter", {"getpid": 39, "close": 3}) == {"getpid": 0, "close": errno.EBADF}
+    assert answers("program_filter", {"getpid": 39, "close": 3}) == {
+        "getpid": 0,
+        "close": errno.EBADF,
+    }
 
 
 def test_what_the_filters_forbid_is_listed_here() -> None:

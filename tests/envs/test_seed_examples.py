@@ -1,4 +1,5 @@
-"""The five complete examples of SkyRL's data format, as given: each with a right and with a wrong answer."""
+"""The five complete examples of SkyRL's data format, as given: each with a right and with a wrong
+answer."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -46,7 +47,10 @@ MULTIPLY = {
 LCB = {
     "data_source": "livecodebench",
     "prompt": [
-        {"role": "system", "content": "You are an expert Python programmer. Write clean, efficient code."},
+        {
+            "role": "system",
+            "content": "You are an expert Python programmer. Write clean, efficient code.",
+        },
         {
             "role": "user",
             "content": "Write a function that returns the square of a number.\n\n"
@@ -87,7 +91,9 @@ SEARCH = {
     "prompt": [
         {
             "role": "system",
-            "content": "You are a helpful assistant. Use <search>query</search> to search for information.",
+            "content": (
+                "You are a helpful assistant. Use <search>query</search> to search for information."
+            ),
         },
         {"role": "user", "content": "Who won the 2024 Super Bowl?"},
     ],
@@ -128,7 +134,9 @@ def config(tmp_path: Path, search_url: str) -> dict[str, dict[str, Any]]:
     file.parent.mkdir(parents=True)
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE employees (id INTEGER, name TEXT, salary REAL)")
-        connection.executemany("INSERT INTO employees VALUES (?, ?, ?)", [(1, "Ann", 10.0), (2, "Bob", 20.0)])
+        connection.executemany(
+            "INSERT INTO employees VALUES (?, ?, ?)", [(1, "Ann", 10.0), (2, "Bob", 20.0)]
+        )
     connection.close()
     return {"text2sql": {"db_path": str(tmp_path)}, "search": {"search_url": search_url}}
 
@@ -145,7 +153,11 @@ def config(tmp_path: Path, search_url: str) -> dict[str, dict[str, Any]]:
         (SQL, [f"{THINK}<sql>SELECT * FROM employees</sql>", f"{THINK}{AVERAGE}"], 1.0),
         (SQL, [f"{THINK}<solution>SELECT MAX(salary) FROM employees</solution>"], 0.0),
         (SQL, [AVERAGE], -1.0),
-        (SEARCH, ["<search>Super Bowl 2024</search>", "<answer>The Kansas City Chiefs</answer>"], 1.0),
+        (
+            SEARCH,
+            ["<search>Super Bowl 2024</search>", "<answer>The Kansas City Chiefs</answer>"],
+            1.0,
+        ),
         (SEARCH, ["<search>Super Bowl 2024</search>", "<answer>San Francisco 49ers</answer>"], 0.0),
     ],
 )
@@ -161,9 +173,14 @@ def test_an_example_runs_as_given(
     env.close()
     assert [output["done"] for output in outputs] == [False] * (len(replies) - 1) + [True]
     assert sum(output["reward"] for output in outputs) == reward
-    assert all(message["role"] == "user" for output in outputs for message in output["observations"])
+    assert all(
+        message["role"] == "user" for output in outputs for message in output["observations"]
+    )
 
 
 def test_all_five_pass_validation() -> None:
     rows = [GSM8K, MULTIPLY, LCB, SQL, SEARCH]
-    assert validate_rows(rows, file="f", first_row=1, allowed_env_classes=accepted_ground_truths()) == []
+    assert (
+        validate_rows(rows, file="f", first_row=1, allowed_env_classes=accepted_ground_truths())
+        == []
+    )

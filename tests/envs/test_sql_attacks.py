@@ -1,4 +1,5 @@
-"""What a model may try with a database. Each attempt is a real one; afterwards the file is what it was."""
+"""What a model may try with a database. Each attempt is a real one; afterwards the file is what it
+was."""
 
 import hashlib
 import sqlite3

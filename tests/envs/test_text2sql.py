@@ -22,15 +22,26 @@ def db_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file = root / folder / "employees" / "employees.sqlite"
         file.parent.mkdir(parents=True)
         with sqlite3.connect(file) as connection:
-            connection.execute("CREATE TABLE employees (id INTEGER, name TEXT, salary REAL, department TEXT)")
-            rows = [(1, "Ann", 100.0, "x"), (2, "Bob", 200.0, "x"), (3, "Cy", 300.0, "y"), (4, "Di", 250.5, None)]
+            connection.execute(
+                "CREATE TABLE employees (id INTEGER, name TEXT, salary REAL, department TEXT)"
+            )
+            rows = [
+                (1, "Ann", 100.0, "x"),
+                (2, "Bob", 200.0, "x"),
+                (3, "Cy", 300.0, "y"),
+                (4, "Di", 250.5, None),
+            ]
             connection.executemany("INSERT INTO employees VALUES (?, ?, ?, ?)", rows)
         connection.close()
     return root
 
 
 def environment(db_path: Path, gold: str = AVERAGE, **extras: Any) -> BaseTextEnv:
-    row = {"reward_spec": {"ground_truth": gold}, "data_source": "spider", "extra_info": {"db_id": "employees"}}
+    row = {
+        "reward_spec": {"ground_truth": gold},
+        "data_source": "spider",
+        "extra_info": {"db_id": "employees"},
+    }
     return make("text2sql", {"db_path": str(db_path)}, {**row, **extras})
 
 
@@ -130,7 +141,9 @@ LOOK = "<sql>SELECT * FROM employees</sql>"
         ([f"{THINK}<solution>{AVERAGE}"] * 5, -1.0, "a solution that is never closed"),
     ],
 )  # fmt: skip
-def test_the_form_of_a_conversation(db_path: Path, actions: list[str], reward: float, why: str) -> None:
+def test_the_form_of_a_conversation(
+    db_path: Path, actions: list[str], reward: float, why: str
+) -> None:
     assert solve(db_path, AVERAGE, *actions) == reward, why
 
 
@@ -157,7 +170,10 @@ def test_observations_carry_the_result_and_the_turns_left(db_path: Path) -> None
 
 
 def test_a_long_result_is_cut_and_says_so(db_path: Path) -> None:
-    many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 90000) SELECT i, i FROM n"
+    many = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 90000) SELECT "
+        "i, i FROM n"
+    )
     output: Any = environment(db_path).step(f"{THINK}<sql>{many}</sql>")
     text = output["observations"][0]["content"]
     assert "Truncated to 50 rows" in text and "50 | 50" in text and "51 | 51" not in text
@@ -190,12 +206,18 @@ def test_where_the_database_is_named(db_path: Path, row: dict[str, Any]) -> None
         ({"reward_spec": {"ground_truth": ["a"]}}, "ground_truth"),
     ],
 )  # fmt: skip
-def test_a_row_without_its_database_is_refused(db_path: Path, row: dict[str, Any], message: str) -> None:
+def test_a_row_without_its_database_is_refused(
+    db_path: Path, row: dict[str, Any], message: str
+) -> None:
     with pytest.raises(EnvError, match=message):
         environment(db_path, **row)
 
 
-@pytest.mark.parametrize("gold", ["SELECT nope FROM employees", "DELETE FROM employees", "", "SELECT 1; SELECT 2"])
-def test_a_gold_query_that_cannot_be_run_fails_the_row_before_the_model_is_asked(db_path: Path, gold: str) -> None:
+@pytest.mark.parametrize(
+    "gold", ["SELECT nope FROM employees", "DELETE FROM employees", "", "SELECT 1; SELECT 2"]
+)
+def test_a_gold_query_that_cannot_be_run_fails_the_row_before_the_model_is_asked(
+    db_path: Path, gold: str
+) -> None:
     with pytest.raises(EnvError, match="gold query"):
         environment(db_path, gold).init([])

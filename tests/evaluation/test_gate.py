@@ -1,4 +1,5 @@
-"""Whether a new model may take the champion's place, and how sure a paired bootstrap is of a gain."""
+"""Whether a new model may take the champion's place, and how sure a paired bootstrap is of a
+gain."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,17 +17,26 @@ from schemas.registration import GuardConfig, RegistrationConfig
 ALL_WRONG = [0.0] * 8
 
 
-def rows(rewards: Sequence[float], *, cut: int = 0, **scores: Sequence[float]) -> list[dict[str, Any]]:
+def rows(
+    rewards: Sequence[float], *, cut: int = 0, **scores: Sequence[float]
+) -> list[dict[str, Any]]:
     """Held-out rows with these rewards; the first `cut` answers were cut off."""
     return [
-        {"uid": f"row-{i}", "reward": reward, "num_tokens": 3 + i, "stop_reason": "length" if i < cut else "eos"}
+        {
+            "uid": f"row-{i}",
+            "reward": reward,
+            "num_tokens": 3 + i,
+            "stop_reason": "length" if i < cut else "eos",
+        }
         | {name: values[i] for name, values in scores.items()}
         for i, reward in enumerate(rewards)
     ]
 
 
 def verdict(after: list[dict[str, Any]], before: list[dict[str, Any]], **settings: Any):
-    return judge(Judged("this version", after), Judged("champion v3", before), RegistrationConfig(**settings))
+    return judge(
+        Judged("this version", after), Judged("champion v3", before), RegistrationConfig(**settings)
+    )
 
 
 def test_two_rows_by_hand():
@@ -40,7 +50,9 @@ def test_two_rows_by_hand():
 
 def test_four_rows_by_hand():
     # One gain in four: no draw of four has it with probability (3/4)^4 = 0.316.
-    assert paired_bootstrap([0] * 4, [0, 0, 0, 1]).confidence == pytest.approx(1 - 0.75**4, abs=0.02)
+    assert paired_bootstrap([0] * 4, [0, 0, 0, 1]).confidence == pytest.approx(
+        1 - 0.75**4, abs=0.02
+    )
 
 
 def test_many_rows_have_the_normal_interval():
@@ -49,7 +61,9 @@ def test_many_rows_have_the_normal_interval():
     change = paired_bootstrap(before.tolist(), (before + gain).tolist())
     half = 1.96 * gain.std() / 20
     assert change.mean == pytest.approx(gain.mean())
-    assert (change.low, change.high) == pytest.approx((gain.mean() - half, gain.mean() + half), abs=0.01)
+    assert (change.low, change.high) == pytest.approx(
+        (gain.mean() - half, gain.mean() + half), abs=0.01
+    )
 
 
 def test_the_same_rows_give_the_same_answer_and_equal_models_none():
@@ -84,7 +98,11 @@ def test_a_gain_beyond_margin_and_confidence_passes():
     ids=["tie", "worse", "exactly-the-margin", "unsure", "one-row"],
 )
 def test_less_than_that_does_not_pass(after: int, before: int, settings: dict[str, Any], said: str):
-    found = verdict(rows([1.0] * after + [0.0] * (8 - after)), rows([1.0] * before + [0.0] * (8 - before)), **settings)
+    found = verdict(
+        rows([1.0] * after + [0.0] * (8 - after)),
+        rows([1.0] * before + [0.0] * (8 - before)),
+        **settings,
+    )
     assert not found.passed
     assert said in found.reason
     assert found.decided_by is not None and not found.decided_by.held
@@ -119,7 +137,11 @@ def test_a_guard_that_got_worse_stands_in_the_way(guard: dict[str, Any], cut: in
 
 def test_answers_to_other_rows_are_not_compared():
     good = rows([1.0] * 8)
-    fewer, others, turned = rows([0.0] * 7), [row | {"uid": f"other-{i}"} for i, row in enumerate(good)], good[::-1]
+    fewer, others, turned = (
+        rows([0.0] * 7),
+        [row | {"uid": f"other-{i}"} for i, row in enumerate(good)],
+        good[::-1],
+    )
     for before in (fewer, others, turned):
         found = verdict(good, before)
         assert not found.passed
@@ -132,8 +154,13 @@ def test_another_score_may_decide():
     found = verdict(better, worse, score="margin")
     assert found.passed
     assert found.reason.startswith("margin 0.300 against 0.100 of champion v3")
-    for settings, key in (({"score": "margn"}, "score"), ({"guards": {"margn": {"max_drop": 0}}}, "guards.margn")):
-        with pytest.raises(RecipeError, match=rf"registration.{key}: no score 'margn' .did you mean 'margin'"):
+    for settings, key in (
+        ({"score": "margn"}, "score"),
+        ({"guards": {"margn": {"max_drop": 0}}}, "guards.margn"),
+    ):
+        with pytest.raises(
+            RecipeError, match=rf"registration.{key}: no score 'margn' .did you mean 'margin'"
+        ):
             check_scores(better, RegistrationConfig(**settings))
 
 
@@ -153,7 +180,12 @@ def test_scores_of_rows_have_the_means_of_the_receipt():
         name: sum(row_scores(answers, name)) / 4
         for name in ("accuracy", "mean_reward", "mean_length", "truncated_share")
     }
-    assert means == {"accuracy": 0.5, "mean_reward": 0.625, "mean_length": 4.5, "truncated_share": 0.25}
+    assert means == {
+        "accuracy": 0.5,
+        "mean_reward": 0.625,
+        "mean_length": 4.5,
+        "truncated_share": 0.25,
+    }
 
 
 @pytest.mark.parametrize("values", [{}, {"max_drop": 0.1, "max_rise": 0.1}])

@@ -20,7 +20,9 @@ def test_wilson_interval_at_known_values(num_right: int, num_rows: int, low: flo
 def test_wilson_interval_narrows_with_rows_and_widens_with_the_level():
     low, high = wilson_interval(8, 10)
     assert low < wilson_interval(80, 100)[0] < wilson_interval(80, 100)[1] < high
-    assert wilson_interval(8, 10, level=0.99)[0] < low < high < wilson_interval(8, 10, level=0.99)[1]
+    assert (
+        wilson_interval(8, 10, level=0.99)[0] < low < high < wilson_interval(8, 10, level=0.99)[1]
+    )
 
 
 def test_without_rows_everything_is_possible():
@@ -28,8 +30,11 @@ def test_without_rows_everything_is_possible():
 
 
 def test_paired_change_by_hand():
-    # Changes 1, 0, 0, 1: mean 0.5, standard deviation sqrt(1/3), standard error sqrt(1/12) = 0.288675.
-    assert paired_change([0, 0, 1, 0], [1, 0, 1, 1]) == pytest.approx((0.5, 0.5 - 0.565793, 0.5 + 0.565793), abs=1e-6)
+    # Changes 1, 0, 0, 1: mean 0.5, standard deviation sqrt(1/3), standard error sqrt(1/12) =
+    # 0.288675.
+    assert paired_change([0, 0, 1, 0], [1, 0, 1, 1]) == pytest.approx(
+        (0.5, 0.5 - 0.565793, 0.5 + 0.565793), abs=1e-6
+    )
 
 
 def test_paired_change_is_sharper_than_two_samples_that_vary_alike():

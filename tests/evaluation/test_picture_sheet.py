@@ -12,13 +12,21 @@ from rl_core.evaluation.picture_sheet import HEIGHT, WIDTH, picture_sheet
 
 def row(reward: float, **others: object) -> dict[str, object]:
     prompt = [{"role": "user", "content": "<image>\nHow tall is the red bar?"}]
-    return {"prompt": prompt, "ground_truth": "3", "response": r"\boxed{3}", "reward": reward, **others}
+    return {
+        "prompt": prompt,
+        "ground_truth": "3",
+        "response": r"\boxed{3}",
+        "reward": reward,
+        **others,
+    }
 
 
 def test_a_sheet_shows_every_row_that_has_a_picture(tmp_path: Path):
     png = draw(random.Random(1), Scene.BARS).png
     (tmp_path / "bars.png").write_bytes(png)
-    embedded = placed_images([{"bytes": png}, {"path": "bars.png"}], tmp_path / "rows.jsonl", "row 1")
+    embedded = placed_images(
+        [{"bytes": png}, {"path": "bars.png"}], tmp_path / "rows.jsonl", "row 1"
+    )
     shown = [row(0.0, images=[image]) for image in embedded]
     assert picture_sheet([*shown, row(0.0)], [*shown, row(1.0)], tmp_path / "out" / "sheet.png")
     with Image.open(tmp_path / "out" / "sheet.png") as sheet:

@@ -24,12 +24,16 @@ def played(rewards: list[float], errors: list[str | None] | None = None) -> Data
         "stop_reason": ["eos", "length", "eos", "context"],
         "error": errors or [None] * 4,
     }
-    return DataProto.from_dict({"rewards": torch.tensor(rewards), "num_tokens": torch.tensor([1, 2, 3, 6])}, columns)
+    return DataProto.from_dict(
+        {"rewards": torch.tensor(rewards), "num_tokens": torch.tensor([1, 2, 3, 6])}, columns
+    )
 
 
 @pytest.fixture
 def receipt(tmp_path: Path) -> EvalReceipt:
-    return summarise(played([1.0, 0.5, 1.0, 0.0]), ITEMS, "final", 7, tmp_path / "samples" / "final.jsonl")
+    return summarise(
+        played([1.0, 0.5, 1.0, 0.0]), ITEMS, "final", 7, tmp_path / "samples" / "final.jsonl"
+    )
 
 
 def test_the_receipt_counts_full_rewards_only_as_right(receipt: EvalReceipt):

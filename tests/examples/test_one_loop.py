@@ -77,7 +77,9 @@ def test_it_ends_with_the_trainers_weights_bit_for_bit(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_so_it_does_where_the_replies_of_a_step_are_all_alike(tiny_model_dir: Path, ranks: Ranks) -> None:
+def test_so_it_does_where_the_replies_of_a_step_are_all_alike(
+    tiny_model_dir: Path, ranks: Ranks
+) -> None:
     settings = recipe(tiny_model_dir, dedicated=False, placement=PLACED)
     # Of eight prompts only one has replies that differ in reward; a step has four.
     rows = letter_items(len(ITEMS), flat_every=len(ITEMS))
@@ -92,7 +94,9 @@ def test_the_command_trains(tiny_model_dir: Path) -> None:
     assert said.returncode == 0, said.stderr
     steps = said.stdout.splitlines()
     assert [line.split("  ")[0] for line in steps] == ["step 1", "step 2"]
-    assert all(re.search(r"reward_mean \S+  .*loss \S+  grad_norm \S+  lr \S+", line) for line in steps)
+    assert all(
+        re.search(r"reward_mean \S+  .*loss \S+  grad_norm \S+  lr \S+", line) for line in steps
+    )
 
 
 def test_it_fits_on_a_few_screens() -> None:

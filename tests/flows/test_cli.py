@@ -1,4 +1,5 @@
-"""The command as a person meets it: in a process of its own, by its exit code and what it prints."""
+"""The command as a person meets it: in a process of its own, by its exit code and what it
+prints."""
 
 import json
 import shutil
@@ -45,7 +46,10 @@ def test_dry_run_shows_the_plan_and_leaves_no_run(tmp_path: Path):
     ("arguments", "said"),
     [
         (["run", "txt"], "unknown recipe 'txt' (did you mean 'text'?)"),
-        (["run", "text", "rollout.temprature=1"], "rollout.temprature: unknown key (did you mean 'temperature'?)"),
+        (
+            ["run", "text", "rollout.temprature=1"],
+            "rollout.temprature: unknown key (did you mean 'temperature'?)",
+        ),
         (["validate", "no-such-file.jsonl"], "no-such-file.jsonl"),
     ],
 )
@@ -57,18 +61,28 @@ def test_user_error_is_one_message(arguments: list[str], said: str, tmp_path: Pa
     ("row", "said"),
     [
         ('{"prompt": ', "field line: unreadable line, got invalid JSON at column 11"),
-        (GOOD | {"prompt": [{"role": "assistant", "content": "x"}]}, "field prompt: no user message"),
+        (
+            GOOD | {"prompt": [{"role": "assistant", "content": "x"}]},
+            "field prompt: no user message",
+        ),
         (
             GOOD | {"prompt": [*GOOD["prompt"], {"role": "bot", "content": "x"}]},
             "field prompt[1].role: unknown role, got 'bot'; expected system, user or assistant",
         ),
         (GOOD | {"reward_spec": {"method": "rule"}}, "field reward_spec: missing ground_truth"),
-        (GOOD | {"env_class": "gsm9k"}, "got 'gsm9k'; expected a registered environment (did you mean 'gsm8k'?)"),
+        (
+            GOOD | {"env_class": "gsm9k"},
+            "got 'gsm9k'; expected a registered environment (did you mean 'gsm8k'?)",
+        ),
     ],
     ids=["bad-json", "no-user-message", "wrong-role", "no-ground-truth", "unknown-environment"],
 )
 def test_bad_row_is_named_by_file_and_line(row: dict[str, Any] | str, said: str, tmp_path: Path):
-    rows = [*[json.dumps(GOOD)] * 16, row if isinstance(row, str) else json.dumps(row), json.dumps(GOOD)]
+    rows = [
+        *[json.dumps(GOOD)] * 16,
+        row if isinstance(row, str) else json.dumps(row),
+        json.dumps(GOOD),
+    ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     message = refusal(tmp_path / "home", "validate", str(path))
@@ -106,9 +120,14 @@ def forgetful_model(tiny_model_dir: Path, tmp_path: Path) -> str:
     return str(tmp_path / "model")
 
 
-def test_several_turns_that_a_template_cannot_carry_are_refused_at_the_dry_run(forgetful_model: str, tmp_path: Path):
+def test_several_turns_that_a_template_cannot_carry_are_refused_at_the_dry_run(
+    forgetful_model: str, tmp_path: Path
+):
     arguments = ["run", "smoke/text", f"model.path={forgetful_model}", "--dry-run"]
     assert rl_train(tmp_path, *arguments).returncode == 0
     said = refusal(tmp_path, *arguments, "environments.search={}")
-    assert "environment search has several turns: the chat template leaves out the assistant's earlier turns" in said
+    assert (
+        "environment search has several turns: the chat template leaves out the assistant's "
+        "earlier turns" in said
+    )
     assert rl_train(tmp_path, *arguments, "environments.search.max_turns=1").returncode == 0

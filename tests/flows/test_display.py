@@ -7,7 +7,9 @@ from rl_core.runs.recipes import load_recipe
 from schemas.receipts import EvalReceipt
 
 
-@pytest.mark.parametrize(("recorded", "said"), [(None, "nothing of these rows"), (0.25, "accuracy 0.250 on the same")])
+@pytest.mark.parametrize(
+    ("recorded", "said"), [(None, "nothing of these rows"), (0.25, "accuracy 0.250 on the same")]
+)
 def test_it_says_whether_a_record_is_of_the_same_rows(
     recorded: float | None, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,8 +23,12 @@ def test_every_parameter_of_a_form_is_described(flow: Flow[Any, Any]):
     assert flow.description
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda one: f"{one['entrypoint'].split(':')[1]}/{one['name']}")
-def test_a_deployment_says_what_it_is_and_sets_parameters_that_there_are(deployment: dict[str, Any]):
+@pytest.mark.parametrize(
+    "deployment", DEPLOYMENTS, ids=lambda one: f"{one['entrypoint'].split(':')[1]}/{one['name']}"
+)
+def test_a_deployment_says_what_it_is_and_sets_parameters_that_there_are(
+    deployment: dict[str, Any],
+):
     flow = FLOWS[deployment["entrypoint"].split(":")[1]]
     known = flow.parameters.model_dump()["properties"]
     assert set(deployment["parameters"]) <= set(known)

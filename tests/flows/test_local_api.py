@@ -43,9 +43,19 @@ def test_it_answers_and_ends(nothing_chosen: Path):
 
 
 @pytest.mark.parametrize(
-    "chosen", ["PREFECT_API_URL", "PREFECT_PROFILE", "prefect/profiles.toml", "prefect.toml", ".env", "pyproject.toml"]
+    "chosen",
+    [
+        "PREFECT_API_URL",
+        "PREFECT_PROFILE",
+        "prefect/profiles.toml",
+        "prefect.toml",
+        ".env",
+        "pyproject.toml",
+    ],
 )
-def test_what_the_user_chose_is_left_to_prefect(nothing_chosen: Path, monkeypatch: pytest.MonkeyPatch, chosen: str):
+def test_what_the_user_chose_is_left_to_prefect(
+    nothing_chosen: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+):
     if chosen.startswith("PREFECT"):
         monkeypatch.setenv(chosen, "http://127.0.0.1:9/api")
     else:

@@ -25,7 +25,9 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / "fixture" / name / "raw" for name in stage_names()}
 
 
-def test_prep_builds_registers_and_then_hits_without_mlflow(raw: dict[str, Path], tmp_path: Path) -> None:
+def test_prep_builds_registers_and_then_hits_without_mlflow(
+    raw: dict[str, Path], tmp_path: Path
+) -> None:
     where = ("--input-dir", str(raw["vision"]), "--output-dir", str(tmp_path / "out"))
     first = rl_train(tmp_path / "home", "prep", "-c", "vision", *where)
     assert first.returncode == 0, first.stderr
@@ -33,9 +35,9 @@ def test_prep_builds_registers_and_then_hits_without_mlflow(raw: dict[str, Path]
     assert "art://omni3/rl/vision/data@v1" in first.stdout
     assert "unpack images: 8" in first.stderr, "progress is shown"
     code = (
-        "import sys; from flows.cli import app\n"
-        f"app(['prep', '-c', 'vision', *{where!r}], standalone_mode=False)\n"
-        "print([name for name in ('mlflow', 'pandas', 'pyarrow', 'prefect', 'torch', 'ray') if name in sys.modules])"
+        f"import sys; from flows.cli import app\napp(['prep', '-c', 'vision', *{where!r}], "
+        "standalone_mode=False)\nprint([name for name in ('mlflow', 'pandas', 'pyarrow', "
+        "'prefect', 'torch', 'ray') if name in sys.modules])"
     )
     second = subprocess.run(
         [sys.executable, "-c", code],
@@ -49,7 +51,9 @@ def test_prep_builds_registers_and_then_hits_without_mlflow(raw: dict[str, Path]
     assert second.stdout.splitlines()[-1] == "[]", "a hit imports nothing heavy"
 
 
-def test_dry_run_says_hit_or_miss_and_names_the_changed_file(raw: dict[str, Path], tmp_path: Path) -> None:
+def test_dry_run_says_hit_or_miss_and_names_the_changed_file(
+    raw: dict[str, Path], tmp_path: Path
+) -> None:
     own = tmp_path / "raw"
     own.mkdir()
     for path in raw["vision"].iterdir():
@@ -88,12 +92,24 @@ def test_dry_run_without_raw_files_says_what_would_be_fetched(tmp_path: Path) ->
     [
         (["prep", "-c", "visoin"], "unknown stage 'visoin' (did you mean 'vision'?)"),
         (["prep"], "name a stage: rl-train prep -c diffusion|mpo|text|vision"),
-        (["prep", "-c", "vision", "preview_row=1"], "preview_row: unknown key (did you mean 'preview_rows'?)"),
-        (["prep", "-c", "vision", "source_uri=null"], "missing images.zip, mmpr_tiny.parquet; put them there"),
+        (
+            ["prep", "-c", "vision", "preview_row=1"],
+            "preview_row: unknown key (did you mean 'preview_rows'?)",
+        ),
+        (
+            ["prep", "-c", "vision", "source_uri=null"],
+            "missing images.zip, mmpr_tiny.parquet; put them there",
+        ),
     ],
 )
-def test_what_a_person_can_put_right_is_one_message(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = rl_train(tmp_path, *arguments, *(["--input-dir", str(tmp_path / "none")] if len(arguments) > 3 else []))
+def test_what_a_person_can_put_right_is_one_message(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = rl_train(
+        tmp_path,
+        *arguments,
+        *(["--input-dir", str(tmp_path / "none")] if len(arguments) > 3 else []),
+    )
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
 
@@ -119,7 +135,9 @@ for _ in range(2):
 """
 
 
-def test_the_flow_prepares_registers_and_shows_what_it_did(prefect_harness: None, tmp_path: Path) -> None:
+def test_the_flow_prepares_registers_and_shows_what_it_did(
+    prefect_harness: None, tmp_path: Path
+) -> None:
     from prefect.settings import PREFECT_API_URL
 
     url, home = PREFECT_API_URL.value(), Home(tmp_path / "home")
@@ -144,9 +162,15 @@ def test_the_flow_prepares_registers_and_shows_what_it_did(prefect_harness: None
 
 def test_the_documented_commands_run_as_written(tmp_path: Path) -> None:
     section = (REPOSITORY / "docs" / "data.md").read_text().partition("## Preparation")[2]
-    commands = [line for line in section.partition("```bash\n")[2].partition("```")[0].splitlines() if line]
+    commands = [
+        line for line in section.partition("```bash\n")[2].partition("```")[0].splitlines() if line
+    ]
     assert len(commands) == 6
-    environment = {**os.environ, "RL_TRAIN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(REPOSITORY)}
+    environment = {
+        **os.environ,
+        "RL_TRAIN_HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(REPOSITORY),
+    }
     for command in commands:
         program, *arguments = command.split()
         assert program == "rl-train"
@@ -162,4 +186,9 @@ def test_the_documented_commands_run_as_written(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("hit: cached: nothing changed since ")
-    assert {path.name for path in (tmp_path / "prepared").iterdir()} >= {"vision", "mpo", "text", "diffusion"}
+    assert {path.name for path in (tmp_path / "prepared").iterdir()} >= {
+        "vision",
+        "mpo",
+        "text",
+        "diffusion",
+    }

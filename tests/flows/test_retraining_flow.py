@@ -1,4 +1,5 @@
-"""The flow's own decisions, against a Prefect server: nothing to learn ends at once, and a person is asked."""
+"""The flow's own decisions, against a Prefect server: nothing to learn ends at once, and a person
+is asked."""
 
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,13 @@ PATIENCE_S = 120
 VERSION = VersionReceipt(name="rl-train-x", version=2, model_path="model")
 DECIDED = ScoreChange(score="accuracy", before=0.5, after=0.75, low=0.1, high=0.4, confidence=0.98)
 GATE = GateReceipt(
-    compared_with="champion v1", decided_by=DECIDED, guards=[], margin=0, confidence=0.9, passed=True, reason="better"
+    compared_with="champion v1",
+    decided_by=DECIDED,
+    guards=[],
+    margin=0,
+    confidence=0.9,
+    passed=True,
+    reason="better",
 )
 
 
@@ -41,7 +48,9 @@ def home(tmp_path: Path, prefect_harness: None, monkeypatch: pytest.MonkeyPatch)
     close_sessions()
 
 
-def test_a_run_with_nothing_new_ends_at_once_saying_so(home: Home, tmp_path: Path, tiny_model_dir: Path):
+def test_a_run_with_nothing_new_ends_at_once_saying_so(
+    home: Home, tmp_path: Path, tiny_model_dir: Path
+):
     recipe = recipe_of("nothing-new", tmp_path, tiny_model_dir)
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
@@ -54,7 +63,9 @@ def test_a_run_with_nothing_new_ends_at_once_saying_so(home: Home, tmp_path: Pat
     assert len(list(home.runs.iterdir())) == 1
 
 
-@pytest.mark.parametrize(("scheduled", "does"), [(True, Retrain.WHEN_NEW), (False, Retrain.CONTINUE)])
+@pytest.mark.parametrize(
+    ("scheduled", "does"), [(True, Retrain.WHEN_NEW), (False, Retrain.CONTINUE)]
+)
 def test_only_a_scheduled_run_looks_for_news_unasked(scheduled: bool, does: Retrain) -> None:
     run = FlowRun(flow_id=uuid4(), auto_scheduled=scheduled)
     with FlowRunContext.model_construct(flow_run=run):
@@ -72,12 +83,16 @@ def paused_run() -> UUID:
     """The id of the flow run that waits."""
     api = PrefectApi(str(PREFECT_API_URL.value()))
     paused = {"flow_runs": {"state": {"type": {"any_": ["PAUSED"]}}}}
-    (run,) = wait_until(lambda: api.post("flow_runs/filter", paused), "a run that waits", PATIENCE_S)
+    (run,) = wait_until(
+        lambda: api.post("flow_runs/filter", paused), "a run that waits", PATIENCE_S
+    )
     return UUID(run["id"])
 
 
 @pytest.mark.parametrize(("promote", "verb"), [(True, "approved"), (False, "refused")])
-def test_a_person_decides(promote: bool, verb: str, prefect_harness: None, monkeypatch: pytest.MonkeyPatch):
+def test_a_person_decides(
+    promote: bool, verb: str, prefect_harness: None, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "a deployment")
     monkeypatch.setattr("flows.approval.POLL_S", 1)
     said: list[Approval] = []
@@ -92,8 +107,12 @@ def test_a_person_decides(promote: bool, verb: str, prefect_harness: None, monke
 def test_nobody_is_asked_in_vain():
     asked = RegistrationConfig(approval=True)
     assert ask_for_approval(RegistrationConfig(), VERSION, GATE) == Approval(given=True)
-    assert ask_for_approval(asked, VERSION, GATE.model_copy(update={"passed": False})) == Approval(given=True)
-    assert ask_for_approval(asked, VERSION, GATE, decided=True) == Approval(given=True), "a run decides once"
+    assert ask_for_approval(asked, VERSION, GATE.model_copy(update={"passed": False})) == Approval(
+        given=True
+    )
+    assert ask_for_approval(asked, VERSION, GATE, decided=True) == Approval(given=True), (
+        "a run decides once"
+    )
     alone = ask_for_approval(asked, VERSION, GATE)
     assert (alone.given, alone.reason) == (False, "awaits approval: rl-train promote rl-train-x 2")
 

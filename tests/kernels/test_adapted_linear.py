@@ -1,4 +1,5 @@
-"""An adapted layer trains as peft's own does, and hands what is more than two products back to it."""
+"""An adapted layer trains as peft's own does, and hands what is more than two products back to
+it."""
 
 import copy
 from collections import defaultdict
@@ -17,7 +18,10 @@ from rl_core.kernels.adapted_linear import AdaptedLinear, plain_parts
 def adapted(*, biased: bool = True, dtype: torch.dtype = torch.float64, **config: Any) -> Any:
     """A layer of 12 to 20 features with an adapter of rank 3 whose B is not zero."""
     torch.manual_seed(0)
-    model, settings = nn.Sequential(nn.Linear(12, 20, bias=biased)), LoraConfig(r=3, target_modules=["0"], **config)
+    model, settings = (
+        nn.Sequential(nn.Linear(12, 20, bias=biased)),
+        LoraConfig(r=3, target_modules=["0"], **config),
+    )
     settings._register_custom_module({nn.Linear: AdaptedLinear})
     inject_adapter_in_model(settings, model)
     layer: Any = model[0]
@@ -39,8 +43,14 @@ def trained(forward: Any, layer: nn.Module, states: Tensor) -> dict[str, Tensor]
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("rows", [(), (5,), (2, 3)])
 def test_it_gives_what_peft_gives(rows: tuple[int, ...], biased: bool) -> None:
-    layer, states = adapted(biased=biased, lora_alpha=5), torch.randn(*rows, 12, dtype=torch.float64)
-    ours, peft = trained(AdaptedLinear.forward, layer, states), trained(lora.Linear.forward, layer, states)
+    layer, states = (
+        adapted(biased=biased, lora_alpha=5),
+        torch.randn(*rows, 12, dtype=torch.float64),
+    )
+    ours, peft = (
+        trained(AdaptedLinear.forward, layer, states),
+        trained(lora.Linear.forward, layer, states),
+    )
     assert set(ours) == {"out", "states", "lora_A.default.weight", "lora_B.default.weight"}
     torch.testing.assert_close(ours, peft, rtol=1e-12, atol=1e-12)
 
@@ -57,7 +67,9 @@ def test_in_bfloat16_it_is_no_further_from_the_truth_than_peft() -> None:
         ours, peft = (trained(kind.forward, layer, states) for kind in (AdaptedLinear, lora.Linear))
         for name, value in truth.items():
             assert ours[name].dtype == torch.bfloat16
-            away, allowed = (float((got[name] - value).norm() / value.norm()) for got in (ours, peft))
+            away, allowed = (
+                float((got[name] - value).norm() / value.norm()) for got in (ours, peft)
+            )
             distances[name].append((away, allowed))
     for name, pairs in distances.items():
         away, allowed = map(mean, zip(*pairs, strict=True))
@@ -79,7 +91,9 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
         slope.sum().backward()
 
 
-@pytest.mark.parametrize("change", ["dropout", "disabled", "merged", "two", "dora", "hook", "trained", "states"])
+@pytest.mark.parametrize(
+    "change", ["dropout", "disabled", "merged", "two", "dora", "hook", "trained", "states"]
+)
 def test_what_is_more_than_two_products_is_left_to_peft(change: str) -> None:
     layer = adapted(lora_dropout=0.5 * (change == "dropout"), use_dora=change == "dora")
     states = torch.randn(6, 12, dtype=torch.float32 if change == "states" else torch.float64)

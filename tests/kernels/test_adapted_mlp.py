@@ -1,4 +1,5 @@
-"""A gated MLP with adapters gives what its layers give one by one, and hands back what it does not know."""
+"""A gated MLP with adapters gives what its layers give one by one, and hands back what it does not
+know."""
 
 from typing import Any
 
@@ -43,19 +44,27 @@ def trained(forward: Any, mlp: nn.Module, *, with_states: bool = True) -> dict[s
     out = forward(mlp, states.requires_grad_(with_states))
     out.backward(torch.linspace(-1, 1, out.numel()).view_as(out).to(dtype))
     found = {name: one.grad for name, one in mlp.named_parameters() if one.grad is not None}
-    return {"out": out.detach(), **found, **({"states": states.grad} if states.grad is not None else {})}
+    return {
+        "out": out.detach(),
+        **found,
+        **({"states": states.grad} if states.grad is not None else {}),
+    }
 
 
 @pytest.mark.parametrize("with_states", [True, False])
 def test_it_gives_what_its_layers_give_one_by_one(with_states: bool) -> None:
     mlp = mlp_of(torch.float64)
-    ours, theirs = (trained(way, mlp, with_states=with_states) for way in (GatedMLP.forward, one_by_one))
+    ours, theirs = (
+        trained(way, mlp, with_states=with_states) for way in (GatedMLP.forward, one_by_one)
+    )
     assert len(ours) == 1 + 6 + with_states
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("computed", [torch.bfloat16, torch.float32])
-def test_in_bfloat16_the_result_is_the_same_bit_by_bit(computed: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_bfloat16_the_result_is_the_same_bit_by_bit(
+    computed: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the format in which a processor multiplies."""
     for module in (adapted_linear, adapted_mlp):
         monkeypatch.setattr(module, "product_dtype", lambda _: computed)

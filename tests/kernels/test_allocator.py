@@ -25,6 +25,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
 def test_equal_rounds_hardly_need_new_memory():
-    """Eight rounds of several tensors of 24 MiB; else the system mostly lends three to eight of them anew."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    """Eight rounds of several tensors of 24 MiB; else the system mostly lends three to eight of
+    them anew."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) < 2 * PAGES_OF_A_TENSOR

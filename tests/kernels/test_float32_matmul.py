@@ -49,5 +49,7 @@ print("same")
 
 
 def test_layers_their_gradients_and_given_room_get_the_rounded_product_in_float32() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "same\n", done.stderr

@@ -1,4 +1,5 @@
-"""The gated MLP: what transformers' computes, gradients that are those of float64, and which MLPs it replaces."""
+"""The gated MLP: what transformers' computes, gradients that are those of float64, and which MLPs
+it replaces."""
 
 from __future__ import annotations
 
@@ -12,7 +13,6 @@ from torch.nn.functional import silu
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from rl_core.kernels import weight_gradients
 from rl_core.kernels.gated_mlp import GatedMLP, use_gated_mlps
 from tests.models.saved import num_kept
 
@@ -21,7 +21,9 @@ HIDDEN, BETWEEN = 48, 160
 
 def mlp_of(dtype: torch.dtype) -> LlamaMLP:
     torch.manual_seed(0)
-    return LlamaMLP(LlamaConfig(hidden_size=HIDDEN, intermediate_size=BETWEEN, num_attention_heads=2)).to(dtype)
+    return LlamaMLP(
+        LlamaConfig(hidden_size=HIDDEN, intermediate_size=BETWEEN, num_attention_heads=2)
+    ).to(dtype)
 
 
 def ours_of(theirs: Any) -> GatedMLP:
@@ -39,13 +41,8 @@ def written_out(states: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tenso
     return (silu(states @ gate.t()) * (states @ up.t())) @ down.t()
 
 
-@pytest.mark.parametrize("tiles", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(
-    dtype: torch.dtype, tiles: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weight_gradients, "multiplies_in_tiles", lambda *_: tiles)
-    monkeypatch.setattr(weight_gradients, "PIECE", 1000)
+def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(dtype: torch.dtype) -> None:
     theirs, (states, grad) = mlp_of(dtype), drawn(dtype)
     ours = ours_of(theirs)
     with torch.no_grad():
@@ -61,7 +58,9 @@ def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(
     for got, right in zip(found, wanted, strict=True):
         assert got.dtype == dtype
         assert got.is_contiguous()
-        assert (got.double() - right).norm() / right.norm() < (1e-2 if dtype == torch.bfloat16 else 1e-6)
+        assert (got.double() - right).norm() / right.norm() < (
+            1e-2 if dtype == torch.bfloat16 else 1e-6
+        )
 
 
 def test_its_gradients_are_those_of_finite_differences() -> None:
@@ -89,7 +88,9 @@ def test_what_is_frozen_gets_no_gradient_and_the_others_their_own(frozen: str) -
             layer.requires_grad_(part != name)
         states = states.detach().requires_grad_(name != "states")
         ours(states).backward(grad)
-        found[name] = {"states": states.grad} | {part: layer.weight.grad for part, layer in ours.named_children()}  # type: ignore[union-attr]
+        found[name] = {"states": states.grad} | {
+            part: layer.weight.grad for part, layer in ours.named_children()
+        }  # type: ignore[union-attr]
     assert found[frozen].pop(frozen) is None
     for part, gradient in found[frozen].items():
         torch.testing.assert_close(gradient, found[""][part])
@@ -118,8 +119,15 @@ def test_the_mlps_of_a_model_give_way_and_their_names_stay(tiny_model_dir: Path)
 
 
 def test_an_mlp_that_computes_something_else_stays() -> None:
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Gemma2Config(vocab_size=50, num_key_value_heads=1, head_dim=16, pad_token_id=0, **shape)
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = Gemma2Config(
+        vocab_size=50, num_key_value_heads=1, head_dim=16, pad_token_id=0, **shape
+    )
     assert len(use_gated_mlps(Gemma2ForCausalLM(config))) == 0, "its gate is no SiLU"
 
 

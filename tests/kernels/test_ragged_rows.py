@@ -2,7 +2,7 @@
 
 import torch
 
-from rl_core.kernels.ragged_rows import Rectangle, Row, lay_out
+from rl_core.kernels.ragged_rows import Rectangle, Row, lay_out_rows
 
 CPU = torch.device("cpu")
 
@@ -20,14 +20,14 @@ def rows() -> list[Row]:
 
 
 def test_rows_of_like_lengths_share_a_rectangle() -> None:
-    placed = lay_out(rows(), 32)
+    placed = lay_out_rows(rows(), 32)
     shapes = [(len(shape.starts), shape.num_queries, shape.num_keys) for shape in placed.shapes]
     assert shapes == [(1, 20, 22), (2, 4, 7), (1, 3, 3), (1, 2, 2)]
     assert placed.queries.shapes == [(1, 20), (2, 4), (1, 3), (1, 2)]
 
 
 def test_each_token_asks_once_and_is_seen_wherever_it_stands() -> None:
-    placed = lay_out(rows(), 32)
+    placed = lay_out_rows(rows(), 32)
     queries, keys = placed.queries, placed.keys
     assert torch.equal(queries.token_M[queries.place_N], torch.arange(32))
     assert torch.equal(keys.token_M[keys.place_N], torch.arange(32))
@@ -54,7 +54,12 @@ def test_a_query_sees_itself_and_what_is_before_it_within_the_window() -> None:
     ]
     cut = Rectangle(4, 4, (0,)).mask(2, torch.float32, CPU)
     assert cut is not None
-    assert (cut[0, 0] == 0).long().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    assert (cut[0, 0] == 0).long().tolist() == [
+        [1, 0, 0, 0],
+        [1, 1, 0, 0],
+        [0, 1, 1, 0],
+        [0, 0, 1, 1],
+    ]
 
 
 def test_padding_far_behind_the_end_of_a_row_still_sees_something() -> None:

@@ -1,4 +1,5 @@
-"""RMSNorm: the same numbers as transformers', gradients that are those of float64, and which norms it replaces."""
+"""RMSNorm: the same numbers as transformers', gradients that are those of float64, and which norms
+it replaces."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def drawn(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor, T
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(5, 64), (2, 7, 576), (1, 3, 2, 16)])
-def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(shape: tuple[int, ...], dtype: torch.dtype):
+def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(
+    shape: tuple[int, ...], dtype: torch.dtype
+):
     states, weight, grad = drawn(shape, dtype)
     theirs = LlamaRMSNorm(shape[-1], EPS)
     theirs.weight = nn.Parameter(weight.detach())
@@ -41,7 +44,9 @@ def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(shape: tu
     assert torch.equal(learning, quiet), "what is sampled from and what is trained differ"
 
     learning.backward(grad)
-    exact_states, exact_weight = (one.detach().double().requires_grad_() for one in (states, weight))
+    exact_states, exact_weight = (
+        one.detach().double().requires_grad_() for one in (states, weight)
+    )
     written_out(exact_states, exact_weight).backward(grad.double())
     assert states.grad is not None and ours.weight.grad is not None
     assert states.grad.dtype == ours.weight.grad.dtype == dtype
@@ -54,7 +59,9 @@ def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(shape: tu
 def test_its_gradients_are_those_of_finite_differences():
     states, weight, _ = drawn((3, 8), torch.float64)
     ours = RMSNorm(nn.Parameter(weight), EPS)
-    assert torch.autograd.gradcheck(lambda x, w: torch.func.functional_call(ours, {"weight": w}, x), (states, weight))
+    assert torch.autograd.gradcheck(
+        lambda x, w: torch.func.functional_call(ours, {"weight": w}, x), (states, weight)
+    )
 
 
 @pytest.mark.parametrize("frozen", ["states", "weight"])
@@ -87,7 +94,14 @@ def test_the_norms_of_a_model_give_way_and_their_names_stay(tiny_model_dir: Path
 
 
 def test_a_norm_that_computes_something_else_stays():
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Gemma2Config(vocab_size=50, num_key_value_heads=1, head_dim=16, pad_token_id=0, **shape)
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = Gemma2Config(
+        vocab_size=50, num_key_value_heads=1, head_dim=16, pad_token_id=0, **shape
+    )
     model = Gemma2ForCausalLM(config)  # its norms multiply with one more than their weight
     assert len(use_quick_norms(model)) == 0

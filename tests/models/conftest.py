@@ -1,6 +1,8 @@
-"""One tiny model of every supported class of vision-language models, with inputs such as its processor would make.
+"""One tiny model of every supported class of vision-language models, with inputs such as its
+processor would make.
 
-Two of the processors want torchvision, so pictures enter as tensors here: random pixels in the shapes of each class.
+Two of the processors want torchvision, so pictures enter as tensors here: random pixels in the
+shapes of each class.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ def _qwen2_5() -> Any:
     }
     text = {**TEXT, "rope_parameters": {**MROPE, "mrope_section": [1, 1, 2]}}
     return Qwen2_5_VLForConditionalGeneration(
-        Qwen2_5_VLConfig(vision_config=vision, text_config=text, image_token_id=IMAGE, video_token_id=VIDEO)
+        Qwen2_5_VLConfig(
+            vision_config=vision, text_config=text, image_token_id=IMAGE, video_token_id=VIDEO
+        )
     )
 
 
@@ -105,7 +109,9 @@ def _qwen3() -> Any:
     }
     text = {**TEXT, "head_dim": 8, "rope_parameters": {**MROPE, "mrope_section": [1, 1, 2]}}
     return Qwen3VLForConditionalGeneration(
-        Qwen3VLConfig(vision_config=vision, text_config=text, image_token_id=IMAGE, video_token_id=VIDEO)
+        Qwen3VLConfig(
+            vision_config=vision, text_config=text, image_token_id=IMAGE, video_token_id=VIDEO
+        )
     )
 
 
@@ -115,7 +121,9 @@ def _internvl() -> Any:
     vision = {**IDEFICS_VISION, "image_size": [16, 16], "patch_size": [4, 4]}
     text = {**TEXT, "model_type": "qwen2"}
     return InternVLForConditionalGeneration(
-        InternVLConfig(vision_config=vision, text_config=text, image_token_id=IMAGE, downsample_ratio=0.5)
+        InternVLConfig(
+            vision_config=vision, text_config=text, image_token_id=IMAGE, downsample_ratio=0.5
+        )
     )
 
 
@@ -123,7 +131,11 @@ def _llava_onevision() -> Any:
     from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
 
     config = LlavaOnevisionConfig(
-        vision_config={**IDEFICS_VISION, "model_type": "siglip_vision_model", "vision_use_head": False},
+        vision_config={
+            **IDEFICS_VISION,
+            "model_type": "siglip_vision_model",
+            "vision_use_head": False,
+        },
         text_config={**TEXT, "model_type": "qwen2"},
         image_token_index=IMAGE,
         video_token_index=VIDEO,
@@ -134,7 +146,10 @@ def _llava_onevision() -> Any:
 
 def _idefics_picture(generator: torch.Generator) -> dict[str, Tensor]:
     mask = torch.ones(1, 1, 16, 16, dtype=torch.long)
-    return {"pixel_values": torch.randn(1, 1, 3, 16, 16, generator=generator), "pixel_attention_mask": mask}
+    return {
+        "pixel_values": torch.randn(1, 1, 3, 16, 16, generator=generator),
+        "pixel_attention_mask": mask,
+    }
 
 
 def _qwen_picture(generator: torch.Generator) -> dict[str, Tensor]:
@@ -150,7 +165,11 @@ def _plain_picture(generator: torch.Generator) -> dict[str, Tensor]:
 
 def _tiled_picture(generator: torch.Generator) -> dict[str, Tensor]:
     tiles = torch.randn(1, 2, 3, 16, 16, generator=generator)
-    return {"pixel_values": tiles, "image_sizes": torch.tensor([[16, 16]]), "batch_num_images": torch.tensor([1])}
+    return {
+        "pixel_values": tiles,
+        "image_sizes": torch.tensor([[16, 16]]),
+        "batch_num_images": torch.tensor([1]),
+    }
 
 
 KINDS = {
@@ -169,12 +188,15 @@ def made(kind: str, seed: int = 0) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = KINDS[kind].make()
-    # As drawn, heads are nearly uniform and pictures hardly felt, and wrong log-probabilities would not show.
+    # As drawn, heads are nearly uniform and pictures hardly felt, and wrong log-probabilities would
+    # not show.
     with torch.no_grad():
         noise = torch.randn(model.lm_head.weight.shape, generator=torch.Generator().manual_seed(1))
         model.lm_head.weight.copy_(0.3 * noise)
         for name, value in model.named_parameters():
-            if value.dim() == 2 and any(part in name for part in ("connector", "projector", "merger")):
+            if value.dim() == 2 and any(
+                part in name for part in ("connector", "projector", "merger")
+            ):
                 value *= 10
     return model.eval()
 

@@ -7,8 +7,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 
-def num_kept(module: nn.Module, width: int, forward: Callable[[Any, Tensor], Tensor], states: Tensor) -> int:
-    """Numbers in rows of this width, other than weights of the module, that `forward(module, states)` keeps."""
+def num_kept(
+    module: nn.Module, width: int, forward: Callable[[Any, Tensor], Tensor], states: Tensor
+) -> int:
+    """Numbers in rows of this width, other than weights of the module, that `forward(module,
+    states)` keeps."""
     sizes: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:

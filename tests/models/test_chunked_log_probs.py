@@ -1,4 +1,5 @@
-"""Chunked log-probabilities equal the plain way in value, entropy and gradient, and no table of logits exists."""
+"""Chunked log-probabilities equal the plain way in value, entropy and gradient, and no table of
+logits exists."""
 
 import pytest
 import torch
@@ -19,15 +20,23 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(0)
-    hidden_NH, weight_VH = (3 * torch.randn(size, H, generator=random, dtype=torch.float64) for size in (N, V))
+    hidden_NH, weight_VH = (
+        3 * torch.randn(size, H, generator=random, dtype=torch.float64) for size in (N, V)
+    )
     # The first and last word of a chunk and of the vocabulary are among the targets.
-    targets_N = torch.cat([torch.tensor([0, 255, 256, V - 1]), torch.randint(0, V, (N - 4,), generator=random)])
+    targets_N = torch.cat(
+        [torch.tensor([0, 255, 256, V - 1]), torch.randint(0, V, (N - 4,), generator=random)]
+    )
     return hidden_NH.to(dtype), weight_VH.to(dtype), targets_N
 
 
-def plain(hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def plain(
+    hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     log_probs_NV = (hidden_NH @ weight_VH.t() / temperature).log_softmax(-1)
-    return log_probs_NV.gather(-1, targets_N[:, None])[:, 0], -(log_probs_NV.exp() * log_probs_NV).sum(-1)
+    return log_probs_NV.gather(-1, targets_N[:, None])[:, 0], -(
+        log_probs_NV.exp() * log_probs_NV
+    ).sum(-1)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -35,7 +44,11 @@ def plain(hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, temperature: 
 @pytest.mark.parametrize("entropy_grad", [True, False])
 @pytest.mark.parametrize("kept_words", [0, 600, V])
 def test_values_and_gradients_equal_the_plain_way(
-    temperature: float, trained_head: bool, entropy_grad: bool, kept_words: int, monkeypatch: pytest.MonkeyPatch
+    temperature: float,
+    trained_head: bool,
+    entropy_grad: bool,
+    kept_words: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(chunked_log_probs, "KEPT_BYTES", kept_words * N * 8)
     found = []
@@ -47,11 +60,18 @@ def test_values_and_gradients_equal_the_plain_way(
             log_probs_N, entropy_N = plain(hidden_NH, weight_VH, targets_N, temperature)
         else:
             log_probs_N, entropy_N = linear_log_probs(
-                hidden_NH, weight_VH, targets_N, temperature=temperature, with_entropy=True, entropy_grad=entropy_grad
+                hidden_NH,
+                weight_VH,
+                targets_N,
+                temperature=temperature,
+                with_entropy=True,
+                entropy_grad=entropy_grad,
             )
         assert entropy_N is not None
         slopes_N = torch.linspace(-1, 1, N, dtype=torch.float64)
-        loss = (slopes_N * log_probs_N).sum() + ((2 * slopes_N * entropy_N).sum() if entropy_grad else 0.0)
+        loss = (slopes_N * log_probs_N).sum() + (
+            (2 * slopes_N * entropy_N).sum() if entropy_grad else 0.0
+        )
         loss.backward()
         found.append((log_probs_N.detach(), entropy_N.detach(), hidden_NH.grad, weight_VH.grad))
     for one, other in zip(*found, strict=True):
@@ -64,7 +84,8 @@ def test_values_and_gradients_equal_the_plain_way(
 def test_gradients_survive_a_word_that_is_nearly_sure(
     favourite: float, kept_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slope 1 - p is 0.5, 0.001 and nothing; other chunks' share of the probability goes down to e^-200."""
+    """The slope 1 - p is 0.5, 0.001 and nothing; other chunks' share of the probability goes down
+    to e^-200."""
     monkeypatch.setattr(chunked_log_probs, "KEPT_BYTES", kept_words * N * 8)
     _, weight_VH, targets_N = inputs()
     weight_VH[:, 0] = 0
@@ -74,8 +95,12 @@ def test_gradients_survive_a_word_that_is_nearly_sure(
     targets_N[::2] = 300
     found = []
     for dtype in (torch.float64, torch.bfloat16):
-        leaves = [one.to(torch.bfloat16).to(dtype).requires_grad_() for one in (hidden_NH, weight_VH)]
-        log_probs_N = (plain if dtype is torch.float64 else linear_log_probs)(*leaves, targets_N, temperature=1.0)[0]
+        leaves = [
+            one.to(torch.bfloat16).to(dtype).requires_grad_() for one in (hidden_NH, weight_VH)
+        ]
+        log_probs_N = (plain if dtype is torch.float64 else linear_log_probs)(
+            *leaves, targets_N, temperature=1.0
+        )[0]
         # The other rows' slopes would drown theirs in the head's gradient.
         log_probs_N[::2].sum().backward()
         found.append([leaf.grad.double() for leaf in leaves if leaf.grad is not None])
@@ -90,7 +115,12 @@ def test_gradient_equals_finite_differences() -> None:
 
     def both(hidden: Tensor, weight: Tensor) -> Tensor:
         log_probs_N, entropy_N = linear_log_probs(
-            hidden, weight, targets_N[:4] % 300, temperature=1.3, with_entropy=True, entropy_grad=True
+            hidden,
+            weight,
+            targets_N[:4] % 300,
+            temperature=1.3,
+            with_entropy=True,
+            entropy_grad=True,
         )
         assert entropy_N is not None
         return log_probs_N + entropy_N
@@ -117,7 +147,9 @@ def test_no_more_logits_than_a_chunk_exist_at_once(trained_head: bool) -> None:
     hidden_NH.requires_grad_()
     weight_VH.requires_grad_(trained_head)
     with Widest() as widest:
-        log_probs_N, entropy_N = linear_log_probs(hidden_NH, weight_VH, targets_N, with_entropy=True)
+        log_probs_N, entropy_N = linear_log_probs(
+            hidden_NH, weight_VH, targets_N, with_entropy=True
+        )
         log_probs_N.sum().backward()
     assert entropy_N is not None and not entropy_N.requires_grad
     assert widest.elements == N * 256
@@ -132,6 +164,8 @@ def test_half_precision_agrees_and_gives_float32() -> None:
 
 def test_nothing_selected_gives_nothing() -> None:
     hidden_NH, weight_VH, targets_N = inputs()
-    log_probs_N, entropy_N = linear_log_probs(hidden_NH[:0].requires_grad_(), weight_VH, targets_N[:0])
+    log_probs_N, entropy_N = linear_log_probs(
+        hidden_NH[:0].requires_grad_(), weight_VH, targets_N[:0]
+    )
     log_probs_N.sum().backward()
     assert log_probs_N.shape == (0,) and entropy_N is None

@@ -1,6 +1,8 @@
-"""Every diffusion family does with its pipeline what the pipeline does itself; on tiny models of the real classes.
+"""Every diffusion family does with its pipeline what the pipeline does itself; on tiny models of
+the real classes.
 
-Every property is tried on every pipeline. The pipelines sample one prompt at a time, the families all in one batch.
+Every property is tried on every pipeline. The pipelines sample one prompt at a time, the families
+all in one batch.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Case:
     looped: Callable[[Tensor], Tensor] = field(default=lambda latents: latents)
     """Latents as its loop holds them."""
     given_frames: int = 0
-    """Latent frames that the pipeline replaces after its loop, so that those in the loop mean nothing."""
+    """Latent frames that the pipeline replaces after its loop, so that those in the loop mean
+    nothing."""
 
     @cached_property
     def family(self) -> DiffusionFamily:
@@ -108,7 +111,9 @@ CASES = {
     "wan_image_experts": Case(tiny_videos.wan_image_experts, VIDEO, CFG, 3.0),
     "wan_small_image": Case(tiny_videos.wan_small_image, VIDEO, CFG, 3.0, given_frames=1),
     "hunyuan_video": Case(tiny_videos.hunyuan_video, VIDEO, {"guidance_scale": 4.0}, 4.0),
-    "z_image": Case(tiny.z_image, PICTURE, {"negative_prompt": NEGATIVE, "guidance_scale": 2.0}, 3.0),
+    "z_image": Case(
+        tiny.z_image, PICTURE, {"negative_prompt": NEGATIVE, "guidance_scale": 2.0}, 3.0
+    ),
 }
 
 
@@ -132,7 +137,9 @@ def batched(family: DiffusionFamily, conditions: list[Any], scale: float) -> dic
     return family.batch(conditions) | read
 
 
-def velocity(family: DiffusionFamily, latents: Tensor, sigma: float, conditions: list[Any], scale: float) -> Tensor:
+def velocity(
+    family: DiffusionFamily, latents: Tensor, sigma: float, conditions: list[Any], scale: float
+) -> Tensor:
     sigma_B, batch = torch.full((len(latents),), sigma), batched(family, conditions, scale)
     return family.velocity(family.transformer, latents, sigma_B, batch)
 
@@ -142,7 +149,10 @@ def sampled(case: Case) -> Tensor:
     family, latents = case.family, case.noise()
     conditions, halves = case.conditions, not case.family.embedded_guidance
     if halves:
-        conditions = [*conditions, *family.encode([case.negative] * len(PROMPTS), case.images, case.size)]
+        conditions = [
+            *conditions,
+            *family.encode([case.negative] * len(PROMPTS), case.images, case.size),
+        ]
     levels = sigmas(NUM_STEPS, family.shift(case.size, NUM_STEPS)).tolist()
     for sigma, sigma_next in pairwise(levels):
         both = torch.cat([latents] * (1 + halves))
@@ -178,7 +188,8 @@ def sampled_by_pipeline(case: Case, row: int) -> tuple[Tensor, Tensor]:
 
 
 def follow(monkeypatch: pytest.MonkeyPatch, family: Wan, levels: Tensor) -> None:
-    """Have Wan's pipelines, which take no levels and have no schedule without their solver, step along these."""
+    """Have Wan's pipelines, which take no levels and have no schedule without their solver, step
+    along these."""
     scheduler = tiny.library().FlowMatchEulerDiscreteScheduler()
     own = scheduler.set_timesteps
     scheduler.set_timesteps = lambda _steps, device: own(sigmas=levels[:-1].tolist(), device=device)
@@ -194,10 +205,14 @@ def test_loop_of_steps_equals_the_pipeline(case: Case, monkeypatch: pytest.Monke
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as edit
 
     whole = edit.calculate_dimensions
-    monkeypatch.setattr(edit, "calculate_dimensions", lambda _area, ratio: whole(EDIT_PIXELS, ratio))
+    monkeypatch.setattr(
+        edit, "calculate_dimensions", lambda _area, ratio: whole(EDIT_PIXELS, ratio)
+    )
     for row in range(len(PROMPTS)):
         latents, made = sampled_by_pipeline(case, row)
-        mine, theirs = (held[:, :, case.given_frames :] for held in (case.looped(ours[row : row + 1]), latents))
+        mine, theirs = (
+            held[:, :, case.given_frames :] for held in (case.looped(ours[row : row + 1]), latents)
+        )
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=0)
         torch.testing.assert_close(pictures[row : row + 1], made.float(), atol=1e-4, rtol=0)
     assert (ours[0] - ours[1]).abs().max() > 0.1
@@ -215,7 +230,13 @@ def test_decoded_samples_have_the_size_asked_for_in_0_to_1(case: Case):
 def test_velocity_does_not_depend_on_who_else_is_in_the_batch(case: Case):
     together = velocity(case.family, case.noise(), 0.6, case.conditions, case.scale)
     for row in range(2):
-        alone = velocity(case.family, case.noise()[row : row + 1], 0.6, case.conditions[row : row + 1], case.scale)
+        alone = velocity(
+            case.family,
+            case.noise()[row : row + 1],
+            0.6,
+            case.conditions[row : row + 1],
+            case.scale,
+        )
         torch.testing.assert_close(together[row : row + 1], alone, atol=1e-5, rtol=0)
 
 
@@ -238,8 +259,14 @@ def test_gradient_reaches_every_lora_target(case: Case):
     policy = adapted(family)
     batch = batched(family, case.conditions, case.scale)
     # Both sides of the boundary of two experts.
-    family.velocity(policy.model, case.noise(), torch.tensor([0.95, 0.5]), batch).square().sum().backward()
-    reached = {name for name, value in policy.model.named_parameters() if value.grad is not None and value.grad.any()}
+    family.velocity(
+        policy.model, case.noise(), torch.tensor([0.95, 0.5]), batch
+    ).square().sum().backward()
+    reached = {
+        name
+        for name, value in policy.model.named_parameters()
+        if value.grad is not None and value.grad.any()
+    }
     for target in family.lora_targets:
         assert any(f".{target}.lora_B." in f".{name}" for name in reached), target
 
@@ -268,7 +295,9 @@ def test_adapters_load_into_the_plain_pipeline(case: Case, tmp_path: Path):
     family = family_of(tiny.made(case.make))
     policy = adapted(family)
     state = get_peft_model_state_dict(policy.model, adapter_name=TRAINED)
-    state = {name.removeprefix("base_model.model."): value.contiguous() for name, value in state.items()}
+    state = {
+        name.removeprefix("base_model.model."): value.contiguous() for name, value in state.items()
+    }
     family.save_adapters(state, policy.model.peft_config[TRAINED].to_dict(), tmp_path)
 
     plain = tiny.made(case.make)
@@ -294,8 +323,12 @@ def test_block_classes_exist(case: Case):
 
 def test_wrong_sizes_are_refused_with_the_nearest_right_ones(case: Case):
     family, size = case.family, case.size
-    step = next(step for step in range(1, 64) if makes(family, replace(size, height=size.height + step)))
-    with pytest.raises(ModelError, match=rf"height {size.height + 1} .* use {size.height} or {size.height + step}"):
+    step = next(
+        step for step in range(1, 64) if makes(family, replace(size, height=size.height + step))
+    )
+    with pytest.raises(
+        ModelError, match=rf"height {size.height + 1} .* use {size.height} or {size.height + step}"
+    ):
         family.latent_shape(replace(size, height=size.height + 1))
     with pytest.raises(ModelError, match=f"width {size.width - 1} is not a multiple of {step}"):
         family.latent_shape(replace(size, width=size.width - 1))
@@ -320,14 +353,23 @@ def test_missing_and_surplus_condition_images_are_refused(case: Case):
         with pytest.raises(ModelError, match="prompt 1 has no condition image"):
             family.encode(PROMPTS, [image, None], case.size)
     if family.condition_images is ConditionImages.OPTIONAL:
-        with pytest.raises(ModelError, match="either every prompt of a run has a condition image or none has"):
+        with pytest.raises(
+            ModelError, match="either every prompt of a run has a condition image or none has"
+        ):
             family.batch(family.encode(PROMPTS, [image, None], case.size))
         assert "image_latents" not in family.batch(family.encode(PROMPTS, [None, None], case.size))
 
 
 @pytest.mark.parametrize(
     "case",
-    ["flux2_klein", "flux2", "qwen_image_edit", "wan_image", "wan_image_experts", "wan_small_image"],
+    [
+        "flux2_klein",
+        "flux2",
+        "qwen_image_edit",
+        "wan_image",
+        "wan_image_experts",
+        "wan_small_image",
+    ],
     indirect=True,
 )
 def test_condition_images_of_any_shape_make_one_batch(case: Case):

@@ -1,4 +1,5 @@
-"""Whatever a family of models is like, a path of computing gives what plain transformers gives, or says why not."""
+"""Whatever a family of models is like, a path of computing gives what plain transformers gives, or
+says why not."""
 
 import multiprocessing
 import os
@@ -56,7 +57,9 @@ def test_no_path_gives_something_else_in_silence(found: dict[str, Family], model
     family = found[model_type]
     assert not family.not_built
     assert tuple(family.cells) == COLUMNS
-    assert [f"{path}: {cell}" for path, cell in family.cells.items() if cell.verdict in FAULTS] == []
+    assert [
+        f"{path}: {cell}" for path, cell in family.cells.items() if cell.verdict in FAULTS
+    ] == []
 
 
 def test_a_plain_decoder_is_right_on_every_path(found: dict[str, Family]) -> None:
@@ -65,14 +68,19 @@ def test_a_plain_decoder_is_right_on_every_path(found: dict[str, Family]) -> Non
 
 def test_two_ranks_do_share_weights_and_sequences(found: dict[str, Family]) -> None:
     """What cannot be shared is refused by name, which ranks that share nothing would not notice."""
-    for model_type, path, setting in (("gpt2", "TP 2", "tp_size"), ("qwen3_next", "SP 2", "sp_size")):
+    for model_type, path, setting in (
+        ("gpt2", "TP 2", "tp_size"),
+        ("qwen3_next", "SP 2", "sp_size"),
+    ):
         cell = found[model_type].cells[path]
         assert cell.verdict == REFUSED and f"placement.{setting}" in cell.why
     cell = found["qwen3_next"].cells["TP 2"]
     assert cell.verdict == REFUSED and "cannot be computed so (RuntimeError" in cell.why
 
 
-def test_a_path_that_is_a_little_off_is_found_and_the_others_are_not_blamed(found: dict[str, Family]) -> None:
+def test_a_path_that_is_a_little_off_is_found_and_the_others_are_not_blamed(
+    found: dict[str, Family],
+) -> None:
     verdicts = {path: str(cell.verdict) for path, cell in found["broken"].cells.items()}
     wrong = {path for path, verdict in verdicts.items() if verdict == WRONG}
     assert wrong == {"decode", "TP 2", "SP 2"}
@@ -86,7 +94,9 @@ def test_all_families_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("value", [-1.01, float("nan"), float("-inf")])
-def test_another_log_probability_is_wrong_even_if_it_is_no_number(tmp_path: Path, value: float) -> None:
+def test_another_log_probability_is_wrong_even_if_it_is_no_number(
+    tmp_path: Path, value: float
+) -> None:
     check = Check("llama", tmp_path)
     check.truth, check.alike = Found([[-1.0, -2.0]]), 1e-4
     assert check._path(Found([[-1.00001, -2.0]])).verdict == "equal"
@@ -118,7 +128,8 @@ def test_the_page_gives_each_reason_once() -> None:
         for name, size in (("A", 2), ("B", 3))
     ]
     families = [
-        Family(name, {path: Cell(REFUSED, why=one) for path in COLUMNS}) for name, one in zip("ab", why, strict=True)
+        Family(name, {path: Cell(REFUSED, why=one) for path in COLUMNS})
+        for name, one in zip("ab", why, strict=True)
     ]
     page = models_page.text([*families, Family("c", not_built="no tiny config")], COLUMNS, 1e-4, 5)
     assert page.count("rows of the model differ from the model's own forward") == 1

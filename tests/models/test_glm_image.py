@@ -1,4 +1,5 @@
-"""GLM-Image does with its pipeline what the pipeline and its model do themselves; on a tiny one of the real classes."""
+"""GLM-Image does with its pipeline what the pipeline and its model do themselves; on a tiny one of
+the real classes."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
-from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason, decode, positions_of
+from rl_core.models.decoding.decode import (
+    Reply,
+    Request,
+    Sampling,
+    StopReason,
+    decode,
+    positions_of,
+)
 from rl_core.models.diffusion.base import Size
 from rl_core.models.unified.base import ROWS
 from rl_core.models.unified.families import unified_class, unified_classes
@@ -89,11 +97,17 @@ def test_a_replay_gives_the_log_probabilities_of_the_rollout(
     assert max(max(reply.token_ids) for reply in replies) < NUM_CODES
     prompts = [asked(family, prompt) for prompt in PROMPTS for _ in range(2)]
     width = max(map(len, prompts))
-    ids_BL = torch.tensor([[0] * (width - len(p)) + p + r.token_ids for p, r in zip(prompts, replies, strict=True)])
-    attention_BL = torch.tensor([[0] * (width - len(p)) + [1] * (len(p) + NUM_TOKENS) for p in prompts])
+    ids_BL = torch.tensor(
+        [[0] * (width - len(p)) + p + r.token_ids for p, r in zip(prompts, replies, strict=True)]
+    )
+    attention_BL = torch.tensor(
+        [[0] * (width - len(p)) + [1] * (len(p) + NUM_TOKENS) for p in prompts]
+    )
     mask_BT = torch.ones(4, NUM_TOKENS)
     with torch.no_grad():
-        scored, _ = policy(ids_BL, attention_BL, positions_of(attention_BL), mask_BT, temperature=temperature)
+        scored, _ = policy(
+            ids_BL, attention_BL, positions_of(attention_BL), mask_BT, temperature=temperature
+        )
     stored = torch.tensor([reply.log_probs for reply in replies])
     torch.testing.assert_close(scored, stored, atol=1e-5, rtol=0)
     assert stored.std() > 0.3, "a head this flat would hide wrong positions"
@@ -115,7 +129,9 @@ def test_plans_are_those_of_the_model_s_own_generation(policy: UnifiedPolicy, fa
         ours = torch.tensor(greedy[2 * row].token_ids)
         assert torch.equal(found.sequences[0, -NUM_TOKENS:], ours)
         theirs = chosen(torch.cat(found.logits)).gather(-1, ours[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(greedy[2 * row].log_probs), theirs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(greedy[2 * row].log_probs), theirs, atol=1e-5, rtol=0
+        )
 
 
 def test_siblings_do_not_share_a_pass_that_counts_their_tokens(policy: UnifiedPolicy):
@@ -127,16 +143,23 @@ def test_counted_positions_would_be_found_out(policy: UnifiedPolicy, family: Glm
     ids = torch.tensor([prompt + reply.token_ids])
     with torch.no_grad():
         states = family.transformer.writer.model(
-            input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=torch.arange(ids.shape[1])[None]
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            position_ids=torch.arange(ids.shape[1])[None],
         ).last_hidden_state[0, len(prompt) - 1 : -1]
-        wrong = chosen(family.transformer.writer.lm_head(states)).gather(-1, ids[0, len(prompt) :, None])[:, 0]
+        wrong = chosen(family.transformer.writer.lm_head(states)).gather(
+            -1, ids[0, len(prompt) :, None]
+        )[:, 0]
     assert (wrong - torch.tensor(reply.log_probs)).abs().max() > 0.05
 
 
 def conditions(policy: UnifiedPolicy, family: GlmImage) -> list[Any]:
     """Of a plan of each prompt."""
     replies = written(policy, family, 1.0)[::2]
-    contexts = [asked(family, prompt) + reply.token_ids for prompt, reply in zip(PROMPTS, replies, strict=True)]
+    contexts = [
+        asked(family, prompt) + reply.token_ids
+        for prompt, reply in zip(PROMPTS, replies, strict=True)
+    ]
     return family.plan_conditions(PROMPTS, contexts, SIZE)
 
 
@@ -160,7 +183,13 @@ def test_loop_of_steps_equals_the_pipeline(policy: UnifiedPolicy, family: GlmIma
     for row, prompt in enumerate(PROMPTS):
         held: list[Tensor] = []
 
-        def hold(_pipeline: Any, _step: int, _time: Any, values: dict[str, Any], held: list[Tensor] = held) -> Any:
+        def hold(
+            _pipeline: Any,
+            _step: int,
+            _time: Any,
+            values: dict[str, Any],
+            held: list[Tensor] = held,
+        ) -> Any:
             held.append(values["latents"])
             return values
 
@@ -181,13 +210,17 @@ def test_loop_of_steps_equals_the_pipeline(policy: UnifiedPolicy, family: GlmIma
 
 
 @torch.no_grad()
-def test_plan_and_quoted_text_change_what_is_drawn_and_nobody_else_does(policy: UnifiedPolicy, family: GlmImage):
+def test_plan_and_quoted_text_change_what_is_drawn_and_nobody_else_does(
+    policy: UnifiedPolicy, family: GlmImage
+):
     told = conditions(policy, family)
     assert not any(one.tensors[DROPPED].any() for one in told)
 
     def velocity(*rows: Any) -> Tensor:
         batch = {**family.batch(rows), ROWS: torch.arange(len(rows))}
-        return family.velocity(family.transformer, noise()[: len(rows)], torch.full((len(rows),), 0.6), batch)
+        return family.velocity(
+            family.transformer, noise()[: len(rows)], torch.full((len(rows),), 0.6), batch
+        )
 
     together = velocity(*told)
     torch.testing.assert_close(together[:1], velocity(told[0]), atol=1e-5, rtol=0)
@@ -209,7 +242,11 @@ def test_sizes_it_cannot_plan_are_refused(family: GlmImage):
 
 
 def test_every_family_is_found_by_its_class():
-    assert [cls.name for cls in unified_classes()] == ["compact_unified", "glm_image", "hunyuan_image3"]
+    assert [cls.name for cls in unified_classes()] == [
+        "compact_unified",
+        "glm_image",
+        "hunyuan_image3",
+    ]
     assert unified_class("GlmImagePipeline") is GlmImage
     with pytest.raises(ModelError, match=r"GlmImagePipelin are not supported \(did you mean"):
         unified_class("GlmImagePipelin")

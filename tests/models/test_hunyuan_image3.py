@@ -1,4 +1,5 @@
-"""HunyuanImage-3.0 is recognised; its code runs only where the recipe says so, and what is missing is named."""
+"""HunyuanImage-3.0 is recognised; its code runs only where the recipe says so, and what is missing
+is named."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class HunyuanImage3ForCausalMM:
 
 
 def folder(tmp_path: Path, code: str, name: str = "HunyuanImage-3") -> tuple[str, Path]:
-    """A folder as the published one, without weights. Returns: with it, a file that its code writes when it runs."""
+    """A folder as the published one, without weights. Returns: with it, a file that its code writes
+    when it runs."""
     path, mark = tmp_path / name, tmp_path / "mark"
     path.mkdir()
     config = {
@@ -54,21 +56,26 @@ def test_with_consent_the_class_is_imported_and_what_is_missing_is_said(tmp_path
     path, mark = folder(tmp_path, CLASS)
     said = refusal(path, trusted=True)
     assert (
-        "HunyuanImage3ForCausalMM can be imported, but cannot be trained: it is written for transformers 4.57.1" in said
+        "HunyuanImage3ForCausalMM can be imported, but cannot be trained: it is written for "
+        "transformers 4.57.1" in said
     )
     assert mark.read_text() == "ran"
 
 
 def test_packages_that_its_code_needs_are_named(tmp_path: Path):
     path, mark = folder(tmp_path, "import a_package_that_nobody_has\n" + CLASS)
-    assert "its code cannot be imported: This modeling file requires" in (said := refusal(path, trusted=True))
+    assert "its code cannot be imported: This modeling file requires" in (
+        said := refusal(path, trusted=True)
+    )
     assert "a_package_that_nobody_has" in said and "transformers 4.57.1" in said
     assert not mark.exists()
 
 
 def test_other_code_and_a_name_that_cannot_be_imported_are_refused(tmp_path: Path):
     path, _ = folder(tmp_path, CLASS.replace("prepare_model_inputs", "prepare"))
-    assert "has no prepare_model_inputs; this is not the published code" in refusal(path, trusted=True)
+    assert "has no prepare_model_inputs; this is not the published code" in refusal(
+        path, trusted=True
+    )
     dotted, mark = folder(tmp_path, CLASS, "HunyuanImage-3.0")
     mark.unlink()
     assert refusal(dotted, trusted=True).endswith("dot in its name; call it HunyuanImage-3-0")

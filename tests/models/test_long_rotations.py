@@ -1,4 +1,5 @@
-"""Rotations that switch with the longest row of a batch: within the original length a row is the same beside others."""
+"""Rotations that switch with the longest row of a batch: within the original length a row is the
+same beside others."""
 
 from pathlib import Path
 
@@ -50,8 +51,14 @@ def bundle(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Mo
 def own(bundle: ModelBundle, ids: list[int], start: int) -> torch.Tensor:
     """What the model itself says of the tokens from `start` on, the row by itself."""
     with torch.no_grad():
-        logits_LV = bundle.policy.language_model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-    return logits_LV[start - 1 : -1].log_softmax(-1).gather(-1, torch.tensor(ids[start:])[:, None])[:, 0]
+        logits_LV = bundle.policy.language_model(
+            input_ids=torch.tensor([ids]), use_cache=False
+        ).logits[0]
+    return (
+        logits_LV[start - 1 : -1]
+        .log_softmax(-1)
+        .gather(-1, torch.tensor(ids[start:])[:, None])[:, 0]
+    )
 
 
 def test_rows_up_to_the_original_length_are_the_same_beside_others(bundle: ModelBundle) -> None:
@@ -63,7 +70,9 @@ def test_rows_up_to_the_original_length_are_the_same_beside_others(bundle: Model
     sampling = Sampling(100, 1.0, (), 0)
     replies = decode(bundle.policy, requests, sampling, generator, torch.device("cpu"))
     assert [len(reply.token_ids) for reply in replies] == [21, 21, 13, 13]
-    for prompt, reply in zip([prompt for prompt in prompts for _ in range(2)], replies, strict=True):
+    for prompt, reply in zip(
+        [prompt for prompt in prompts for _ in range(2)], replies, strict=True
+    ):
         truth = own(bundle, [*prompt, *reply.token_ids], len(prompt))
         assert torch.allclose(torch.tensor(reply.log_probs), truth, atol=1e-4)
 
@@ -71,6 +80,11 @@ def test_rows_up_to_the_original_length_are_the_same_beside_others(bundle: Model
 def test_beyond_it_a_row_would_depend_on_its_batch_and_is_refused(bundle: ModelBundle) -> None:
     ids = list(range(4, 4 + ORIGINAL))
     longer = own(bundle, [*ids, 40], 2)[: ORIGINAL - 2]
-    assert (longer - own(bundle, ids, 2)).abs().max() > 1e-2, "the frequencies do not switch: the test shows nothing"
-    with pytest.raises(ModelError, match=rf"rollout.max_context_length is {ORIGINAL + 1}, but .* longrope frequencies"):
+    assert (longer - own(bundle, ids, 2)).abs().max() > 1e-2, (
+        "the frequencies do not switch: the test shows nothing"
+    )
+    with pytest.raises(
+        ModelError,
+        match=rf"rollout.max_context_length is {ORIGINAL + 1}, but .* longrope frequencies",
+    ):
         row_limit_of(bundle.policy, ORIGINAL + 1, CONTEXT_KEY)

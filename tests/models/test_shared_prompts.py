@@ -1,15 +1,23 @@
-"""Siblings whose prompt is computed once get the log-probabilities and gradients of rows computed one by one."""
+"""Siblings whose prompt is computed once get the log-probabilities and gradients of rows computed
+one by one."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
-from rl_core.kernels import bfloat16_attention
+from rl_core.models import packing
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding.decode import positions_of
 from tests.policy_outcome import outcome
@@ -51,10 +59,14 @@ def siblings(seed: int = 0) -> DataProto:
     generator = torch.Generator().manual_seed(seed)
     num_rows = sum(GROUPS)
     counts = torch.tensor(GROUPS)
-    prompt_lengths = torch.randint(2, NUM_PROMPT + 1, (len(GROUPS),), generator=generator).repeat_interleave(counts)
+    prompt_lengths = torch.randint(
+        2, NUM_PROMPT + 1, (len(GROUPS),), generator=generator
+    ).repeat_interleave(counts)
     lengths = torch.randint(1, 9, (num_rows,), generator=generator)
     lengths[4], lengths[5] = NUM_RESPONSE, 7
-    prompts = torch.randint(3, 40, (len(GROUPS), NUM_PROMPT), generator=generator).repeat_interleave(counts, 0)
+    prompts = torch.randint(
+        3, 40, (len(GROUPS), NUM_PROMPT), generator=generator
+    ).repeat_interleave(counts, 0)
     replies = torch.randint(3, 40, (num_rows, NUM_RESPONSE), generator=generator)
     prompt_mask = (torch.arange(NUM_PROMPT)[None] >= NUM_PROMPT - prompt_lengths[:, None]).long()
     mask = (torch.arange(NUM_RESPONSE)[None] < lengths[:, None]).long()
@@ -87,20 +99,22 @@ def test_shared_prompts_give_the_same_log_probs_and_gradients(family: str) -> No
     assert max(float(gradient.abs().max()) for gradient in plain[2].values()) > 1
 
 
-def test_attention_in_bfloat16_gives_the_same_but_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_in_bfloat16_gives_the_same_but_for_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows, policy = siblings(), policy_of("llama").bfloat16()
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert policy.enable_prompt_sharing()
     plain = outcome(policy, rows, share_prompts=True)
     lengths: list[int] = []
-    attend = bfloat16_attention.attend
+    attend = packing.attend_in_bfloat16
 
     def watched(query: Tensor, *others: Any) -> Tensor:
         lengths.append(query.shape[2])
         return attend(query, *others)
 
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    monkeypatch.setattr(bfloat16_attention, "attend", watched)
+    monkeypatch.setattr(packing, "attend_in_bfloat16", watched)
     narrow = outcome(policy, rows, share_prompts=True)
     assert max(lengths) == NUM_RESPONSE
     assert (narrow[0] - plain[0]).norm() < 0.02 * plain[0].norm()
@@ -125,10 +139,15 @@ def test_every_token_meets_the_layers_once() -> None:
     rows, policy = siblings(), policy_of("llama")
     assert policy.enable_prompt_sharing()
     seen: list[int] = []
-    policy.model.model.layers[0].mlp.register_forward_hook(lambda _, args, __: seen.append(args[0].numel() // 32))
+    policy.model.model.layers[0].mlp.register_forward_hook(
+        lambda _, args, __: seen.append(args[0].numel() // 32)
+    )
     outcome(policy, rows, share_prompts=True)
     outcome(policy, rows)
-    attention, starts = rows.tensor("attention_mask"), [sum(GROUPS[:group]) for group in range(len(GROUPS))]
+    attention, starts = (
+        rows.tensor("attention_mask"),
+        [sum(GROUPS[:group]) for group in range(len(GROUPS))],
+    )
     once = int(attention[:, NUM_PROMPT:].sum() + attention[starts, :NUM_PROMPT].sum())
     assert seen == [once, attention.numel()]
 
@@ -157,7 +176,11 @@ def test_a_model_whose_layers_see_a_neighbour_is_left_alone_and_never_packed() -
 
     shape = SHAPE | {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
     shape.pop("head_dim")
-    policy = CausalLMPolicy(Lfm2ForCausalLM._from_config(Lfm2Config(**shape), attn_implementation="sdpa"))
+    policy = CausalLMPolicy(
+        Lfm2ForCausalLM._from_config(Lfm2Config(**shape), attn_implementation="sdpa")
+    )
     assert not policy.enable_prompt_sharing()
-    with pytest.raises(ModelError, match=r"rows of Lfm2ForCausalLM cannot be packed .*conv.*.*micro_batch_size"):
+    with pytest.raises(
+        ModelError, match=r"rows of Lfm2ForCausalLM cannot be packed .*conv.*.*micro_batch_size"
+    ):
         policy.enable_packing()

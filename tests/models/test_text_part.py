@@ -1,4 +1,5 @@
-"""Models that also see, as policies over text: what they say is what they say themselves, by every path."""
+"""Models that also see, as policies over text: what they say is what they say themselves, by every
+path."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ def test_greedy_replies_are_those_of_transformers(folder: Path):
     sampling = Sampling(max_new_tokens=6, temperature=0.0, eos_ids=(3,), pad_id=0)
     (reply,) = decode(policy, [Request(ids, 1, 100)], sampling, torch.Generator(), CPU)
     written = policy.language_model.generate(
-        input_ids=torch.tensor([ids]), do_sample=False, max_new_tokens=6, eos_token_id=3, pad_token_id=0
+        input_ids=torch.tensor([ids]),
+        do_sample=False,
+        max_new_tokens=6,
+        eos_token_id=3,
+        pad_token_id=0,
     )
     assert reply.token_ids == written[0, len(ids) :].tolist()
 
@@ -72,20 +77,30 @@ def test_blocks_of_the_language_model_are_wrapped_one_by_one(folder: Path):
     policy = policy_of(folder)
     assert isinstance(policy, TextPartPolicy)
     found = blocks(policy)
-    assert sum(any(module is block for module in policy.language_part.modules()) for block in found) == 2
+    assert (
+        sum(any(module is block for module in policy.language_part.modules()) for block in found)
+        == 2
+    )
 
 
 def test_an_untrained_export_is_the_checkpoint_it_came_from(folder: Path, tmp_path: Path):
     bundle = TextBundle(str(folder), ModelConfig(path=str(folder)))
     live = Live(bundle.said_by(bundle.policy.eval(), torch.device("cpu")), torch.float32)
     export_policy(bundle, {}, None, tmp_path / "out", live)
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    before, after = (json.loads((one / "config.json").read_text()) for one in (folder, tmp_path / "out"))
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (
+        folder / "model.safetensors"
+    ).read_bytes()
+    before, after = (
+        json.loads((one / "config.json").read_text()) for one in (folder, tmp_path / "out")
+    )
     assert before == after
 
 
 def test_rows_with_pictures_are_refused_by_row_type_and_remedy(folder: Path):
-    why = f"models of type '{folder.name}' are trained on text alone; leave the row out, or use .*qwen2_5_vl"
+    why = (
+        f"models of type '{folder.name}' are trained on text alone; leave the row out, or use "
+        ".*qwen2_5_vl"
+    )
     for text_alone in (True, False):
         counter = LengthCounter(prompt_tokenizer(str(folder), text_alone=text_alone))
         with pytest.raises(DataError, match=f"rows.jsonl:3: the row has images, and {why}"):
@@ -97,12 +112,16 @@ def test_rows_with_pictures_are_refused_by_row_type_and_remedy(folder: Path):
 
 def test_pictures_in_a_run_of_text_on_a_model_that_sees_are_refused(tiny_vlm_dir: Path):
     counter = LengthCounter(prompt_tokenizer(str(tiny_vlm_dir), text_alone=True))
-    with pytest.raises(DataError, match=r"a:1: .*trains idefics3 on text alone; set domain: vision"):
+    with pytest.raises(
+        DataError, match=r"a:1: .*trains idefics3 on text alone; set domain: vision"
+    ):
         counter.lengths([ROW], ["a:1"])
 
 
 def test_a_language_model_that_is_frozen_is_refused(tmp_path: Path):
-    with pytest.raises(ModelError, match=r"model.frozen names language_model, but rows of text train nothing else"):
+    with pytest.raises(
+        ModelError, match=r"model.frozen names language_model, but rows of text train nothing else"
+    ):
         policy_of(save("mistral3", tmp_path / "model"), frozen=[ModelPart.LANGUAGE_MODEL])
 
 
@@ -124,8 +143,17 @@ def test_memory_is_estimated_from_the_language_model(folder: Path, tmp_path: Pat
 
 
 def test_a_config_that_leaves_defaults_out_is_read_with_those_of_its_class(tmp_path: Path):
-    text = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96}
-    whole = {"model_type": "gemma3", "text_config": text, "vision_config": {"model_type": "siglip_vision_model"}}
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "intermediate_size": 96,
+    }
+    whole = {
+        "model_type": "gemma3",
+        "text_config": text,
+        "vision_config": {"model_type": "siglip_vision_model"},
+    }
     (tmp_path / "config.json").write_text(json.dumps(whole))
     shape = model_shape(str(tmp_path), tmp_path)
     assert shape is not None

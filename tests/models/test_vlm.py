@@ -1,4 +1,5 @@
-"""Vision-language models: what generation said a token's probability was, the training forward says too."""
+"""Vision-language models: what generation said a token's probability was, the training forward says
+too."""
 
 from __future__ import annotations
 
@@ -29,20 +30,36 @@ def sample(policy: VLMPolicy, requests: list[Request]) -> list[Reply]:
 def requests_of(kind: str, pictures: list[int]) -> list[Request]:
     """Prompts of different lengths, three siblings each, with so many pictures each."""
     return [
-        Request(prompt(kind, count, 4 + 3 * index, index), 3, 100, media(kind, count, index) if count else None)
+        Request(
+            prompt(kind, count, 4 + 3 * index, index),
+            3,
+            100,
+            media(kind, count, index) if count else None,
+        )
         for index, count in enumerate(pictures)
     ]
 
 
-def recomputed(policy: VLMPolicy, requests: list[Request], replies: list[Reply], padding: int = 0) -> list[Tensor]:
-    """Log-probabilities of the replies' tokens by the training forward, prompts padded `padding` further left."""
-    rows = [(request, replies[3 * index + one]) for index, request in enumerate(requests) for one in range(3)]
+def recomputed(
+    policy: VLMPolicy, requests: list[Request], replies: list[Reply], padding: int = 0
+) -> list[Tensor]:
+    """Log-probabilities of the replies' tokens by the training forward, prompts padded `padding`
+    further left."""
+    rows = [
+        (request, replies[3 * index + one])
+        for index, request in enumerate(requests)
+        for one in range(3)
+    ]
     prompt_width = max(len(request.token_ids) for request in requests) + padding
-    prompts = pad_rows([torch.tensor(r.token_ids) for r, _ in rows], PAD, left=True, length=prompt_width)
+    prompts = pad_rows(
+        [torch.tensor(r.token_ids) for r, _ in rows], PAD, left=True, length=prompt_width
+    )
     said = pad_rows([torch.tensor(reply.token_ids) for _, reply in rows], PAD)
     lengths = torch.tensor([len(request.token_ids) for request, _ in rows])[:, None]
     mask = pad_rows([torch.ones(len(reply.token_ids)).long() for _, reply in rows], 0)
-    attention = torch.cat([(torch.arange(prompt_width)[None] >= prompt_width - lengths).long(), mask], 1)
+    attention = torch.cat(
+        [(torch.arange(prompt_width)[None] >= prompt_width - lengths).long(), mask], 1
+    )
     log_probs, _ = policy(
         torch.cat([prompts, said], 1),
         attention,
@@ -79,7 +96,12 @@ def test_generation_is_that_of_transformers(kind: str):
     if policy.family.needs_grid_positions:
         shown["mm_token_type_ids"] = (ids == policy.language_model.config.image_token_id).int()
     written = policy.language_model.generate(
-        input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=5, eos_token_id=EOS, **shown
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=5,
+        eos_token_id=EOS,
+        **shown,
     )
     assert greedy.token_ids == written[0, ids.shape[1] :].tolist()
 
@@ -106,16 +128,26 @@ def test_siblings_are_encoded_once_and_the_gradient_is_that_of_each_by_itself(ki
 
     model.get_image_features = counting
     torch.cat(recomputed(policy, requests, replies)).sum().backward()
-    one_pass = {name: value.grad.clone() for name, value in policy.named_parameters() if value.grad is not None}
+    one_pass = {
+        name: value.grad.clone()
+        for name, value in policy.named_parameters()
+        if value.grad is not None
+    }
     assert len(seen) == 1
     policy.zero_grad()
     for index, request in enumerate(requests):
-        torch.cat(recomputed(policy, [request], replies[3 * index : 3 * index + 3])).sum().backward()
+        torch.cat(
+            recomputed(policy, [request], replies[3 * index : 3 * index + 3])
+        ).sum().backward()
     assert sum(seen[1:]) == seen[0]
     for name, value in policy.named_parameters():
         if name in one_pass:
             torch.testing.assert_close(value.grad, one_pass[name], rtol=1e-3, atol=1e-5)
-    tower = [name for name in one_pass if any(f"model.{path}" in name for path in policy.family.vision_tower)]
+    tower = [
+        name
+        for name in one_pass
+        if any(f"model.{path}" in name for path in policy.family.vision_tower)
+    ]
     assert tower, "the vision tower learns"
 
 
@@ -135,7 +167,11 @@ def test_a_pass_without_pictures_still_runs_the_encoder_and_learns_nothing_from_
     log_probs = recomputed(policy, requests, replies)
     assert difference(replies, [one.detach() for one in log_probs]) < 1e-4
     torch.cat(log_probs).sum().backward()
-    tower = [value.grad for module in policy.part(ModelPart.VISION_TOWER) for value in module.parameters()]
+    tower = [
+        value.grad
+        for module in policy.part(ModelPart.VISION_TOWER)
+        for value in module.parameters()
+    ]
     touched = [gradient for gradient in tower if gradient is not None]
     assert touched and all(not gradient.any() for gradient in touched)
 
@@ -149,10 +185,16 @@ def test_a_frozen_part_takes_no_gradient_and_no_adapter(kind: str):
     inject_lora(policy, LoraConfig(rank=2), seed=0)
     adapters = {name for name, value in policy.named_parameters() if value.requires_grad}
     assert adapters and all("lora" in name for name in adapters)
-    assert not any(path in name for path in ("vision", "visual", "connector", "projector") for name in adapters)
+    assert not any(
+        path in name for path in ("vision", "visual", "connector", "projector") for name in adapters
+    )
     wide = VLMPolicy(made(kind), [])
     inject_lora(wide, LoraConfig(rank=2), seed=0)
-    assert any("vision" in n or "visual" in n for n, value in wide.named_parameters() if value.requires_grad)
+    assert any(
+        "vision" in n or "visual" in n
+        for n, value in wide.named_parameters()
+        if value.requires_grad
+    )
 
 
 def test_every_repeated_block_of_tower_and_language_model_is_wrapped(kind: str):

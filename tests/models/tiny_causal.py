@@ -27,12 +27,20 @@ class Case:
     @property
     def touches_tied(self) -> bool:
         """Whether an adapter stands beside a tied matrix."""
-        return self.tied and self.adapted and bool({"lm_head", "embed_tokens"} & set(self.targets or ()))
+        return (
+            self.tied
+            and self.adapted
+            and bool({"lm_head", "embed_tokens"} & set(self.targets or ()))
+        )
 
     def lora(self, **settings: Any) -> LoraConfig | None:
         """Its adapters."""
         targets = None if self.targets is None else list(self.targets)
-        return LoraConfig(rank=4, alpha=8, target_modules=targets, **settings) if self.adapted else None
+        return (
+            LoraConfig(rank=4, alpha=8, target_modules=targets, **settings)
+            if self.adapted
+            else None
+        )
 
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -49,9 +57,13 @@ CASES = {
         ("q_proj", "gate_proj", "up_proj", "down_proj", "lm_head"),
         shape={**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 24},
     ),
-    "experts of another layout": Case("mixtral", tied=False, shape={"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "experts of another layout": Case(
+        "mixtral", tied=False, shape={"num_local_experts": 4, "num_experts_per_tok": 2}
+    ),
     "whole, tied": Case("qwen3", adapted=False),
-    "whole, experts": Case("qwen3_moe", tied=False, shape={**EXPERTS, "num_experts": 4}, adapted=False),
+    "whole, experts": Case(
+        "qwen3_moe", tied=False, shape={**EXPERTS, "num_experts": 4}, adapted=False
+    ),
 }
 
 
@@ -78,7 +90,9 @@ def save(case: Case, tokenizer_dir: Path, folder: Path, dtype: torch.dtype = tor
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(case.family, **shape | case.shape))
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(case.family, **shape | case.shape)
+        )
     model.to(dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

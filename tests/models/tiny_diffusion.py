@@ -1,4 +1,5 @@
-"""Tiny diffusers pipelines of real classes, made from configs: random weights, a tokenizer trained on the spot."""
+"""Tiny diffusers pipelines of real classes, made from configs: random weights, a tokenizer trained
+on the spot."""
 
 from __future__ import annotations
 
@@ -8,15 +9,17 @@ from typing import Any
 import torch
 
 WORDS = (
-    "a photo of the digit zero one two three four five six seven eight nine 0 1 2 3 4 5 6 7 8 9 red green blue drawn "
-    "by hand , . an image picture drawing scan number numeral figure handwritten written in white ink on black paper"
+    "a photo of the digit zero one two three four five six seven eight nine 0 1 2 3 4 5 6 7 8 9 "
+    "red green blue drawn by hand , . an image picture drawing scan number numeral figure "
+    "handwritten written in white ink on black paper"
 )
 START, END = "<|startoftext|>", "<|endoftext|>"
 CLIP_LENGTH = 16
 
 
 def tiny_sd3(folder: Path, seed: int = 0) -> Path:
-    """A StableDiffusion3Pipeline folder: 32 x 32 pictures from 4 latent channels of 16 x 16, no third encoder."""
+    """A StableDiffusion3Pipeline folder: 32 x 32 pictures from 4 latent channels of 16 x 16, no
+    third encoder."""
     import diffusers
 
     library: Any = diffusers  # its lazy module hides its classes from the type checker
@@ -67,7 +70,8 @@ def tiny_sd3(folder: Path, seed: int = 0) -> Path:
 
 
 def clip_tokenizer() -> Any:
-    """Whole words of `WORDS`, put together from the left; others in letters. The same every time."""
+    """Whole words of `WORDS`, put together from the left; others in letters. The same every
+    time."""
     from tokenizers import pre_tokenizers
     from transformers import CLIPTokenizer
 

@@ -1,6 +1,8 @@
-"""Tiny pipelines of the families that make pictures, but SD3, and what they share with those that make videos.
+"""Tiny pipelines of the families that make pictures, but SD3, and what they share with those that
+make videos.
 
-The classes are the real ones, weights random, tokenizers made on the spot. VAEs shrink sides by 8 (FLUX.2) or 2.
+The classes are the real ones, weights random, tokenizers made on the spot. VAEs shrink sides by 8
+(FLUX.2) or 2.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ from typing import Any
 
 import torch
 
-WORDS = "a photo of the digit zero one two three four five six seven eight nine red green blue drawn by hand"
+WORDS = (
+    "a photo of the digit zero one two three four five six seven eight nine red green blue drawn "
+    "by hand"
+)
 PAD, END = "<pad>", "</s>"
 VISION = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 CHAT = (
-    "{% for message in messages %}{{ message['role'] }} {% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{% endif %} {% endfor %}"
+    "{% for message in messages %}{{ message['role'] }} {% if message['content'] is string %}{{ "
+    "message['content'] }}{% else %}{% for part in message['content'] %}{{ part['text'] }}{% "
+    "endfor %}{% endif %} {% endfor %}"
 )
 STATISTICS = {"latents_mean": [0.3, -0.2, 0.1, -0.4], "latents_std": [1.2, 0.8, 1.5, 0.9]}
 TEXT = {
@@ -45,13 +51,16 @@ def made(make: Callable[[], Any], seed: int = 0) -> Any:
 
 
 def tokenizer(*texts: str) -> Any:
-    """Words and marks of `WORDS` and these texts as wholes; what is unknown reads as padding. Ends each text."""
+    """Words and marks of `WORDS` and these texts as wholes; what is unknown reads as padding. Ends
+    each text."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     words = sorted({word for text in (WORDS, *texts) for word in re.findall(r"\w+|[^\w\s]+", text)})
     pieces = list(dict.fromkeys([PAD, END, *VISION, *words]))
-    backend = Tokenizer(models.WordLevel({piece: index for index, piece in enumerate(pieces)}, unk_token=PAD))
+    backend = Tokenizer(
+        models.WordLevel({piece: index for index, piece in enumerate(pieces)}, unk_token=PAD)
+    )
     backend.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
     backend.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
         single=f"$A {END}", special_tokens=[(END, pieces.index(END))]
@@ -125,16 +134,26 @@ def flux2_klein() -> Any:
 
 
 def flux2() -> Any:
-    """Layers 10, 20 and 30 of the text encoder are read; the processor wants torchvision, its tokenizer will do."""
+    """Layers 10, 20 and 30 of the text encoder are read; the processor wants torchvision, its
+    tokenizer will do."""
     from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
     from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 
     words = tokenizer("user system", SYSTEM_MESSAGE)
     text = {**TEXT, "model_type": "mistral", "vocab_size": len(words), "num_hidden_layers": 30}
-    vision = {"model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    config = Mistral3Config(text_config=text, vision_config={**vision, "num_attention_heads": 2}, image_token_index=3)
+    vision = {
+        "model_type": "pixtral",
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+    }
+    config = Mistral3Config(
+        text_config=text, vision_config={**vision, "num_attention_heads": 2}, image_token_index=3
+    )
     encoder = Mistral3ForConditionalGeneration(config)
-    return library().Flux2Pipeline(text_encoder=encoder, tokenizer=words, **flux2_parts(48, guidance=True))
+    return library().Flux2Pipeline(
+        text_encoder=encoder, tokenizer=words, **flux2_parts(48, guidance=True)
+    )
 
 
 def qwen2_5_vl(words: Any) -> Any:
@@ -179,7 +198,12 @@ def qwen_parts(words: Any) -> dict[str, Any]:
         axes_dims_rope=(4, 6, 6),
     )
     vae = library().AutoencoderKLQwenImage(
-        base_dim=8, z_dim=4, dim_mult=[1, 1], num_res_blocks=1, temperal_downsample=[False], **STATISTICS
+        base_dim=8,
+        z_dim=4,
+        dim_mult=[1, 1],
+        num_res_blocks=1,
+        temperal_downsample=[False],
+        **STATISTICS,
     )
     scheduler = library().FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, max_shift=0.9)
     parts = {"transformer": transformer, "vae": vae, "scheduler": scheduler}
@@ -189,23 +213,31 @@ def qwen_parts(words: Any) -> dict[str, Any]:
 def qwen_image() -> Any:
     """The instruction around the prompt is cut off after 34 tokens."""
     words = tokenizer(
-        "im_start im_end system user assistant Describe the image by detailing the color shape size texture quantity"
-        " text spatial relationships of the objects and background"
+        "im_start im_end system user assistant Describe the image by detailing the color shape "
+        "size texture quantity text spatial relationships of the objects and background"
     )
     return library().QwenImagePipeline(**qwen_parts(words))
 
 
 class QwenProcessor:
-    """What Qwen2VLProcessor does with text and pictures; the class itself wants torchvision for videos."""
+    """What Qwen2VLProcessor does with text and pictures; the class itself wants torchvision for
+    videos."""
 
     def __init__(self, images: Any, words: Any) -> None:
         self.images, self.words = images, words
 
-    def __call__(self, *, text: list[str], images: list[Any], padding: bool, return_tensors: str) -> Any:
+    def __call__(
+        self, *, text: list[str], images: list[Any], padding: bool, return_tensors: str
+    ) -> Any:
         """Tokens, with as many picture tokens as the pictures take, and the pictures' patches."""
         pictures = self.images(images, return_tensors=return_tensors)
-        spaces = [int(grid.prod()) // self.images.merge_size**2 for grid in pictures["image_grid_thw"]]
-        texts = [one.replace(VISION[1], VISION[1] * space) for one, space in zip(text, spaces, strict=True)]
+        spaces = [
+            int(grid.prod()) // self.images.merge_size**2 for grid in pictures["image_grid_thw"]
+        ]
+        texts = [
+            one.replace(VISION[1], VISION[1] * space)
+            for one, space in zip(text, spaces, strict=True)
+        ]
         pictures.update(self.words(texts, padding=padding, return_tensors=return_tensors))
         return pictures
 
@@ -215,14 +247,20 @@ def qwen_image_edit() -> Any:
     from transformers import Qwen2VLImageProcessorPil
 
     words = tokenizer(
-        "im_start im_end system user assistant Describe the key features of the input image color shape size texture"
-        " objects background then explain how user s text instruction should alter or modify Generate a new that meets"
-        " requirements while maintaining consistency with original where appropriate"
+        "im_start im_end system user assistant Describe the key features of the input image "
+        "color shape size texture objects background then explain how user s text instruction "
+        "should alter or modify Generate a new that meets requirements while maintaining "
+        "consistency with original where appropriate"
     )
     images = Qwen2VLImageProcessorPil(
-        patch_size=4, temporal_patch_size=2, merge_size=2, size={"shortest_edge": 64, "longest_edge": 4096}
+        patch_size=4,
+        temporal_patch_size=2,
+        merge_size=2,
+        size={"shortest_edge": 64, "longest_edge": 4096},
     )
-    return library().QwenImageEditPipeline(processor=QwenProcessor(images, words), **qwen_parts(words))
+    return library().QwenImageEditPipeline(
+        processor=QwenProcessor(images, words), **qwen_parts(words)
+    )
 
 
 def z_image() -> Any:
@@ -240,7 +278,11 @@ def z_image() -> Any:
         axes_lens=[640, 32, 32],
     )
     vae = library().AutoencoderKL(
-        **picture_vae(2), use_quant_conv=False, use_post_quant_conv=False, scaling_factor=1.5, shift_factor=0.06
+        **picture_vae(2),
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        scaling_factor=1.5,
+        shift_factor=0.06,
     )
     return library().ZImagePipeline(
         transformer=transformer,

@@ -1,6 +1,8 @@
-"""A tiny GLM-Image of the real classes: random weights, tokenizers made on the spot, ids laid out as in the real one.
+"""A tiny GLM-Image of the real classes: random weights, tokenizers made on the spot, ids laid out
+as in the real one.
 
-Codes of the picture's codebook come first, then the marks of a picture's start and end, then unused ids, then words.
+Codes of the picture's codebook come first, then the marks of a picture's start and end, then unused
+ids, then words.
 """
 
 from __future__ import annotations
@@ -13,11 +15,17 @@ import torch
 from tests.models.tiny_families import STATISTICS, WORDS, library, made, picture_vae
 
 NUM_CODES, START_ID, END_ID, NUM_VISION = 32, 32, 33, 36
-GRID, PAD, IMAGE, START, END = ("<sop>", "<eop>"), "<pad>", "<|image|>", "<|dit_token_32|>", "<|endoftext|>"
+GRID, PAD, IMAGE, START, END = (
+    ("<sop>", "<eop>"),
+    "<pad>",
+    "<|image|>",
+    "<|dit_token_32|>",
+    "<|endoftext|>",
+)
 CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|>{% if message['content'] is string %}"
-    "{{ message['content'] }}{% else %}{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{% endif %}"
-    "{% endfor %}"
+    "{{ message['content'] }}{% else %}{% for part in message['content'] %}{{ part['text'] }}{% "
+    "endfor %}{% endif %}{% endfor %}"
 )
 
 
@@ -28,7 +36,8 @@ def glm_image_folder(folder: Path) -> Path:
 
 
 def glm_image() -> Any:
-    """Sides of latents are an eighth of the picture's; a token of the transformer spans two of them, a code four."""
+    """Sides of latents are an eighth of the picture's; a token of the transformer spans two of
+    them, a code four."""
     from transformers import ByT5Tokenizer
 
     words = tokenizer()
@@ -69,7 +78,9 @@ def tokenizer() -> Any:
     marks = [PAD, END, IMAGE, *GRID, "<|user|>", "<|system|>", "<|assistant|>"]
     words = sorted({*WORDS.split(), "'", *(str(number) for number in range(70))})
     backend = Tokenizer(
-        models.WordLevel({piece: index for index, piece in enumerate([*codes, *marks, *words])}, unk_token=PAD)
+        models.WordLevel(
+            {piece: index for index, piece in enumerate([*codes, *marks, *words])}, unk_token=PAD
+        )
     )
     backend.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
     backend.add_special_tokens([*codes, *marks])
@@ -79,7 +90,11 @@ def tokenizer() -> Any:
         unk_token=PAD,
         eos_token=END,
         bos_token=START,
-        extra_special_tokens={"image_token": IMAGE, "grid_bos_token": GRID[0], "grid_eos_token": GRID[1]},
+        extra_special_tokens={
+            "image_token": IMAGE,
+            "grid_bos_token": GRID[0],
+            "grid_eos_token": GRID[1],
+        },
         padding_side="left",
         chat_template=CHAT,
     )
@@ -97,11 +112,14 @@ def glyph_encoder() -> Any:
     """Reads the bytes of what shall be lettered."""
     from transformers import T5Config, T5EncoderModel
 
-    return T5EncoderModel(T5Config(vocab_size=384, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
+    return T5EncoderModel(
+        T5Config(vocab_size=384, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    )
 
 
 def writer(words: Any) -> Any:
-    """The autoregressive model, with a vision tower and a quantiser that drawing from text does not use."""
+    """The autoregressive model, with a vision tower and a quantiser that drawing from text does not
+    use."""
     from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
     text = {
@@ -112,12 +130,22 @@ def writer(words: Any) -> Any:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 1024,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "mrope_section": [1, 1, 2],
+        },
         "pad_token_id": words.pad_token_id,
         "vision_vocab_size": NUM_VISION,
         "eos_token_id": END_ID,
     }
-    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "image_size": 32, "intermediate_size": 32}
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "num_heads": 2,
+        "image_size": 32,
+        "intermediate_size": 32,
+    }
     quantiser = {"embed_dim": 8, "num_embeddings": NUM_CODES, "latent_channels": 16}
     model = GlmImageForConditionalGeneration(
         GlmImageConfig(

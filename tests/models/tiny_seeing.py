@@ -1,4 +1,5 @@
-"""Tiny random checkpoints of models that also see, as they lie on the hub: weights, tokenizer, template, processor.
+"""Tiny random checkpoints of models that also see, as they lie on the hub: weights, tokenizer,
+template, processor.
 
 Their weights are spread wide, so that whatever is left out shows in the log-probabilities.
 """
@@ -81,9 +82,16 @@ def gemma3(words: Any) -> Any:
     """Tied, its windows shorter than a row."""
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
-    text = _text(words, sliding_window=6, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=8)
+    text = _text(
+        words,
+        sliding_window=6,
+        layer_types=["sliding_attention", "full_attention"],
+        query_pre_attn_scalar=8,
+    )
     image = words.convert_tokens_to_ids(IMAGE)
-    config = Gemma3Config(vision_config=PATCHES, text_config=text, mm_tokens_per_image=4, image_token_index=image)
+    config = Gemma3Config(
+        vision_config=PATCHES, text_config=text, mm_tokens_per_image=4, image_token_index=image
+    )
     return Gemma3ForConditionalGeneration(config)
 
 
@@ -93,7 +101,9 @@ def qwen2_vl(words: Any) -> Any:
 
     vision = {**GRIDS, "embed_dim": 32, "hidden_size": 32}
     text = _text(words, rope_parameters=AXES)
-    return Qwen2VLForConditionalGeneration(Qwen2VLConfig(vision_config=vision, text_config=text, **_tokens(words)))
+    return Qwen2VLForConditionalGeneration(
+        Qwen2VLConfig(vision_config=vision, text_config=text, **_tokens(words))
+    )
 
 
 def qwen3_5(words: Any) -> Any:
@@ -102,7 +112,9 @@ def qwen3_5(words: Any) -> Any:
 
     vision = {**GRIDS, "hidden_size": 32, "num_position_embeddings": 16}
     text = _text(words, rope_parameters={**AXES, "partial_rotary_factor": 1.0}, **STATES)
-    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(vision_config=vision, text_config=text, **_tokens(words)))
+    return Qwen3_5ForConditionalGeneration(
+        Qwen3_5Config(vision_config=vision, text_config=text, **_tokens(words))
+    )
 
 
 def qwen3_5_moe(words: Any) -> Any:
@@ -111,7 +123,9 @@ def qwen3_5_moe(words: Any) -> Any:
 
     vision = {**GRIDS, "hidden_size": 32, "num_position_embeddings": 16}
     rope = {**AXES, "partial_rotary_factor": 1.0}
-    text = _text(words, rope_parameters=rope, shared_expert_intermediate_size=32, **STATES, **EXPERTS)
+    text = _text(
+        words, rope_parameters=rope, shared_expert_intermediate_size=32, **STATES, **EXPERTS
+    )
     config = Qwen3_5MoeConfig(vision_config=vision, text_config=text, **_tokens(words))
     return Qwen3_5MoeForConditionalGeneration(config)
 
@@ -124,7 +138,9 @@ def mistral3(words: Any) -> Any:
     text = {**_text(words), "model_type": "mistral"}
     image = words.convert_tokens_to_ids(IMAGE)
     return Mistral3ForConditionalGeneration(
-        Mistral3Config(vision_config=vision, text_config=text, image_token_index=image, spatial_merge_size=2)
+        Mistral3Config(
+            vision_config=vision, text_config=text, image_token_index=image, spatial_merge_size=2
+        )
     )
 
 
@@ -132,12 +148,19 @@ def llama4(words: Any) -> Any:
     """Experts, and a head that belongs to the language model inside."""
     from transformers import Llama4Config, Llama4ForConditionalGeneration
 
-    vision = {**PATCHES, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+    vision = {
+        **PATCHES,
+        "vision_output_dim": 32,
+        "projector_input_dim": 32,
+        "projector_output_dim": 32,
+    }
     experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2}
     text = _text(words, intermediate_size_mlp=64, attention_chunk_size=8, **experts)
     image = words.convert_tokens_to_ids(IMAGE)
     return Llama4ForConditionalGeneration(
-        Llama4Config(vision_config=vision, text_config=text, image_token_index=image, boi_token_index=image)
+        Llama4Config(
+            vision_config=vision, text_config=text, image_token_index=image, boi_token_index=image
+        )
     )
 
 
@@ -148,7 +171,9 @@ def glm4v(words: Any) -> Any:
     vision = {**GRIDS, "hidden_size": 32, "image_size": 16}
     rope = {**AXES, "partial_rotary_factor": 1.0}
     text = _text(words, rope_parameters=rope)
-    return Glm4vForConditionalGeneration(Glm4vConfig(vision_config=vision, text_config=text, **_tokens(words)))
+    return Glm4vForConditionalGeneration(
+        Glm4vConfig(vision_config=vision, text_config=text, **_tokens(words))
+    )
 
 
 MAKERS: dict[str, Callable[[Any], Any]] = {
@@ -170,8 +195,12 @@ def save(kind: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     words.save_pretrained(folder)
     # A processor that wants torchvision, and holds the template.
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
-    (folder / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": "Qwen2VLImageProcessorFast"}))
-    (folder / "processor_config.json").write_text(json.dumps({"processor_class": "Qwen2VLProcessor"}))
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"image_processor_type": "Qwen2VLImageProcessorFast"})
+    )
+    (folder / "processor_config.json").write_text(
+        json.dumps({"processor_class": "Qwen2VLProcessor"})
+    )
     return folder
 
 

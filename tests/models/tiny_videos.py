@@ -1,4 +1,5 @@
-"""Tiny pipelines of the families that make videos: real classes, random weights. VAEs shrink sides by 8, time by 4."""
+"""Tiny pipelines of the families that make videos: real classes, random weights. VAEs shrink sides
+by 8, time by 4."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def wan_parts() -> dict[str, Any]:
     from transformers import UMT5Config, UMT5EncoderModel
 
     words = tokenizer()
-    encoder = UMT5Config(vocab_size=len(words), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    encoder = UMT5Config(
+        vocab_size=len(words), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2
+    )
     vae = library().AutoencoderKLWan(
         base_dim=4,
         z_dim=4,
@@ -38,7 +41,12 @@ def wan_parts() -> dict[str, Any]:
         **STATISTICS,
     )
     scheduler = library().FlowMatchEulerDiscreteScheduler(shift=3.0)
-    return {"text_encoder": UMT5EncoderModel(encoder), "tokenizer": words, "vae": vae, "scheduler": scheduler}
+    return {
+        "text_encoder": UMT5EncoderModel(encoder),
+        "tokenizer": words,
+        "vae": vae,
+        "scheduler": scheduler,
+    }
 
 
 def wan() -> Any:
@@ -49,12 +57,16 @@ def wan() -> Any:
 def wan_experts() -> Any:
     """Wan 2.2, text to video, an expert for each side of the boundary."""
     return library().WanPipeline(
-        transformer=wan_transformer(), transformer_2=wan_transformer(), boundary_ratio=0.875, **wan_parts()
+        transformer=wan_transformer(),
+        transformer_2=wan_transformer(),
+        boundary_ratio=0.875,
+        **wan_parts(),
     )
 
 
 def wan_image() -> Any:
-    """Wan 2.1, image to video: four channels tell the given frames, four hold them, and CLIP looks at the first."""
+    """Wan 2.1, image to video: four channels tell the given frames, four hold them, and CLIP looks
+    at the first."""
     from transformers import CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModel
 
     sides: dict[str, Any] = {"image_size": 16, "patch_size": 8}
@@ -67,20 +79,28 @@ def wan_image() -> Any:
     return library().WanImageToVideoPipeline(
         transformer=wan_transformer(12, image_dim=16, added_kv_proj_dim=24),
         image_encoder=CLIPVisionModel(CLIPVisionConfig(**sides, **widths)),
-        image_processor=CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}),
+        image_processor=CLIPImageProcessorPil(
+            size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
+        ),
         **wan_parts(),
     )
 
 
 def wan_image_experts() -> Any:
     """Wan 2.2, image to video, two experts and no CLIP."""
-    experts = {"transformer": wan_transformer(12), "transformer_2": wan_transformer(12), "boundary_ratio": 0.9}
+    experts = {
+        "transformer": wan_transformer(12),
+        "transformer_2": wan_transformer(12),
+        "boundary_ratio": 0.9,
+    }
     return library().WanImageToVideoPipeline(**experts, **wan_parts())
 
 
 def wan_small_image() -> Any:
     """Wan 2.2's small model: the first latent frame is the given one."""
-    return library().WanImageToVideoPipeline(transformer=wan_transformer(), expand_timesteps=True, **wan_parts())
+    return library().WanImageToVideoPipeline(
+        transformer=wan_transformer(), expand_timesteps=True, **wan_parts()
+    )
 
 
 def hunyuan_video() -> Any:
@@ -95,7 +115,11 @@ def hunyuan_video() -> Any:
         "intermediate_size": 32,
         "num_attention_heads": 2,
     }
-    ends = {"bos_token_id": None, "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
+    ends = {
+        "bos_token_id": None,
+        "eos_token_id": words.eos_token_id,
+        "pad_token_id": words.pad_token_id,
+    }
     transformer = library().HunyuanVideoTransformer3DModel(
         in_channels=4,
         out_channels=4,

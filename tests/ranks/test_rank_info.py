@@ -1,4 +1,5 @@
-"""Ranks are derived from the topology, and a topology that makes no world is refused by its numbers."""
+"""Ranks are derived from the topology, and a topology that makes no world is refused by its
+numbers."""
 
 import itertools
 
@@ -34,12 +35,22 @@ def test_experts_are_spread_over_neighbouring_replicas():
 @pytest.mark.parametrize(
     ("topology", "world_size", "message"),
     [
-        (TrainTopology(tp_size=2, sp_size=2), 6, r"tp_size=2 x sp_size=2 x pp_size=1 = 4 does not divide .* 6 ranks"),
-        (TrainTopology(dp_size=3, tp_size=2), 8, r"dp_size=3 x tp_size=2 .* = 6, but the world size is 8"),
+        (
+            TrainTopology(tp_size=2, sp_size=2),
+            6,
+            r"tp_size=2 x sp_size=2 x pp_size=1 = 4 does not divide .* 6 ranks",
+        ),
+        (
+            TrainTopology(dp_size=3, tp_size=2),
+            8,
+            r"dp_size=3 x tp_size=2 .* = 6, but the world size is 8",
+        ),
         (TrainTopology(ep_size=3), 4, r"ep_size=3 does not divide dp_size=4"),
     ],
 )
-def test_a_topology_that_does_not_fit_is_refused_with_its_sizes(topology: TrainTopology, world_size: int, message: str):
+def test_a_topology_that_does_not_fit_is_refused_with_its_sizes(
+    topology: TrainTopology, world_size: int, message: str
+):
     with pytest.raises(RecipeError, match=message):
         info(0, topology, world_size)
 

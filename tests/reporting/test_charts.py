@@ -1,4 +1,5 @@
-"""Charts as inline SVG: well-formed, inside their frame, with gaps where nothing finite was measured."""
+"""Charts as inline SVG: well-formed, inside their frame, with gaps where nothing finite was
+measured."""
 
 import math
 import re
@@ -14,7 +15,9 @@ def parsed(svg: str) -> ElementTree.Element:
 
 
 def test_lines_bands_and_dots_lie_inside_the_frame():
-    line = Series("reward", [Point(1, 0.2, 0.1, 0.3), Point(2, 0.6, 0.5, 0.7), Point(3, 0.4, 0.3, 0.5)])
+    line = Series(
+        "reward", [Point(1, 0.2, 0.1, 0.3), Point(2, 0.6, 0.5, 0.7), Point(3, 0.4, 0.3, 0.5)]
+    )
     dots = Series("held out", [Point(0, -2.0, -3.0, -1.0), Point(3, 5.0, 4.0, 6.0)], dots=True)
     root = parsed(line_chart("Reward & accuracy", [line, dots]))
     assert [element.tag for element in root].count("polyline") == 1
@@ -35,10 +38,14 @@ def test_a_higher_value_lies_higher():
 
 
 def test_what_is_not_finite_is_left_out_and_nothing_at_all_is_said():
-    root = parsed(line_chart("t", [Series("s", [Point(1, 1.0), Point(2, math.nan), Point(3, 2.0)])]))
+    root = parsed(
+        line_chart("t", [Series("s", [Point(1, 1.0), Point(2, math.nan), Point(3, 2.0)])])
+    )
     assert len(next(e.get("points", "") for e in root if e.tag == "polyline").split()) == 2
     assert "nothing was measured" in line_chart("t", [Series("s", [Point(1, math.nan)])])
-    assert "nan" not in line_chart("t", [Series("s", [Point(1, 3.0)])]), "one point has a frame, too"
+    assert "nan" not in line_chart("t", [Series("s", [Point(1, 3.0)])]), (
+        "one point has a frame, too"
+    )
 
 
 def test_names_are_text_and_never_markup():

@@ -1,4 +1,5 @@
-"""A report and a comparison of runs: everything is on the page, and the page asks nothing from outside."""
+"""A report and a comparison of runs: everything is on the page, and the page asks nothing from
+outside."""
 
 import base64
 import io
@@ -36,10 +37,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 @pytest.fixture(scope="module")
-def runs(home: Home, tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> list[MadeRun]:
+def runs(
+    home: Home, tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path
+) -> list[MadeRun]:
     """One run that is done, and one of another seed whose version has not been registered."""
     folder = tmp_path_factory.mktemp("rows")
-    done = make_run(recipe_of("made", folder, tiny_model_dir), [0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0])
+    done = make_run(
+        recipe_of("made", folder, tiny_model_dir), [0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]
+    )
     gate = judge_model.fn(done.plan, done.baseline, done.final)
     promote_model.fn(done.plan, register(done), gate, Approval(given=True))
     return [done, make_run(recipe_of("made", folder, tiny_model_dir, seed=1), [0.0] * 4, [1.0] * 4)]
@@ -115,13 +120,18 @@ def test_a_report_holds_everything_and_stands_by_itself(home: Home, runs: list[M
 def test_what_a_person_looks_at_first_comes_first_of_every_track(runs: list[MadeRun]):
     record = RunRecord(runs[0].folder)
     names = ("text/entropy", "images/grad_norm", "images/reward/judge/mean")
-    vars(record)["steps"] = [{"step": 1, **dict.fromkeys(names, 0.5)}, {"step": 2, **dict.fromkeys(names, 0.25)}]
+    vars(record)["steps"] = [
+        {"step": 1, **dict.fromkeys(names, 0.5)},
+        {"step": 2, **dict.fromkeys(names, 0.25)},
+    ]
     first, further = "".join(first_curves(record)), "".join(further_curves(record))
     assert [name in first for name in names] == [True, True, False]
     assert [name in further for name in names] == [False, False, True]
 
 
-def test_pictures_asked_about_and_made_are_shown_small(home: Home, runs: list[MadeRun], tmp_path: Path):
+def test_pictures_asked_about_and_made_are_shown_small(
+    home: Home, runs: list[MadeRun], tmp_path: Path
+):
     from PIL import Image
 
     Image.new("RGB", (2000, 10), "red").save(tmp_path / "made.png")
@@ -131,14 +141,18 @@ def test_pictures_asked_about_and_made_are_shown_small(home: Home, runs: list[Ma
     rows[0] |= {"made": str(tmp_path / "made.png"), "images": [str(tmp_path / "made.png")]}
     rows[1] |= {"made": str(tmp_path / "gone.png")}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    text = write_report(find_run(home, runs[1].folder.root.name), home, tmp_path / "report.html").read_text()
+    text = write_report(
+        find_run(home, runs[1].folder.root.name), home, tmp_path / "report.html"
+    ).read_text()
     path.write_text(kept)
     (made,) = re.findall('<img src="data:image/png;base64,([^"]*)" alt="picture made">', text)
     assert Image.open(io.BytesIO(base64.b64decode(made))).size == (512, 3)
 
 
 def test_a_run_that_is_not_done_has_a_report_too(home: Home, runs: list[MadeRun], tmp_path: Path):
-    path = write_report(find_run(home, runs[1].plan.mlflow_run_id), home, tmp_path / "deep" / "r.html")
+    path = write_report(
+        find_run(home, runs[1].plan.mlflow_run_id), home, tmp_path / "deep" / "r.html"
+    )
     text = path.read_text()
     Page(text)
     assert "not finished: 2 of\n2 steps" in text
@@ -151,13 +165,20 @@ def test_the_task_puts_the_report_into_mlflow(home: Home, runs: list[MadeRun]):
     path = Path(write_report_task.write_report.fn(runs[0].plan))
     tracking = session_for(runs[0].plan).tracking
     tracking.flush()
-    assert "report.html" in {item.path for item in tracking.client.list_artifacts(runs[0].plan.mlflow_run_id)}
+    assert "report.html" in {
+        item.path for item in tracking.client.list_artifacts(runs[0].plan.mlflow_run_id)
+    }
     assert path.is_file()
 
 
 def test_runs_are_found_by_name_id_and_version(home: Home, runs: list[MadeRun]):
     name = runs[0].folder.root.name
-    for words in (name, runs[0].plan.mlflow_run_id, "models:/rl-train-made@champion", "models:/rl-train-made/1"):
+    for words in (
+        name,
+        runs[0].plan.mlflow_run_id,
+        "models:/rl-train-made@champion",
+        "models:/rl-train-made/1",
+    ):
         assert find_run(home, words).name == name
     with pytest.raises(StorageError, match=f"no run '{name[:-1]}' .*did you mean '{name}'"):
         find_run(home, name[:-1])

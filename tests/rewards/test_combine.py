@@ -1,4 +1,5 @@
-"""The reward that is trained on, worked by hand: environment, scorers, cut-off replies, rows without a score."""
+"""The reward that is trained on, worked by hand: environment, scorers, cut-off replies, rows
+without a score."""
 
 import math
 
@@ -22,7 +23,11 @@ EARNED = Earned(
 SCORES = torch.tensor([[1.0, 4.0], [0.0, NAN], [NAN, 2.0], [NAN, NAN]])
 
 
-def combined(truncated: Truncation = Truncation.KEEP, weights: tuple[float, float] = (2.0, 0.0), max_length: int = 4):
+def combined(
+    truncated: Truncation = Truncation.KEEP,
+    weights: tuple[float, float] = (2.0, 0.0),
+    max_length: int = 4,
+):
     config = RewardServiceConfig(truncated=truncated, overlong_buffer=2, overlong_penalty=0.8)
     return combine(EARNED, SCORES, dict(zip(("a", "b"), weights, strict=True)), config, max_length)
 
@@ -30,7 +35,12 @@ def combined(truncated: Truncation = Truncation.KEEP, weights: tuple[float, floa
 def test_weighted_scores_are_added_at_the_last_action():
     found = combined()
     assert found.rewards_B.tolist() == [3.0, 0.5, 0.0, 0.0]
-    assert found.turn_rewards_BT.tolist() == [[0, 0, 3, 0], [0.5, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert found.turn_rewards_BT.tolist() == [
+        [0, 0, 3, 0],
+        [0.5, 0, 0, 0],
+        [0, 0, 0, 0],
+        [0, 0, 0, 0],
+    ]
     assert {key: part.tolist() for key, part in found.parts.items()} == {
         "environment": [1.0, 0.5, 0.0, 0.0],
         "a": [2.0, 0.0, 0.0, 0.0],
@@ -52,7 +62,8 @@ def test_cut_off_replies_get_zero():
 
 def test_the_soft_penalty_sets_in_before_the_limit_and_is_whole_for_a_cut_off_reply():
     found = combined(Truncation.SOFT)
-    # Lengths 3 and 2 of 4 with a buffer of 2: half of the penalty, and none; the cut-off row pays all of it.
+    # Lengths 3 and 2 of 4 with a buffer of 2: half of the penalty, and none; the cut-off row pays
+    # all of it.
     assert found.rewards_B.tolist() == pytest.approx([3.0 - 0.4, 0.5 - 0.8, 0.0, 0.0])
     assert found.turn_rewards_BT[1].tolist() == pytest.approx([0.5, 0, 0, -0.8])
     assert found.turn_rewards_BT.sum(1).tolist() == pytest.approx(found.rewards_B.tolist())
@@ -61,7 +72,11 @@ def test_the_soft_penalty_sets_in_before_the_limit_and_is_whole_for_a_cut_off_re
 def test_metrics_count_what_has_no_score_and_average_the_rest():
     metrics = score_metrics(SCORES, ["a", "b"], EARNED)
     assert metrics["reward/environment/mean"] == pytest.approx(0.5)
-    assert (metrics["reward/a/mean"], metrics["reward/a/std"], metrics["reward/a/failed"]) == (0.5, 0.5, 1.0)
+    assert (metrics["reward/a/mean"], metrics["reward/a/std"], metrics["reward/a/failed"]) == (
+        0.5,
+        0.5,
+        1.0,
+    )
     assert (metrics["reward/b/mean"], metrics["reward/b/failed"]) == (3.0, 1.0)
     assert metrics["reward/environment/failed"] == 1.0
 
@@ -74,4 +89,6 @@ def test_an_algorithm_with_a_return_per_action_sees_when_a_turn_was_paid():
     summed = AdvantageInputs(torch.tensor([1.5]), torch.tensor([0]), mask_BT)
     assert summed.action_rewards().tolist() == [[0.0, 0.0, 0.0, 1.5]]
     with pytest.raises(ValueError, match="rewards_BT has shape"):
-        AdvantageInputs(torch.tensor([1.5]), torch.tensor([0]), mask_BT, rewards_BT=rewards_BT[:, :2])
+        AdvantageInputs(
+            torch.tensor([1.5]), torch.tensor([0]), mask_BT, rewards_BT=rewards_BT[:, :2]
+        )

@@ -1,4 +1,5 @@
-"""Judges from the Hub, each on a tiny model of its own class made from a config; weights as they are published."""
+"""Judges from the Hub, each on a tiny model of its own class made from a config; weights as they
+are published."""
 
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,22 @@ from rl_core.rewards.hub import scoring_head
 from rl_core.rewards.scorers.image_reward import MEAN, STD
 
 SIDE = 16
-TEXT = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+TEXT = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
 VISION = {**TEXT, "image_size": SIDE, "patch_size": 8}
 WORDS = ["<|startoftext|>", "<|endoftext|>", "a", "red", "blue", "ball", "room"]
 
 
 def pictures() -> list[Image.Image]:
     torch.manual_seed(1)
-    return [Image.fromarray(torch.randint(0, 255, (20, 24, 3), dtype=torch.uint8).numpy()) for _ in range(2)]
+    return [
+        Image.fromarray(torch.randint(0, 255, (20, 24, 3), dtype=torch.uint8).numpy())
+        for _ in range(2)
+    ]
 
 
 def samples(*prompts: str) -> list[Sample]:
@@ -36,18 +45,37 @@ def make(**block: Any) -> Scorer:
 def clip_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CLIP model of random weights, and its processor."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, PreTrainedTokenizerFast
+    from transformers import (
+        CLIPConfig,
+        CLIPImageProcessor,
+        CLIPModel,
+        CLIPProcessor,
+        PreTrainedTokenizerFast,
+    )
 
-    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="a"))
+    backend = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="a")
+    )
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     ends = [("<|startoftext|>", 0), ("<|endoftext|>", 1)]
-    backend.post_processor = processors.TemplateProcessing(f"{ends[0][0]} $A {ends[1][0]}", special_tokens=ends)
+    backend.post_processor = processors.TemplateProcessing(
+        f"{ends[0][0]} $A {ends[1][0]}", special_tokens=ends
+    )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<|startoftext|>", eos_token="<|endoftext|>", pad_token="<|endoftext|>"
+        tokenizer_object=backend,
+        bos_token="<|startoftext|>",
+        eos_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
     )
     size = {"height": SIDE, "width": SIDE}
     images = CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=size)
-    text = {**TEXT, "vocab_size": len(WORDS), "max_position_embeddings": 8, "eos_token_id": 1, "bos_token_id": 0}
+    text = {
+        **TEXT,
+        "vocab_size": len(WORDS),
+        "max_position_embeddings": 8,
+        "eos_token_id": 1,
+        "bos_token_id": 0,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = CLIPModel(CLIPConfig(text_config=text, vision_config=VISION, projection_dim=12))
@@ -80,17 +108,22 @@ def test_clip_and_pickscore_are_the_cosine_each_in_its_own_scale(clip_dir: Path)
     torch.testing.assert_close(clip, 2.5 * cosines.clamp_min(0))
     pick = make(name="pickscore", model=str(clip_dir), processor=None, divisor=2.0)
     scale = 1 / 0.07
-    torch.testing.assert_close(torch.tensor(pick.score(asked)), scale * cosines / 2, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        torch.tensor(pick.score(asked)), scale * cosines / 2, rtol=1e-3, atol=1e-4
+    )
 
 
 def test_a_long_prompt_is_cut_off_at_the_models_limit(clip_dir: Path):
     long, cut = samples("a red ball " * 10, "a red ball a red ball")
-    first, second = make(name="clip", model=str(clip_dir)).score([long, Sample(cut.prompt, image=long.image)])
+    first, second = make(name="clip", model=str(clip_dir)).score(
+        [long, Sample(cut.prompt, image=long.image)]
+    )
     assert first == pytest.approx(second)
 
 
 def as_open_clip(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The names that OpenCLIP gives to the same tensors, written down independently of the code under test."""
+    """The names that OpenCLIP gives to the same tensors, written down independently of the code
+    under test."""
     named = {
         "visual.class_embedding": weights["vision_model.embeddings.class_embedding"],
         "visual.positional_embedding": weights["vision_model.embeddings.position_embedding.weight"],
@@ -111,7 +144,9 @@ def as_open_clip(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
                 mine, source = f"{ours}.resblocks.{layer}", f"{theirs}.encoder.layers.{layer}"
                 qkv = [weights[f"{source}.self_attn.{part}_proj.{kind}"] for part in "qkv"]
                 named[f"{mine}.attn.in_proj_{kind}"] = torch.cat(qkv)
-                named[f"{mine}.attn.out_proj.{kind}"] = weights[f"{source}.self_attn.out_proj.{kind}"]
+                named[f"{mine}.attn.out_proj.{kind}"] = weights[
+                    f"{source}.self_attn.out_proj.{kind}"
+                ]
                 named[f"{mine}.ln_1.{kind}"] = weights[f"{source}.layer_norm1.{kind}"]
                 named[f"{mine}.ln_2.{kind}"] = weights[f"{source}.layer_norm2.{kind}"]
                 named[f"{mine}.mlp.c_fc.{kind}"] = weights[f"{source}.mlp.fc1.{kind}"]
@@ -142,7 +177,9 @@ def test_hpsv2_puts_open_clips_weights_into_the_model(clip_dir: Path, tmp_path: 
 
 def test_weights_that_do_not_fit_are_refused_by_name(clip_dir: Path, tmp_path: Path):
     torch.save({"visual.proj": torch.zeros(16, 12), "surplus": torch.zeros(1)}, tmp_path / "HPS.pt")
-    with pytest.raises(ModelError, match=r"rewards.hpsv2.weights .* missing .*unknown \['surplus'\] \(1\)"):
+    with pytest.raises(
+        ModelError, match=r"rewards.hpsv2.weights .* missing .*unknown \['surplus'\] \(1\)"
+    ):
         make(name="hpsv2", model=str(clip_dir), weights=str(tmp_path / "HPS.pt"))
     with pytest.raises(ModelError, match="no CLIPModel there"):
         make(name="clip", model=str(tmp_path))
@@ -151,40 +188,64 @@ def test_weights_that_do_not_fit_are_refused_by_name(clip_dir: Path, tmp_path: P
 def test_aesthetic_is_its_head_on_the_pictures_embedding(clip_dir: Path, tmp_path: Path):
     torch.manual_seed(3)
     head = scoring_head(12)
-    torch.save({f"layers.{name}": tensor for name, tensor in head.state_dict().items()}, tmp_path / "head.pth")
+    torch.save(
+        {f"layers.{name}": tensor for name, tensor in head.state_dict().items()},
+        tmp_path / "head.pth",
+    )
     scorer: Any = make(name="aesthetic", model=str(clip_dir), weights=str(tmp_path / "head.pth"))
     asked = samples("a", "red")
     embedded, _ = scorer.clip.embed([sample.image for sample in asked], ["a", "a"])
     with torch.inference_mode():
-        torch.testing.assert_close(torch.tensor(scorer.score(asked)), head.eval()(embedded)[:, 0] / 10)
-    assert set(head.state_dict()) == {f"{layer}.{kind}" for layer in (0, 2, 4, 6, 7) for kind in ("weight", "bias")}
+        torch.testing.assert_close(
+            torch.tensor(scorer.score(asked)), head.eval()(embedded)[:, 0] / 10
+        )
+    assert set(head.state_dict()) == {
+        f"{layer}.{kind}" for layer in (0, 2, 4, 6, 7) for kind in ("weight", "bias")
+    }
 
 
 @pytest.fixture(scope="module")
 def blip_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BLIP of random weights, and its processor."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertTokenizer, BlipConfig, BlipForImageTextRetrieval, BlipImageProcessor, BlipProcessor
+    from transformers import (
+        BertTokenizer,
+        BlipConfig,
+        BlipForImageTextRetrieval,
+        BlipImageProcessor,
+        BlipProcessor,
+    )
 
     folder = tmp_path_factory.mktemp("blip")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "blue", "ball", "room"]
-    backend = Tokenizer(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+    backend = Tokenizer(
+        models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]")
+    )
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.post_processor = processors.TemplateProcessing(
         "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     tokenizer = BertTokenizer(tokenizer_object=backend)
-    text = {**TEXT, "vocab_size": len(words), "encoder_hidden_size": 16, "max_position_embeddings": 40}
+    text = {
+        **TEXT,
+        "vocab_size": len(words),
+        "encoder_hidden_size": 16,
+        "max_position_embeddings": 40,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = BlipForImageTextRetrieval(BlipConfig(text_config=text, vision_config=VISION, image_text_hidden_size=8))
+        model = BlipForImageTextRetrieval(
+            BlipConfig(text_config=text, vision_config=VISION, image_text_hidden_size=8)
+        )
     model.save_pretrained(folder)
     images = BlipImageProcessor(size={"height": 32, "width": 32})
     BlipProcessor(image_processor=images, tokenizer=tokenizer).save_pretrained(folder)
     return folder
 
 
-def as_image_reward(weights: dict[str, torch.Tensor], head: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def as_image_reward(
+    weights: dict[str, torch.Tensor], head: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """The names of the published file, written down independently of the code under test."""
     named = {f"mlp.layers.{name}": tensor for name, tensor in head.items()}
     vision = {
@@ -235,7 +296,9 @@ def test_image_reward_is_its_head_on_what_blip_reads(blip_dir: Path, tmp_path: P
     with torch.inference_mode():
         seen = blip.vision_model(pixel_values=inputs["pixel_values"]).last_hidden_state
         read = blip.text_encoder(
-            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], encoder_hidden_states=seen
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            encoder_hidden_states=seen,
         )
         expected = (head(read.last_hidden_state[:, 0])[:, 0] - MEAN) / STD
     torch.testing.assert_close(torch.tensor(scorer.score(asked)), expected, rtol=1e-4, atol=1e-5)

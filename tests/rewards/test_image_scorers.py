@@ -24,7 +24,10 @@ def plain(colour: str, size: int = 8) -> Image.Image:
 def test_colour_pays_every_step_towards_the_named_colour():
     scorer = make(name="colour")
     seen = ["red", "#c00000", "#800000", "black", "cyan"]
-    scores = [float(score) for score in scorer.score([Sample("a RED ball", image=plain(one)) for one in seen])]  # type: ignore[arg-type]
+    scores = [
+        float(score)
+        for score in scorer.score([Sample("a RED ball", image=plain(one)) for one in seen])
+    ]  # type: ignore[arg-type]
     assert scores[0] == 1.0
     assert scores[-1] == pytest.approx(0.0)
     assert scores == sorted(scores, reverse=True)
@@ -44,14 +47,20 @@ def test_each_digit_judge_reads_the_half_it_has_not_seen(judge: str, first_unsee
     words = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     rows = range(first_unseen, 400, 2)
     samples = [
-        Sample(f"a photo of the digit {words[digits.target[row]]}", image=_as_picture(digits.images[row]))
+        Sample(
+            f"a photo of the digit {words[digits.target[row]]}",
+            image=_as_picture(digits.images[row]),
+        )
         for row in rows
     ]
     wrong = [
-        Sample(f"the digit {(digits.target[row] + 1) % 10}", image=_as_picture(digits.images[row])) for row in rows
+        Sample(f"the digit {(digits.target[row] + 1) % 10}", image=_as_picture(digits.images[row]))
+        for row in rows
     ]
     scorer = make(name="digit", judge=judge)
-    right_scores, wrong_scores = (np.array([float(one) for one in scorer.score(asked)]) for asked in (samples, wrong))  # type: ignore[arg-type]
+    right_scores, wrong_scores = (
+        np.array([float(one) for one in scorer.score(asked)]) for asked in (samples, wrong)
+    )  # type: ignore[arg-type]
     assert (right_scores > 0.5).mean() > 0.9
     assert (wrong_scores < 0.5).mean() > 0.95
 
@@ -83,7 +92,9 @@ def _as_picture(levels: np.ndarray) -> Image.Image:
 
 
 def test_a_sample_without_a_picture_is_marked():
-    no_picture, picture = make(name="colour").score([Sample("red"), Sample("red", image=plain("red"))])
+    no_picture, picture = make(name="colour").score(
+        [Sample("red"), Sample("red", image=plain("red"))]
+    )
     assert isinstance(no_picture, Unscored)
     assert picture == 1.0
 
@@ -91,17 +102,32 @@ def test_a_sample_without_a_picture_is_marked():
 def test_quotes_and_distances():
     assert quoted("a sign \"STOP\" and \u201cgo on\u201d, it's 'here'") == ["STOP", "go on", "here"]
     assert quoted("it's Ann's") == []
-    cases = {("", ""): 0, ("abc", ""): 3, ("kitten", "sitting"): 3, ("flaw", "lawn"): 2, ("ab", "ba"): 2}
+    cases = {
+        ("", ""): 0,
+        ("abc", ""): 3,
+        ("kitten", "sitting"): 3,
+        ("flaw", "lawn"): 2,
+        ("ab", "ba"): 2,
+    }
     for (first, second), distance in cases.items():
         assert edit_distance(first, second) == edit_distance(second, first) == distance
 
 
-@pytest.mark.skipif(importlib.util.find_spec("rapidocr") is None, reason="the extra `rewards` is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("rapidocr") is None, reason="the extra `rewards` is not installed"
+)
 def test_ocr_reads_what_is_written():
     image = Image.new("RGB", (240, 64), "white")
     ImageDraw.Draw(image).text((16, 8), "HELLO 42", fill="black", font=ImageFont.load_default(40))
-    prompts = ['a sign that says "Hello 42"', 'a sign that says "HELLO"', 'a sign that says "xyz"', "a sign"]
-    exact, part, wrong, none = make(name="ocr").score([Sample(prompt, image=image) for prompt in prompts])
+    prompts = [
+        'a sign that says "Hello 42"',
+        'a sign that says "HELLO"',
+        'a sign that says "xyz"',
+        "a sign",
+    ]
+    exact, part, wrong, none = make(name="ocr").score(
+        [Sample(prompt, image=image) for prompt in prompts]
+    )
     assert (exact, wrong) == (1.0, 0.0)
     assert part == pytest.approx(5 / 7), "text beyond what was asked for costs"
     assert isinstance(none, Unscored)
@@ -114,7 +140,9 @@ def video(*colours: str) -> Sample:
 def test_video_frames_looks_at_evenly_spaced_frames_first_and_last_among_them():
     scorer = make(name="video_frames", scorer={"name": "colour"}, num_frames=3)
     assert list(scorer.score([video("red", "cyan", "red", "cyan", "red")])) == [1.0]
-    found = scorer.score([video("red", "cyan", "cyan", "cyan", "cyan"), video("red"), Sample("a red room")])
+    found = scorer.score(
+        [video("red", "cyan", "cyan", "cyan", "cyan"), video("red"), Sample("a red room")]
+    )
     assert found[0] == pytest.approx(1 / 3)
     assert found[1] == 1.0
     assert isinstance(found[2], Unscored)

@@ -49,7 +49,9 @@ def serve() -> Iterator[Callable[..., str]]:
 
     def start(blocks: list[dict[str, Any]]) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(build_app(RewardService(blocks, QUICK)), log_level="warning"))
+        server = uvicorn.Server(
+            uvicorn.Config(build_app(RewardService(blocks, QUICK)), log_level="warning")
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         running.append((server, thread, listener))
@@ -79,7 +81,11 @@ def sample(prompt: str, reply: str, colour: str | None = "red", truth: Any = "4"
 
 def test_a_remote_reward_is_what_the_scorer_says_itself(serve: Callable[..., str]):
     url = serve(BLOCKS)
-    samples = [sample("red 2+2?", r"\boxed{4}"), sample("blue 2+2?", r"\boxed{5}"), sample("2+2?", r"\boxed{4}")]
+    samples = [
+        sample("red 2+2?", r"\boxed{4}"),
+        sample("blue 2+2?", r"\boxed{5}"),
+        sample("2+2?", r"\boxed{4}"),
+    ]
     local = RewardService(BLOCKS, QUICK).score_samples(samples)
     math_scores = ask(samples, url=url, reward="math")
     assert math_scores == local.by_key["math"].scores == [1.0, 0.0, 1.0]
@@ -102,7 +108,11 @@ def test_videos_travel_as_frames(serve: Callable[..., str]):
 
 def test_the_contract_on_the_wire(serve: Callable[..., str]):
     url = serve(BLOCKS[:2])
-    body = {"samples": [{"prompt": "red", "replies": [r"\boxed{4}"], "images": ["nonsense"], "ground_truth": 4}]}
+    body = {
+        "samples": [
+            {"prompt": "red", "replies": [r"\boxed{4}"], "images": ["nonsense"], "ground_truth": 4}
+        ]
+    }
     answer = httpx.post(f"{url}/score", json=body)
     assert answer.status_code == 200
     found = json.loads(answer.text)
@@ -110,12 +120,17 @@ def test_the_contract_on_the_wire(serve: Callable[..., str]):
     assert math.isnan(found["rewards"]["math"]["scores"][0])
     assert "NaN" in answer.text
     png = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
-    body["samples"].append({"prompt": "red", "replies": [r"\boxed{4}"], "images": [png], "ground_truth": 4})
+    body["samples"].append(
+        {"prompt": "red", "replies": [r"\boxed{4}"], "images": [png], "ground_truth": 4}
+    )
     body["samples"].append({"prompt": "2+2?", "replies": [r"\boxed{4}"], "ground_truth": 4})
     found = json.loads(httpx.post(f"{url}/score", json={**body, "rewards": ["math"]}).text)
     assert list(found["rewards"]) == ["math"]
     assert found["rewards"]["math"]["scores"][2] == found["total"]["scores"][2] / 2 == 1.0
-    assert httpx.get(f"{url}/health").json() == {"status": "ok", "rewards": {"math": 2.0, "colour": 1.0}}
+    assert httpx.get(f"{url}/health").json() == {
+        "status": "ok",
+        "rewards": {"math": 2.0, "colour": 1.0},
+    }
     assert httpx.post(f"{url}/score", json={"samples": [], "rewards": ["clip"]}).status_code == 404
     assert httpx.post(f"{url}/score", json={"samples": [{"promt": "x"}]}).status_code == 422
     assert httpx.post(f"{url}/score", json={"samples": []}).json()["total"]["scores"] == []
@@ -201,13 +216,19 @@ def test_a_dead_server_marks_the_samples():
 
 def test_the_command_serves_the_rewards_of_a_recipe(tmp_path: Path):
     path = tmp_path / "rewards.yaml"
-    path.write_text(yaml.safe_dump({"rewards": [{"name": "math"}], "reward_service": {"max_tries": 1}}))
+    path.write_text(
+        yaml.safe_dump({"rewards": [{"name": "math"}], "reward_service": {"max_tries": 1}})
+    )
     command = [sys.executable, "-u", "-m", "flows.cli", "serve-rewards", str(path), "--port", "0"]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("serving math; use them as {name: remote, url: http://127.0.0.1:"), line
+        assert line.startswith("serving math; use them as {name: remote, url: http://127.0.0.1:"), (
+            line
+        )
         url = line.rpartition("url: ")[2].strip().rstrip("}")
         deadline = time.monotonic() + 60
         while True:
@@ -222,7 +243,9 @@ def test_the_command_serves_the_rewards_of_a_recipe(tmp_path: Path):
         process.communicate(timeout=30)
 
 
-@pytest.mark.parametrize("content", [{}, {"rewards": []}, {"rewards": ["math"]}, {"rewards": [{"name": "maths"}]}])
+@pytest.mark.parametrize(
+    "content", [{}, {"rewards": []}, {"rewards": ["math"]}, {"rewards": [{"name": "maths"}]}]
+)
 def test_a_file_without_rewards_is_refused(tmp_path: Path, content: dict[str, Any]):
     from flows.serve_cli import serve_rewards
     from rl_core.errors import RecipeError

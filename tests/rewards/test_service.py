@@ -1,4 +1,5 @@
-"""Several scorers, some of them broken: what cannot be scored is marked, asked about again, and never becomes 0."""
+"""Several scorers, some of them broken: what cannot be scored is marked, asked about again, and
+never becomes 0."""
 
 import math
 import threading
@@ -45,7 +46,11 @@ class Flaky(Recorder):
             raise ValueError("bad sample")
         asked_before = any("odd" in batch for batch in self.batches[:-1])
         return [
-            Unscored("not yet") if text == "odd" and not asked_before else math.nan if text == "nan" else 1.0
+            Unscored("not yet")
+            if text == "odd" and not asked_before
+            else math.nan
+            if text == "nan"
+            else 1.0
             for text in texts
         ]
 
@@ -88,7 +93,13 @@ def test_what_failed_is_asked_again_and_alone_in_the_end():
     assert math.isnan(found.scores[2])
     assert found.errors == [None, None, "ValueError: bad sample"]
     # The broken sample broke its batch twice; alone it breaks nothing else.
-    assert scorer.batches == [["fine", "odd", "bad"], ["fine", "odd", "bad"], ["fine"], ["odd"], ["bad"]]
+    assert scorer.batches == [
+        ["fine", "odd", "bad"],
+        ["fine", "odd", "bad"],
+        ["fine"],
+        ["odd"],
+        ["bad"],
+    ]
     assert found.num_retried == 3
 
 
@@ -135,7 +146,9 @@ def rollout(texts: list[str], **tensors: torch.Tensor) -> DataProto:
         "ground_truth": ["4"] * len(texts),
         "stop_reason": ["eos"] * len(texts),
     }
-    return DataProto.from_dict({"last_reply_tokens": torch.arange(len(texts)) * 10, **tensors}, columns)
+    return DataProto.from_dict(
+        {"last_reply_tokens": torch.arange(len(texts)) * 10, **tensors}, columns
+    )
 
 
 BLOCKS = [
@@ -177,14 +190,18 @@ def test_unknown_rewards_and_bad_entries_are_refused_by_name():
         resolve_scorers([{"name": "math"}, {"name": "math"}])
     with pytest.raises(RecipeError, match=r"rewards.0: the key 'environment' is taken"):
         resolve_scorers([{"name": "math", "key": "environment"}])
-    with pytest.raises(RecipeError, match=r"colour scores image; this recipe's policy produces text"):
+    with pytest.raises(
+        RecipeError, match=r"colour scores image; this recipe's policy produces text"
+    ):
         resolve_scorers([{"name": "colour"}], Modality.TEXT)
     with pytest.raises(RecipeError, match=r"rewards.0.buffer|buffer must lie"):
         resolve_scorers([{"name": "length", "max_length": 5, "buffer": 6}])
 
 
 def test_the_same_scorer_may_stand_twice_under_its_own_keys():
-    found = resolve_scorers([{"name": "math"}, {"name": "math", "key": "strict", "answer": "last_line"}])
+    found = resolve_scorers(
+        [{"name": "math"}, {"name": "math", "key": "strict", "answer": "last_line"}]
+    )
     assert [key for key, _, _ in found] == ["math", "strict"]
 
 
@@ -193,13 +210,27 @@ def test_prompts_and_pictures_in_any_form_become_samples():
         {"role": "system", "content": "s"},
         {
             "role": "user",
-            "content": [{"type": "text", "text": "draw"}, {"type": "image"}, {"type": "text", "text": "it"}],
+            "content": [
+                {"type": "text", "text": "draw"},
+                {"type": "image"},
+                {"type": "text", "text": "it"},
+            ],
         },
     ]
-    assert [prompt_text(one) for one in ("plain", conversation, [], None)] == ["plain", "draw\nit", "", ""]
+    assert [prompt_text(one) for one in ("plain", conversation, [], None)] == [
+        "plain",
+        "draw\nit",
+        "",
+        "",
+    ]
     red = torch.zeros(3, 4, 5)
     red[0] = 1.0
-    for form in (red, (red * 255).byte(), red.permute(1, 2, 0).numpy(), (red * 255).byte().permute(1, 2, 0).numpy()):
+    for form in (
+        red,
+        (red * 255).byte(),
+        red.permute(1, 2, 0).numpy(),
+        (red * 255).byte().permute(1, 2, 0).numpy(),
+    ):
         image = as_image(form)
         assert (image.size, image.getpixel((0, 0))) == ((5, 4), (255, 0, 0))
     assert as_image(torch.full((2, 2), 0.5)).getpixel((1, 1)) == (128, 128, 128)

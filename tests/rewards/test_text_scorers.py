@@ -30,23 +30,35 @@ def test_math(reply: str, truth: object, score: float, why: str):
 
 def test_math_says_what_a_wrong_answer_costs_and_marks_rows_without_a_truth():
     scorer = make(name="math", wrong=-1.0, answer="last_number")
-    samples = [Sample("?", (text,), ground_truth=truth) for text, truth in (("it is 5", 5), ("6", 5), ("5", None))]
+    samples = [
+        Sample("?", (text,), ground_truth=truth)
+        for text, truth in (("it is 5", 5), ("6", 5), ("5", None))
+    ]
     right, wrong, none = scorer.score(samples)
     assert (right, wrong) == (1.0, -1.0)
     assert isinstance(none, Unscored)
     assert "no ground truth" in none.reason
 
 
-TESTS = [{"input": "1 2", "output": "3"}, {"input": "2 2", "output": "4"}, {"input": "5 5", "output": "10"}]
+TESTS = [
+    {"input": "1 2", "output": "3"},
+    {"input": "2 2", "output": "4"},
+    {"input": "5 5", "output": "10"},
+]
 ADDS = "```python\na, b = map(int, input().split())\nprint(a + b)\n```"
 HALF = "```python\na, b = map(int, input().split())\nprint(a + b if a < 5 else 0)\n```"
 
 
-@pytest.mark.parametrize(("partial", "expected"), [(False, [1.0, 0.0, 0.0]), (True, [1.0, 2 / 3, 0.0])])
+@pytest.mark.parametrize(
+    ("partial", "expected"), [(False, [1.0, 0.0, 0.0]), (True, [1.0, 2 / 3, 0.0])]
+)
 def test_code_runs_in_the_sandbox(partial: bool, expected: list[float]):
     scorer = make(name="code", partial=partial)
     replies = [ADDS, HALF, "no program"]
-    assert list(scorer.score([Sample("add", (reply,), ground_truth=TESTS) for reply in replies])) == expected
+    assert (
+        list(scorer.score([Sample("add", (reply,), ground_truth=TESTS) for reply in replies]))
+        == expected
+    )
 
 
 def test_code_marks_rows_whose_tests_cannot_be_run():
@@ -72,7 +84,9 @@ def test_format(reply: str, score: float, why: str):
 
 
 def test_format_takes_a_pattern_of_ones_own_and_refuses_what_is_none():
-    assert list(make(name="format", pattern=r"\d+").score([Sample("?", ("12",)), Sample("?", ("12a",))])) == [1.0, 0.0]
+    assert list(
+        make(name="format", pattern=r"\d+").score([Sample("?", ("12",)), Sample("?", ("12a",))])
+    ) == [1.0, 0.0]
     with pytest.raises(Exception, match="not a regular expression"):
         make(name="format", pattern="(")
 

@@ -1,5 +1,6 @@
 # ruff: noqa: RUF001 (marks of real models)
-"""Chat templates in the shapes that models have them, and tokenizers with their marks as special tokens."""
+"""Chat templates in the shapes that models have them, and tokenizers with their marks as special
+tokens."""
 
 from __future__ import annotations
 
@@ -30,16 +31,20 @@ class Shape:
     end: str | None
     """The token that ends the assistant's turn."""
     gap: str = ""
-    """What the template writes between its generation prompt and a reply, which a reply therefore begins with."""
+    """What the template writes between its generation prompt and a reply, which a reply therefore
+    begins with."""
     bos: str | None = None
     tail: str = ""
     """What it writes between a reply and the end of its turn, which a reply therefore ends with."""
 
 
 def chatml(system: str = "") -> str:
-    """Turns between `<|im_start|>` and `<|im_end|>`. Args: system: what is said where no system message is."""
+    """Turns between `<|im_start|>` and `<|im_end|>`. Args: system: what is said where no system
+    message is."""
     default = (
-        "{% if messages[0].role != 'system' %}<|im_start|>system\n" + system + "<|im_end|>\n{% endif %}"
+        "{% if messages[0].role != 'system' %}<|im_start|>system\n"
+        + system
+        + "<|im_end|>\n{% endif %}"
         if system
         else ""
     )
@@ -52,19 +57,37 @@ def chatml(system: str = "") -> str:
 
 
 IM = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
-LLAMA = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-GLM = ("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+LLAMA = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
+GLM = (
+    "<|endoftext|>",
+    "[gMASK]",
+    "<sop>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|observation|>",
+)
 DEEPSEEK = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>")
 
 SHAPES = {
     "chatml": Shape(chatml(), IM, "<|im_end|>", frozenset({"<|im_end|>"}), "<|im_end|>"),
     "chatml of a base model": Shape(
-        chatml("You help."), IM, "<|endoftext|>", frozenset({"<|im_end|>", "<|endoftext|>"}), "<|im_end|>"
+        chatml("You help."),
+        IM,
+        "<|endoftext|>",
+        frozenset({"<|im_end|>", "<|endoftext|>"}),
+        "<|im_end|>",
     ),
     "chatml whose last turn stays open": Shape(
-        "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content }}{% if not loop.last or "
-        "add_generation_prompt %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}"
-        "{{ '<|im_start|>assistant\n' }}{% endif %}",
+        "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content }}{% if not "
+        "loop.last or add_generation_prompt %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}{% if "
+        "add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
         IM,
         "<|endoftext|>",
         frozenset({"<|im_end|>", "<|endoftext|>"}),
@@ -73,9 +96,13 @@ SHAPES = {
     "llama 3": Shape(
         "{{ bos_token }}{% if messages[0].role != 'system' %}"
         "{{ '<|start_header_id|>system<|end_header_id|>\n\nToday: ' }}"
-        "{{ strftime_now('%d %b %Y') ~ '<|eot_id|>' }}{% endif %}" + ROUND + "{{ '<|start_header_id|>' ~ m.role ~ "
-        "'<|end_header_id|>\n\n' ~ (m.content | trim) ~ '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}"
-        "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+        "{{ strftime_now('%d %b %Y') ~ '<|eot_id|>' }}{% endif %}"
+        + ROUND
+        + (
+            "{{ '<|start_header_id|>' ~ m.role ~ '<|end_header_id|>\n\n' ~ (m.content | trim) ~ "
+            "'<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ "
+            "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+        ),
         LLAMA,
         "<|end_of_text|>",
         frozenset({"<|eot_id|>", "<|end_of_text|>"}),
@@ -83,8 +110,13 @@ SHAPES = {
         bos="<|begin_of_text|>",
     ),
     "glm 4": Shape(
-        "[gMASK]<sop>" + ROUND + "{% set mark = 'observation' if m.role == 'tool' else m.role %}"
-        "{{ '<|' ~ mark ~ '|>\n' ~ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
+        "[gMASK]<sop>"
+        + ROUND
+        + (
+            "{% set mark = 'observation' if m.role == 'tool' else m.role %}{{ '<|' ~ mark ~ "
+            "'|>\n' ~ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% "
+            "endif %}"
+        ),
         GLM,
         "<|endoftext|>",
         frozenset({"<|user|>", "<|observation|>", "<|endoftext|>"}),
@@ -114,8 +146,14 @@ SHAPES = {
         bos="<bos>",
     ),
     "mistral": Shape(
-        "{{ bos_token }}" + PLAIN_ROLES + ALTERNATE + ROUND + "{% if m.role == 'user' %}"
-        "{{ '[INST] ' ~ m.content ~ ' [/INST]' }}{% else %}{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}",
+        "{{ bos_token }}"
+        + PLAIN_ROLES
+        + ALTERNATE
+        + ROUND
+        + (
+            "{% if m.role == 'user' %}{{ '[INST] ' ~ m.content ~ ' [/INST]' }}{% else %}{{ ' ' ~ "
+            "m.content ~ eos_token }}{% endif %}{% endfor %}"
+        ),
         ("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]"),
         "</s>",
         frozenset({"</s>"}),
@@ -124,7 +162,9 @@ SHAPES = {
         bos="<s>",
     ),
     "llama 2": Shape(
-        ALTERNATE + ROUND + "{% if m.role == 'user' %}{{ bos_token ~ '[INST] ' ~ (m.content | trim) ~ ' [/INST]' }}"
+        ALTERNATE
+        + ROUND
+        + "{% if m.role == 'user' %}{{ bos_token ~ '[INST] ' ~ (m.content | trim) ~ ' [/INST]' }}"
         "{% else %}{{ ' ' ~ (m.content | trim) ~ ' ' ~ eos_token }}{% endif %}{% endfor %}",
         ("<s>", "</s>"),
         "</s>",
@@ -135,7 +175,9 @@ SHAPES = {
         tail=" ",
     ),
     "deepseek": Shape(
-        "{{ bos_token }}" + ROUND + "{% if m.role == 'assistant' %}{{ '<｜Assistant｜>' ~ m.content ~ eos_token }}"
+        "{{ bos_token }}"
+        + ROUND
+        + "{% if m.role == 'assistant' %}{{ '<｜Assistant｜>' ~ m.content ~ eos_token }}"
         "{% else %}{{ '<｜User｜>' ~ m.content }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<｜Assistant｜>' }}{% endif %}",
         DEEPSEEK,
@@ -163,10 +205,14 @@ SHAPES = {
         bos="<s>",
     ),
     "idefics 3": Shape(
-        "<|im_start|>" + ROUND + "{{ m.role | capitalize ~ (':' if m.content[0].type == 'image' else ': ') }}"
-        "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% elif part.type == 'image' %}<image>"
-        "{% endif %}{% endfor %}{{ '<end_of_utterance>\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}",
+        "<|im_start|>"
+        + ROUND
+        + (
+            "{{ m.role | capitalize ~ (':' if m.content[0].type == 'image' else ': ') }}{% for "
+            "part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% elif part.type == "
+            "'image' %}<image>{% endif %}{% endfor %}{{ '<end_of_utterance>\n' }}{% endfor %}{% "
+            "if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+        ),
         ("<|im_start|>", "<end_of_utterance>", "<|endoftext|>", "<image>"),
         "<|endoftext|>",
         frozenset({"<end_of_utterance>", "<|endoftext|>"}),
@@ -174,8 +220,11 @@ SHAPES = {
         gap=" ",
     ),
     "vicuna": Shape(
-        ROUND + "{{ m.role | upper ~ ': ' ~ m.content ~ (eos_token if m.role == 'assistant' else ' ') }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}",
+        ROUND
+        + (
+            "{{ m.role | upper ~ ': ' ~ m.content ~ (eos_token if m.role == 'assistant' else ' "
+            "') }}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+        ),
         ("<s>", "</s>"),
         "</s>",
         frozenset({"</s>"}),
@@ -193,24 +242,32 @@ SHAPES = {
 }
 
 QWEN_3 = (
-    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
-    "{% endif %}{% endfor %}"
+    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set "
+    "ns.last = loop.index0 %}{% endif %}{% endfor %}"
     + ROUND
-    + "{% set said = m.content %}{% if m.role == 'assistant' and loop.index0 < ns.last %}"
-    "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}"
-    "{{ '<|im_start|>' ~ m.role ~ '\n' ~ said ~ '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% if enable_thinking is defined and not "
-    "enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+    + (
+        "{% set said = m.content %}{% if m.role == 'assistant' and loop.index0 < ns.last %}{% "
+        "set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}{{ '<|im_start|>' ~ "
+        "m.role ~ '\n' ~ said ~ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% if enable_thinking is defined and not enable_thinking "
+        "%}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+    )
 )
-"""Leaves out the reasoning of earlier turns; without thinking, opens a reply with an empty block that it drops."""
+"""Leaves out the reasoning of earlier turns; without thinking, opens a reply with an empty block
+that it drops."""
 
 
 def tokenizer_of(shape: Shape, *more_special: str) -> Any:
-    """A character tokenizer with the shape's marks, as a real model's: a token each, special, and the template."""
-    return character_tokenizer(shape.template, (*shape.special, *more_special), shape.eos, shape.bos)
+    """A character tokenizer with the shape's marks, as a real model's: a token each, special, and
+    the template."""
+    return character_tokenizer(
+        shape.template, (*shape.special, *more_special), shape.eos, shape.bos
+    )
 
 
-def character_tokenizer(template: str, special: tuple[str, ...], eos: str, bos: str | None = None) -> Any:
+def character_tokenizer(
+    template: str, special: tuple[str, ...], eos: str, bos: str | None = None
+) -> Any:
     """One token per printable character, and one for each special token."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

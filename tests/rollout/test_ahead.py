@@ -1,4 +1,5 @@
-"""Rollouts that are started a step ahead: beside training, one step old, and never past a checkpoint."""
+"""Rollouts that are started a step ahead: beside training, one step old, and never past a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ PATIENCE_S = 120
 
 
 def ahead(model_dir: Path, *, steps_ahead: int = 1, num_steps: int = 3, **changes: Any) -> Recipe:
-    training = {"num_iterations": 2, "steps_per_iteration": num_steps, "prompts_per_step": NUM_PROMPTS}
+    training = {
+        "num_iterations": 2,
+        "steps_per_iteration": num_steps,
+        "prompts_per_step": NUM_PROMPTS,
+    }
     settings = {"algorithm": CORRECTED, "training": training} | EXACT | changes
     return recipe(model_dir, rollout=IN_FLOAT32 | {"steps_ahead": steps_ahead}, **settings)
 
@@ -46,12 +51,14 @@ def running(settings: Recipe, items: list[dict[str, Any]] = ITEMS) -> Iterator[T
 def test_a_rollout_is_one_step_old_and_none_is_started_ahead_of_a_checkpoint(tiny_model_dir: Path):
     with running(ahead(tiny_model_dir)) as trainer:
         steps = [trainer.step()[0] for _ in range(6)]
-    # Three steps to a checkpoint: the first of them is sampled with the latest weights, the others are one step old.
+    # Three steps to a checkpoint: the first of them is sampled with the latest weights, the others
+    # are one step old.
     assert [step.get("staleness") for step in steps] == [None, 1.0, 1.0, None, 1.0, 1.0]
     for step in steps:
         is_stale = "staleness" in step
         assert ("rollout_tokens_per_second" in step) is not is_stale
-        # Both sides compute in float32: what is left between their log-probabilities is the step of the weights.
+        # Both sides compute in float32: what is left between their log-probabilities is the step of
+        # the weights.
         assert (step["delta_log_prob_max"] > 1e-3) is is_stale
         assert (abs(step["correction_weight"] - 1) > 1e-5) is is_stale
 
@@ -61,7 +68,9 @@ def test_a_rollout_is_one_step_old_and_none_is_started_ahead_of_a_checkpoint(tin
 def test_with_weights_that_stand_still_it_samples_what_the_turns_sample(tiny_model_dir: Path):
     said = []
     for steps_ahead in (0, 1):
-        settings = ahead(tiny_model_dir, steps_ahead=steps_ahead, optimizer={"learning_rate": 1e-30})
+        settings = ahead(
+            tiny_model_dir, steps_ahead=steps_ahead, optimizer={"learning_rate": 1e-30}
+        )
         with running(settings) as trainer:
             said.append([list(trainer.step()[1].non_tensor_batch["response"]) for _ in range(3)])
     assert said[0] == said[1]
@@ -112,7 +121,9 @@ class AfterTraining(VowelEnv):
             time.sleep(0.05)
         return super().step(action)
 
-    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(env_config, extras)
         said = (extras or {})["reward_spec"]["ground_truth"]
         self.waits, self.told = bool(said), said
@@ -131,7 +142,9 @@ def test_sampling_and_training_go_on_at_the_same_time(tiny_model_dir: Path, tmp_
         item
         | {
             "env_class": f"{__name__}:AfterTraining",
-            "env_extras": {"reward_spec": {"ground_truth": "" if item["uid"] in first else str(told)}},
+            "env_extras": {
+                "reward_spec": {"ground_truth": "" if item["uid"] in first else str(told)}
+            },
         }
         for item in ITEMS
     ]
@@ -165,5 +178,7 @@ def test_settings_that_leave_nothing_to_overlap_are_refused(
 def test_an_algorithm_that_does_not_correct_for_older_weights_is_refused(tiny_model_dir: Path):
     settings = ahead(tiny_model_dir, algorithm={"name": "grpo"})
     algorithm_cls, config = algorithms.resolve(settings.algorithm, "algorithm")
-    with pytest.raises(RecipeError, match=r"algorithm grpo does not correct for: set algorithm.correction"):
+    with pytest.raises(
+        RecipeError, match=r"algorithm grpo does not correct for: set algorithm.correction"
+    ):
         check_serves_tokens(algorithm_cls(config), settings)

@@ -48,7 +48,10 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def folder(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Learned positions, whose table ends: one token too many is an IndexError."""
-    made, tokenizer = tmp_path_factory.mktemp("positions"), AutoTokenizer.from_pretrained(tiny_model_dir)
+    made, tokenizer = (
+        tmp_path_factory.mktemp("positions"),
+        AutoTokenizer.from_pretrained(tiny_model_dir),
+    )
     config = GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=POSITIONS,
@@ -80,7 +83,10 @@ def prompts() -> DataProto:
 
 def test_turns_end_at_the_last_position(folder: Path) -> None:
     sampling = engine(folder)
-    assert "rollout.max_context_length is 60, not 2048: GPT2LMHeadModel has 60 positions" in sampling.notes()[0]
+    assert (
+        "rollout.max_context_length is 60, not 2048: GPT2LMHeadModel has 60 positions"
+        in sampling.notes()[0]
+    )
     for played in (sampling.rollout(prompts(), 0), sampling.evaluate(prompts(), 500)):
         assert played is not None
         assert list(played.non_tensor_batch["error"]) == [None] * len(played)
@@ -91,5 +97,7 @@ def test_turns_end_at_the_last_position(folder: Path) -> None:
 
 
 def test_more_than_the_positions_is_refused_at_load(folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"rollout.max_context_length is 61, but GPT2LMHeadModel has 60 positions"):
+    with pytest.raises(
+        ModelError, match=r"rollout.max_context_length is 61, but GPT2LMHeadModel has 60 positions"
+    ):
         engine(folder, max_context_length=61)

@@ -1,4 +1,5 @@
-"""A whole text job whose rollouts come from an engine of its own: same loop, same learning, never with old weights."""
+"""A whole text job whose rollouts come from an engine of its own: same loop, same learning, never
+with old weights."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from schemas.recipe import Recipe
 from tests.rollout.built import built, engine_of
 from tests.rollout.vowels import DEDICATED, ITEMS, NUM_PROMPTS, NUM_SIBLINGS, NUM_STEPS, recipe
 
-# The engine decodes token by token, the trainer reads whole rows, both in bfloat16 (log-probabilities near -4.5).
+# The engine decodes token by token, the trainer reads whole rows, both in bfloat16
+# (log-probabilities near -4.5).
 BF16_TOLERANCE = 0.05
 
 
@@ -29,7 +31,13 @@ def running(settings: Recipe) -> AbstractContextManager[TextTrainer]:
 
 
 SHARED_WEIGHTS: dict[str, Any] = {
-    "placement": {"num_devices": 3, "rollout_devices": 1, "tp_size": 2, "threads_per_device": 1, "micro_batch_size": 8}
+    "placement": {
+        "num_devices": 3,
+        "rollout_devices": 1,
+        "tp_size": 2,
+        "threads_per_device": 1,
+        "micro_batch_size": 8,
+    }
 }
 LORA: dict[str, Any] = {"lora": {"rank": 4, "alpha": 8}}
 AVERAGE: dict[str, Any] = {"ema_full": {"decay": 0.5, "mirror": True, "rollout": True}}
@@ -53,7 +61,8 @@ def test_the_engine_samples_from_the_weights_of_every_step(
         versions = []
         for _ in range(NUM_STEPS):
             metrics, rollout = trainer.step()
-            # What the engine said while sampling, beside the trainer's own forward pass over the same tokens.
+            # What the engine said while sampling, beside the trainer's own forward pass over the
+            # same tokens.
             assert 0.0 <= metrics["delta_log_prob_max"] < BF16_TOLERANCE
             assert metrics["seconds/sync"] > 0
             assert len(rollout) == NUM_PROMPTS * NUM_SIBLINGS
@@ -68,7 +77,9 @@ def test_the_engine_samples_from_the_weights_of_every_step(
         trainer.load(str(tmp_path))
         engine_pid = trainer.pids()[0]
         os.kill(engine_pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=rf"rank 0 \(DedicatedTextEngine-0\.\w+, pid {engine_pid}"):
+        with pytest.raises(
+            WorkerDied, match=rf"rank 0 \(DedicatedTextEngine-0\.\w+, pid {engine_pid}"
+        ):
             trainer.sync_weights()
 
 
@@ -102,7 +113,9 @@ def test_a_resumed_run_syncs_before_its_first_rollout(tiny_model_dir: Path, tmp_
         said = list(straight.non_tensor_batch["response"])
         with pytest.raises(StaleEngine):
             trainer.backends()["policy"].load(str(tmp_path / "policy"))
-            engine_of(trainer).rollout(prompt_batch(ITEMS[:2]), 0, trainer.backends()["policy"].weight_version())
+            engine_of(trainer).rollout(
+                prompt_batch(ITEMS[:2]), 0, trainer.backends()["policy"].weight_version()
+            )
     with running(settings) as resumed:
         assert engine_of(resumed).weight_version() is None
         resumed.load(str(tmp_path))
@@ -119,7 +132,8 @@ def test_rollouts_use_the_average_again_after_an_evaluation_of_the_weights(tiny_
         trainer.step()
         assert engine_of(trainer).weight_version() == WeightVersion(1, averaged=True)
         trainer.evaluate(ITEMS[:3], 4)
-        # The average is lent to the evaluation, evaluated, and given back: two more changes of weights.
+        # The average is lent to the evaluation, evaluated, and given back: two more changes of
+        # weights.
         assert engine_of(trainer).weight_version() == WeightVersion(2)
         metrics, _ = trainer.step()
         assert engine_of(trainer).weight_version() == WeightVersion(4, averaged=True)
@@ -138,11 +152,15 @@ def test_rollouts_use_the_average_again_after_an_evaluation_of_the_weights(tiny_
         ({"rollout": {"sync": {"dtype": "float32"}}}, "finer than fsdp.param_dtype: bfloat16"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(tiny_model_dir: Path, changes: dict[str, Any], message: str):
+def test_settings_that_do_not_fit_are_refused(
+    tiny_model_dir: Path, changes: dict[str, Any], message: str
+):
     with pytest.raises(ValidationError, match=message):
         recipe(tiny_model_dir, **changes)
 
 
 def test_an_in_process_engine_has_no_devices_of_its_own(tiny_model_dir: Path):
-    with pytest.raises(ValidationError, match=r"rollout_devices is 1; with rollout.engine: in_process it must be 0"):
+    with pytest.raises(
+        ValidationError, match=r"rollout_devices is 1; with rollout.engine: in_process it must be 0"
+    ):
         recipe(tiny_model_dir, dedicated=False, placement=DEDICATED["placement"])

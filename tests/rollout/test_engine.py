@@ -1,4 +1,5 @@
-"""The rows that an engine gives of its episodes: nothing is learnt from a row whose environment failed."""
+"""The rows that an engine gives of its episodes: nothing is learnt from a row whose environment
+failed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,9 @@ NUM_SIBLINGS = 2
 class Moody(BaseTextEnv):
     """Pays one for every turn of two, or fails at the turn that the row names."""
 
-    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.fails_at = (extras or {})["reward_spec"]["ground_truth"]
 
@@ -31,7 +34,9 @@ class Moody(BaseTextEnv):
         if self.turns == self.fails_at:
             raise ValueError("broken")
         observations = [] if self.turns == 2 else [{"role": "user", "content": "go on"}]
-        return BaseTextEnvStepOutput(observations=observations, reward=1.0, done=self.turns == 2, metadata={})
+        return BaseTextEnvStepOutput(
+            observations=observations, reward=1.0, done=self.turns == 2, metadata={}
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +52,9 @@ def engine(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> RolloutEngi
     monkeypatch.setattr(registration_module, "_specs", {})
     register("moody", Moody)
     backend = make_backend(RankInfo(0, 1, "cpu", 1), Setup(str(tiny_model_dir)))
-    return RolloutEngine(backend, RolloutConfig(samples_per_prompt=NUM_SIBLINGS, max_new_tokens=6), {}, {}, 0)
+    return RolloutEngine(
+        backend, RolloutConfig(samples_per_prompt=NUM_SIBLINGS, max_new_tokens=6), {}, {}, 0
+    )
 
 
 def rows(*fails_at: int) -> Any:
@@ -82,12 +89,17 @@ def test_a_row_whose_environment_failed_has_no_action_to_learn_from(engine: Roll
         assert [error is None for error in batch.non_tensor_batch["error"]] == (~failed).tolist()
 
 
-def test_the_mask_of_a_row_covers_what_the_policy_said_and_nothing_else(engine: RolloutEngine) -> None:
+def test_the_mask_of_a_row_covers_what_the_policy_said_and_nothing_else(
+    engine: RolloutEngine,
+) -> None:
     batch = engine.rollout(rows(0), 0)
     assert batch is not None
     mask_BT, log_probs_BT = batch.tensor("response_mask"), batch.tensor("rollout_log_probs")
     assert torch.equal(mask_BT.sum(1), batch.tensor("num_tokens"))
-    assert bool((log_probs_BT[mask_BT == 1] < 0).all()) and log_probs_BT[mask_BT == 0].count_nonzero() == 0
+    assert (
+        bool((log_probs_BT[mask_BT == 1] < 0).all())
+        and log_probs_BT[mask_BT == 0].count_nonzero() == 0
+    )
     # Between two replies stands what the environment said.
     said = (batch.tensor("attention_mask")[:, -mask_BT.shape[1] :] - mask_BT).sum(1)
     assert bool((said > 0).all()) and batch.tensor("num_turns").tolist() == [2] * NUM_SIBLINGS

@@ -1,4 +1,5 @@
-"""Decoding by CUDA graphs: transformers' replies, whichever rows leave and however long they get."""
+"""Decoding by CUDA graphs: transformers' replies, whichever rows leave and however long they
+get."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
 from tests.models.decoding.test_graphed_steps import assert_alike
 from tests.models.decoding.test_plain_decoder import PLAIN, policy_of
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
 
 
 def play(policy: CausalLMPolicy, *, graphs: bool = True) -> list[Reply]:
@@ -57,7 +61,10 @@ def test_what_asks_the_gpu_for_a_number_is_refused_by_name():
     code = "import torch\nfrom rl_core.models.decoding.graphed_steps import recorded\n"
     code += "number = torch.ones(1, device='cuda')\nrecorded(lambda: print(number.item()))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "cannot be recorded as a CUDA graph" in ended.stderr and "rollout.cuda_graphs=false" in ended.stderr
+    assert (
+        "cannot be recorded as a CUDA graph" in ended.stderr
+        and "rollout.cuda_graphs=false" in ended.stderr
+    )
 
 
 def test_in_bfloat16_a_plain_decoder_is_known_as_one():

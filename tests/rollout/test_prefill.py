@@ -1,4 +1,5 @@
-"""A prompt whose last message is the assistant's: the reply goes on where it stops, counted and encoded alike."""
+"""A prompt whose last message is the assistant's: the reply goes on where it stops, counted and
+encoded alike."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ class HearingEnv(BaseTextEnv):
         self.turns += 1
         done = self.turns == 2
         said = [] if done else [{"role": "user", "content": "sure?"}]
-        return BaseTextEnvStepOutput(observations=said, reward=0.0, done=done, metadata={"heard": action})
+        return BaseTextEnvStepOutput(
+            observations=said, reward=0.0, done=done, metadata={"heard": action}
+        )
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -42,7 +45,9 @@ def test_the_prompt_stops_where_the_assistant_does(name: str):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_reply_continues_it_and_the_next_turn_holds_both(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_reply_continues_it_and_the_next_turn_holds_both(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(registration_module, "_specs", {})
     register("hearing", HearingEnv, kwargs={"env_config": {"max_turns": 2}})
     shape = SHAPES[name]
@@ -56,11 +61,22 @@ def test_the_reply_continues_it_and_the_next_turn_holds_both(name: str, monkeypa
     end = shape.end or ("<|user|>" if "<|user|>" in shape.stops else "")
     reply = chat.tokenizer.encode(f" 4.{shape.tail if end else ''}{end}", add_special_tokens=False)
     (episode,) = run_episodes(
-        [item], 1, chat, lambda requests: [Reply(reply, [-1.0] * len(reply), StopReason.EOS)], {}, 512
+        [item],
+        1,
+        chat,
+        lambda requests: [Reply(reply, [-1.0] * len(reply), StopReason.EOS)],
+        {},
+        512,
     )
     assert (episode.error, episode.num_turns) == (None, 2)
-    assert [heard.strip() for heard in episode.replies] == ["4.", "4."], "environments hear the reply alone"
-    whole = [*ASKED, {"role": "assistant", "content": "It is 4."}, {"role": "user", "content": "sure?"}]
+    assert [heard.strip() for heard in episode.replies] == ["4.", "4."], (
+        "environments hear the reply alone"
+    )
+    whole = [
+        *ASKED,
+        {"role": "assistant", "content": "It is 4."},
+        {"role": "user", "content": "sure?"},
+    ]
     assert episode.context[: -len(reply)] == chat.encode(whole)
 
 
@@ -75,8 +91,11 @@ def test_preparation_counts_what_the_rollout_encodes(name: str):
 
 
 OTHER = {
-    "leaves it out": chatml().replace("for m in messages", "for m in messages if m.role != 'assistant'"),
-    "raises": "{% if messages[-1].role == 'assistant' %}{{ raise_exception('user last') }}{% endif %}" + chatml(),
+    "leaves it out": chatml().replace(
+        "for m in messages", "for m in messages if m.role != 'assistant'"
+    ),
+    "raises": "{% if messages[-1].role == 'assistant' %}{{ raise_exception('user last') }}{% endif %}"  # noqa: E501
+    + chatml(),
     "writes other words": chatml().replace("m.content", "m.content.replace('It', 'What')"),
 }
 
@@ -86,13 +105,21 @@ def test_a_template_that_cannot_continue_a_message_is_refused_by_name_and_row(ki
     tokenizer = character_tokenizer(OTHER[kind], IM, "<|im_end|>")
     chat = ChatFormat(tokenizer, {})
     assert chat.encode(ASKED)
-    with pytest.raises(ModelError, match=r"cannot continue the assistant's last message 'It is'.*end the prompt with"):
+    with pytest.raises(
+        ModelError,
+        match=r"cannot continue the assistant's last message 'It is'.*end the prompt with",
+    ):
         chat.encode(PREFILLED)
-    with pytest.raises(DataError, match=r"rows\.jsonl:7 field prompt: .*cannot continue the assistant's last message"):
+    with pytest.raises(
+        DataError,
+        match=r"rows\.jsonl:7 field prompt: .*cannot continue the assistant's last message",
+    ):
         LengthCounter(tokenizer).lengths([{"prompt": PREFILLED}], ["rows.jsonl:7"])
 
 
-@pytest.mark.parametrize("key", ["add_generation_prompt", "continue_final_message", "tokenize", "messages"])
+@pytest.mark.parametrize(
+    "key", ["add_generation_prompt", "continue_final_message", "tokenize", "messages"]
+)
 def test_options_of_the_template_that_are_decided_here_are_refused(key: str):
     with pytest.raises(RecipeError, match=f"chat_template_kwargs: .*{key} cannot be set"):
         load_recipe("smoke/text", [f"model.chat_template_kwargs.{key}=true"])

@@ -1,4 +1,5 @@
-"""The model of a dedicated engine: with half an update, or one that is not the trainer's, it does not sample."""
+"""The model of a dedicated engine: with half an update, or one that is not the trainer's, it does
+not sample."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def assert_unusable(replica: Replica) -> None:
         check_version(replica, None, evaluation=False)
 
 
-def test_it_holds_a_version_from_the_end_of_an_update_to_the_begin_of_the_next(replica: Replica) -> None:
+def test_it_holds_a_version_from_the_end_of_an_update_to_the_begin_of_the_next(
+    replica: Replica,
+) -> None:
     assert_unusable(replica)
     weights = other_weights(replica)
     update(replica, weights, FIRST)
@@ -81,7 +84,9 @@ def test_an_update_that_is_not_what_was_sent_leaves_it_unusable(replica: Replica
     update(replica, weights, FIRST)
     for spoilt in weights:
         expected = sums(weights | {spoilt: weights[spoilt] * 2})
-        with pytest.raises(WeightMismatch, match=rf"rank 0, weights 2: 1 of \d+ tensors .* first {spoilt};"):
+        with pytest.raises(
+            WeightMismatch, match=rf"rank 0, weights 2: 1 of \d+ tensors .* first {spoilt};"
+        ):
             replica.finish(SECOND, expected, torch.bfloat16)
         assert_unusable(replica)
     with pytest.raises(WeightMismatch, match=r"first unheard\.of; .*found None"):
@@ -93,7 +98,9 @@ def test_an_update_that_is_not_what_was_sent_leaves_it_unusable(replica: Replica
 def test_a_weight_that_was_never_sent_nor_compared_leaves_it_unusable(replica: Replica) -> None:
     weights = other_weights(replica)
     left_out, _ = weights.popitem()
-    with pytest.raises(WeightMismatch, match=rf"1 of \d+ tensors were neither sent .* compared .*first {left_out}$"):
+    with pytest.raises(
+        WeightMismatch, match=rf"1 of \d+ tensors were neither sent .* compared .*first {left_out}$"
+    ):
         update(replica, weights, FIRST)
     assert_unusable(replica)
     # Compared once is enough for a weight that is frozen.

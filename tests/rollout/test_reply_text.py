@@ -30,7 +30,9 @@ def test_special_tags_stay_and_what_the_template_writes_around_contents_does_not
     words = "<think>hm</think><search>who</search>[TOOL_CALLS]x"
     for end in ["", *shape.stops, "<pad>", shape.bos or ""]:
         assert chat.decode(ids(chat, words + end)) == words
-    written = chat.template.conversation([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    written = chat.template.conversation(
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    )
     marks = [token for token in shape.special if token in written]
     assert not any(token in chat.decode(ids(chat, written)) for token in marks)
 
@@ -49,13 +51,17 @@ def test_a_recipe_names_what_it_keeps():
 
 def test_tags_of_an_environment_stay_although_the_template_opens_replies_with_them():
     opens = chatml().replace("assistant\n' }}", "assistant\n<think>' }}")
-    chat = ChatFormat(character_tokenizer(opens, ("<|im_start|>", "<|im_end|>", *TAGS), "<|im_end|>"), {})
+    chat = ChatFormat(
+        character_tokenizer(opens, ("<|im_start|>", "<|im_end|>", *TAGS), "<|im_end|>"), {}
+    )
     reply = ids(chat, "<think>a</think>b<|im_end|>")
     assert chat.decode(reply) == "<think>a</think>b"
 
 
 def test_the_search_environment_hears_its_tags():
-    chat = ChatFormat(tokenizer_of(SHAPES["chatml"], "<answer>", "</answer>"), {}, keep_special_tokens=[])
+    chat = ChatFormat(
+        tokenizer_of(SHAPES["chatml"], "<answer>", "</answer>"), {}, keep_special_tokens=[]
+    )
     item = {
         "uid": "a",
         "prompt": [{"role": "user", "content": "who?"}],
@@ -71,7 +77,12 @@ def test_the_search_environment_hears_its_tags():
 def test_a_reply_without_tags_reads_as_it_always_did():
     tokenizer = tokenizer_of(SHAPES["chatml"])
     chat = ChatFormat(tokenizer, {})
-    odd = [tokenizer.unk_token_id, *ids(chat, "a<|im_start|>b"), tokenizer.pad_token_id, tokenizer.eos_token_id]
+    odd = [
+        tokenizer.unk_token_id,
+        *ids(chat, "a<|im_start|>b"),
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+    ]
     assert chat.decode(odd) == tokenizer.decode(odd, skip_special_tokens=True) == "ab"
 
 

@@ -1,4 +1,5 @@
-"""Environments work beside the decoding and beside each other; what one of them does wrong is its own row's matter."""
+"""Environments work beside the decoding and beside each other; what one of them does wrong is its
+own row's matter."""
 
 import asyncio
 import threading
@@ -225,21 +226,34 @@ class Policy:
         for request in requests:
             ids = self.ids[: request.room]
             reason = StopReason.EOS if ids == self.ids else StopReason.LENGTH
-            replies += [Reply(list(ids), [-1.0] * len(ids), reason) for _ in range(request.num_replies)]
+            replies += [
+                Reply(list(ids), [-1.0] * len(ids), reason) for _ in range(request.num_replies)
+            ]
         return replies
 
 
-def play(chat: ChatFormat, *env_classes: str, siblings: int = 1, limit: int = 512, batch: int = 64, **config: float):
+def play(
+    chat: ChatFormat,
+    *env_classes: str,
+    siblings: int = 1,
+    limit: int = 512,
+    batch: int = 64,
+    **config: float,
+):
     policy = Policy(chat)
     settings = EpisodeConfig(**config)  # type: ignore[arg-type]
-    return run_episodes(items(*env_classes), siblings, chat, policy, {}, limit, batch, settings), policy
+    return run_episodes(
+        items(*env_classes), siblings, chat, policy, {}, limit, batch, settings
+    ), policy
 
 
 def test_siblings_whose_environments_rewrite_the_prompt_each_see_their_own(chat: ChatFormat):
     episodes, policy = play(chat, "personal", siblings=3)
     prompts = sorted(chat.decode(episode.prompt_ids) for episode in episodes)
     assert len(set(prompts)) == 3
-    assert [request.token_ids for request in policy.asked[0]] == [episode.prompt_ids for episode in episodes]
+    assert [request.token_ids for request in policy.asked[0]] == [
+        episode.prompt_ids for episode in episodes
+    ]
     assert [request.num_replies for request in policy.asked[0]] == [1, 1, 1]
 
 
@@ -277,7 +291,9 @@ def test_the_others_decode_on_while_one_environment_works(chat: ChatFormat):
             return replies
 
     policy = Releasing(chat)
-    episodes = run_episodes(items("waiting", "two"), 1, chat, policy, {}, 512, 64, EpisodeConfig(patience_s=0.01))
+    episodes = run_episodes(
+        items("waiting", "two"), 1, chat, policy, {}, 512, 64, EpisodeConfig(patience_s=0.01)
+    )
     assert [episode.reward for episode in episodes] == [3.0, 3.0]
     # Waiting for its first answer the slow row has no second turn: the fast one's comes alone.
     assert [len(requests) for requests in policy.asked] == [2, 1, 1]
@@ -299,7 +315,11 @@ def test_no_more_rows_are_decoded_at_once_than_allowed(chat: ChatFormat):
 @pytest.mark.parametrize("env_class", ["sleeping", "async_sleeping"])
 def test_a_step_beyond_its_deadline_fails_its_row(chat: ChatFormat, env_class: str):
     (slow, quick), _ = play(chat, env_class, "two", step_timeout_s=0.2)
-    assert (slow.error, slow.failed_call, slow.timed_out) == ("step took longer than 0.2 s", EnvCall.STEP, True)
+    assert (slow.error, slow.failed_call, slow.timed_out) == (
+        "step took longer than 0.2 s",
+        EnvCall.STEP,
+        True,
+    )
     assert (slow.has_verdict, slow.stop_reason) == (False, StopReason.FAILED)
     assert (quick.error, quick.reward) == (None, 3.0)
 
@@ -328,7 +348,9 @@ def test_a_coroutine_that_blocks_the_loop_ends_nothing_but_what_shares_the_loop(
         ("no_such_environment", "unknown environment 'no_such_environment'"),
     ],
 )
-def test_whatever_an_environment_does_wrong_stays_in_its_row(chat: ChatFormat, env_class: str, reason: str):
+def test_whatever_an_environment_does_wrong_stays_in_its_row(
+    chat: ChatFormat, env_class: str, reason: str
+):
     (wrong, right), _ = play(chat, env_class, "two")
     assert reason in str(wrong.error)
     assert (wrong.has_verdict, wrong.reward) == (False, 0.0)

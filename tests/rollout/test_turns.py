@@ -1,4 +1,5 @@
-"""Turn ends and openings come from the template: what is sampled over several turns is what the template writes."""
+"""Turn ends and openings come from the template: what is sampled over several turns is what the
+template writes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import run_episodes
 from rl_core.rollout.episodes.several_turns import check_several_turns
-from tests.rollout.chat_templates import IM, QWEN_3, SHAPES, Shape, character_tokenizer, chatml, tokenizer_of
+from tests.rollout.chat_templates import (
+    IM,
+    QWEN_3,
+    SHAPES,
+    Shape,
+    character_tokenizer,
+    chatml,
+    tokenizer_of,
+)
 
 WORDS = ["one", "two", "3 + 4"]
 """Replies."""
@@ -59,7 +68,8 @@ def play(
     prompt: list[dict[str, Any]] | None = None,
     around: tuple[str, str] = ("", ""),
 ) -> Episode:
-    """A conversation of three turns, each reply ended by the token `end`; the last is taken off again.
+    """A conversation of three turns, each reply ended by the token `end`; the last is taken off
+    again.
 
     Args: around: what each reply begins with, and what it ends with before `end`.
     """
@@ -69,7 +79,10 @@ def play(
         "env_class": env_class,
         "env_extras": {"reward_spec": {"ground_truth": "1"}},
     }
-    replies = [chat.tokenizer.encode(around[0] + words + around[1] + end, add_special_tokens=False) for words in WORDS]
+    replies = [
+        chat.tokenizer.encode(around[0] + words + around[1] + end, add_special_tokens=False)
+        for words in WORDS
+    ]
     left = iter(replies)
 
     def generate(requests: list[Request]) -> list[Reply]:
@@ -101,7 +114,9 @@ def test_replies_stop_where_the_template_ends_a_turn(name: str):
     tokenizer = tokenizer_of(shape)
     chat = ChatFormat(tokenizer, {})
     assert {tokenizer.decode([one]) for one in chat.stop_ids} == shape.stops
-    assert chat.turns.end_id == (None if shape.end is None else tokenizer.convert_tokens_to_ids(shape.end))
+    assert chat.turns.end_id == (
+        None if shape.end is None else tokenizer.convert_tokens_to_ids(shape.end)
+    )
     assert (chat.turns.cannot, chat.turns.rewrites) == ("", "")
 
 
@@ -110,13 +125,17 @@ def test_replies_stop_where_the_template_ends_a_turn(name: str):
 def test_a_conversation_of_tokens_is_what_the_template_renders(name: str, ended: bool):
     shape = SHAPES[name]
     chat = ChatFormat(tokenizer_of(shape), {})
-    episode = play(chat, own_end(shape) if ended else "", around=(shape.gap, shape.tail if ended else ""))
+    episode = play(
+        chat, own_end(shape) if ended else "", around=(shape.gap, shape.tail if ended else "")
+    )
     assert (episode.error, episode.num_turns) == (None, 3)
     assert chat.tokenizer.decode(episode.context) == chat.template.prompt(told())
     assert episode.context == chat.encode(told())
 
 
-@pytest.mark.parametrize("name", [name for name in SHAPES if name not in ("mistral", "gemma", "llama 2", "deepseek")])
+@pytest.mark.parametrize(
+    "name", [name for name in SHAPES if name not in ("mistral", "gemma", "llama 2", "deepseek")]
+)
 def test_system_prompts_and_examples_stay_in_the_conversation(name: str):
     shape = SHAPES[name]
     chat = ChatFormat(tokenizer_of(shape), {})
@@ -149,7 +168,9 @@ def test_no_stop_token_loses_a_mark_or_doubles_an_end(name: str):
     for token, token_id in ids.items():
         seen = token + chat.tokenizer.decode(chat.observation(said, after=[token_id]))
         if shape.end is not None:
-            assert seen == opening.lstrip().replace(shape.end, token, 1), "the stop token stands for the end"
+            assert seen == opening.lstrip().replace(shape.end, token, 1), (
+                "the stop token stands for the end"
+            )
         elif opening.startswith(token):
             assert seen == opening, "the mark that the reply wrote itself is not written again"
         else:
@@ -162,7 +183,9 @@ def test_glm_answers_a_tool_call_with_an_observation():
     episode = play(chat, "<|observation|>", env_class="tool")
     assert episode.error is None
     text = chat.tokenizer.decode(episode.response_ids)
-    assert text.startswith("one<|observation|>\nheard one<|assistant|>two<|observation|>\nheard two<|assistant|>")
+    assert text.startswith(
+        "one<|observation|>\nheard one<|assistant|>two<|observation|>\nheard two<|assistant|>"
+    )
     other = play(chat, "<|endoftext|>")
     text = chat.tokenizer.decode(other.response_ids)
     assert text.startswith("one<|endoftext|><|user|>\nheard one<|assistant|>")
@@ -172,7 +195,9 @@ def test_glm_answers_a_tool_call_with_an_observation():
 def test_a_base_models_turn_ends_once(end: str):
     chat = ChatFormat(tokenizer_of(SHAPES["chatml of a base model"]), {})
     text = chat.tokenizer.decode(play(chat, end).response_ids)
-    assert text.startswith(f"one{end or '<|im_end|>'}\n<|im_start|>user\nheard one<|im_end|>\n<|im_start|>assistant\n")
+    assert text.startswith(
+        f"one{end or '<|im_end|>'}\n<|im_start|>user\nheard one<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 def test_a_template_that_takes_parts_is_given_parts():
@@ -181,9 +206,14 @@ def test_a_template_that_takes_parts_is_given_parts():
     assert template.takes_parts
     roles = {"a": "user", "b": "assistant", "c": "user"}
     assert template.prompt([{"role": role, "content": text} for text, role in roles.items()]) == (
-        "<|im_start|>User: a<end_of_utterance>\nAssistant: b<end_of_utterance>\nUser: c<end_of_utterance>\nAssistant:"
+        "<|im_start|>User: a<end_of_utterance>\nAssistant: b<end_of_utterance>\nUser: "
+        "c<end_of_utterance>\nAssistant:"
     )
-    assert not any(ChatTemplate(tokenizer_of(one)).takes_parts for name, one in SHAPES.items() if name != "idefics 3")
+    assert not any(
+        ChatTemplate(tokenizer_of(one)).takes_parts
+        for name, one in SHAPES.items()
+        if name != "idefics 3"
+    )
 
 
 def test_a_role_that_the_template_refuses_fails_its_row_and_says_so():
@@ -192,14 +222,26 @@ def test_a_role_that_the_template_refuses_fails_its_row_and_says_so():
     assert "refuses a turn of role tool after a reply: there is no role tool" in episode.error
 
 
-RAISES = "{% if messages | length > 1 %}{{ raise_exception('one message only') }}{% endif %}{{ messages[0].content }}"
+RAISES = (
+    "{% if messages | length > 1 %}{{ raise_exception('one message only') }}{% endif %}{{ "
+    "messages[0].content }}"
+)
 REFUSED = {
-    "drops earlier turns": ("{{ messages[-1].content }}", {}, "leaves out the assistant's earlier turns"),
+    "drops earlier turns": (
+        "{{ messages[-1].content }}",
+        {},
+        "leaves out the assistant's earlier turns",
+    ),
     "raises": (RAISES, {}, "refuses a turn of role user after a reply: one message only"),
     "strips reasoning": (QWEN_3, {}, "leaves out the reasoning"),
-    "drops what it opened": (QWEN_3, {"enable_thinking": False}, "rewrites what was said before: '<think>"),
+    "drops what it opened": (
+        QWEN_3,
+        {"enable_thinking": False},
+        "rewrites what was said before: '<think>",
+    ),
     "moves the system prompt": (
-        "{% for m in messages %}{% if loop.last %}[be brief]{% endif %}{{ m.content }}<|im_end|>{% endfor %}",
+        "{% for m in messages %}{% if loop.last %}[be brief]{% endif %}{{ m.content "
+        "}}<|im_end|>{% endfor %}",
         {},
         "rewrites what was said before",
     ),
@@ -207,7 +249,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_template_that_cannot_carry_several_turns_plays_one_and_refuses_more_with_the_reason(kind: str):
+def test_a_template_that_cannot_carry_several_turns_plays_one_and_refuses_more_with_the_reason(
+    kind: str,
+):
     template, options, reason = REFUSED[kind]
     chat = ChatFormat(character_tokenizer(template, IM, "<|im_end|>"), options)
     assert chat.encode([{"role": "user", "content": "go"}]), "one turn goes on"
@@ -228,7 +272,9 @@ def test_the_number_of_turns_is_that_of_recipe_or_class():
 @pytest.mark.parametrize("kind", ["strips reasoning", "drops what it opened"])
 def test_earlier_turns_stay_as_they_were_sampled_where_the_recipe_asks_for_it(kind: str):
     template, options, _ = REFUSED[kind]
-    chat = ChatFormat(character_tokenizer(template, IM, "<|im_end|>"), options, keep_earlier_turns=True)
+    chat = ChatFormat(
+        character_tokenizer(template, IM, "<|im_end|>"), options, keep_earlier_turns=True
+    )
     episode = play(chat, "<|im_end|>")
     opened = "<|im_start|>assistant\n" + ("<think>\n\n</think>\n\n" if options else "")
     text = chat.tokenizer.decode(episode.response_ids)
@@ -246,7 +292,11 @@ def test_the_real_prompt_is_compared_too_not_only_the_probes():
     assert error is not None and "rewrites what was said before: '2<|im_start|>" in error
 
 
-UNREADABLE = ["{{ nothing.at.all }}", "{% for m in messages %}{{ m.content[0].text.x }}{% endfor %}", ""]
+UNREADABLE = [
+    "{{ nothing.at.all }}",
+    "{% for m in messages %}{{ m.content[0].text.x }}{% endfor %}",
+    "",
+]
 
 
 @pytest.mark.parametrize("template", UNREADABLE)

@@ -1,4 +1,5 @@
-"""The vLLM engine, for real on a CPU: it says what the trainer says, with the trainer's weights or not at all."""
+"""The vLLM engine, for real on a CPU: it says what the trainer says, with the trainer's weights or
+not at all."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_every_replica_says_greedily_what_our_own_decoding_says(trainer: AskedTr
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_sampled_log_probabilities_are_those_of_the_tempered_distribution(trainer: AskedTrainer, temperature: float):
+def test_sampled_log_probabilities_are_those_of_the_tempered_distribution(
+    trainer: AskedTrainer, temperature: float
+):
     asked = requests(num_replies=5)
     replies = engine_of(trainer).ask(asked, sampling(12, temperature), 3)[0]
     assert len(replies) == 15
@@ -79,7 +82,9 @@ def test_the_same_seed_repeats_and_siblings_differ(trainer: AskedTrainer):
 def test_replies_end_for_the_right_reason(trainer: AskedTrainer):
     ask = engine_of(trainer).ask
     greedy = ask(requests(), sampling(12, 0.0), 0)[0]
-    assert [(len(one.token_ids), one.stop_reason) for one in greedy] == [(12, StopReason.LENGTH)] * 3
+    assert [(len(one.token_ids), one.stop_reason) for one in greedy] == [
+        (12, StopReason.LENGTH)
+    ] * 3
     end = greedy[0].token_ids[3]
     ended = ask(requests(), sampling(12, 0.0, (end,)), 0)[0][0]
     whole = greedy[0].token_ids
@@ -88,7 +93,9 @@ def test_replies_end_for_the_right_reason(trainer: AskedTrainer):
     assert len(ended.log_probs) == len(ended.token_ids)
     # The context holds less than may be said, and is filled to its last token.
     full = ask(requests(), sampling(500, 0.0), 0)[0]
-    assert [len(prompt) + len(one.token_ids) for prompt, one in zip(PROMPTS, full, strict=True)] == [CONTEXT] * 3
+    assert [
+        len(prompt) + len(one.token_ids) for prompt, one in zip(PROMPTS, full, strict=True)
+    ] == [CONTEXT] * 3
     assert [len(one.token_ids) for one in ask(requests(room=5), sampling(12), 0)[0]] == [5, 5, 5]
 
 
@@ -122,7 +129,9 @@ def test_weights_that_were_not_asked_for_are_refused(trainer: AskedTrainer):
 def test_one_tampered_bit_is_caught_and_the_engine_refuses(trainer: AskedTrainer):
     trainer.step()
     engine_of(trainer).tamper("model.model.layers.1.mlp.up_proj.weight")
-    with pytest.raises(WeightMismatch, match=r"1 of \d+ tensors differ .* first model.layers.1.mlp.up_proj.weight;"):
+    with pytest.raises(
+        WeightMismatch, match=r"1 of \d+ tensors differ .* first model.layers.1.mlp.up_proj.weight;"
+    ):
         trainer.step()
     assert engine_of(trainer).weight_version() is None
     with pytest.raises(StaleEngine, match="no complete weights"):

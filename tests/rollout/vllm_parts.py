@@ -1,4 +1,5 @@
-"""What the tests of the vLLM engine build: a model that vLLM's CPU kernels take, and an engine that can be asked."""
+"""What the tests of the vLLM engine build: a model that vLLM's CPU kernels take, and an engine that
+can be asked."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class AskedEngine(VllmEngine):
         """What our own decoding says, in this process, with the weights in shared memory."""
         return decode(self.replica.policy, requests, sampling, torch.Generator(), self.replica.home)
 
-    def score(self, requests: Sequence[Request], replies: Sequence[Reply], temperature: float) -> list[list[float]]:
+    def score(
+        self, requests: Sequence[Request], replies: Sequence[Reply], temperature: float
+    ) -> list[list[float]]:
         """Our log-probabilities of replies, one request and one reply a row."""
         scores = []
         for request, reply in zip(requests, replies, strict=True):
@@ -53,7 +56,9 @@ class AskedEngine(VllmEngine):
             positions = torch.arange(ids.shape[1])[None]
             mask = torch.ones(1, len(reply.token_ids))
             with torch.no_grad():
-                found = self.replica.policy(ids, torch.ones_like(ids), positions, mask, temperature=temperature)[0]
+                found = self.replica.policy(
+                    ids, torch.ones_like(ids), positions, mask, temperature=temperature
+                )[0]
             scores.append(found[0].tolist())
         return scores
 
@@ -66,7 +71,9 @@ class AskedEngine(VllmEngine):
     def tamper(self, parameter: str | None) -> None:
         self.target = parameter
 
-    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+    def finish_sync(
+        self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
+    ) -> None:
         if self.target is not None:
             numbers: Any = self.replica.parameters[self.target].data
             numbers.view(torch.int32).view(-1)[11] ^= 1
@@ -78,7 +85,9 @@ class AskedTrainer(TextTrainer):
 
     def wire(self) -> Wiring:
         kind = replace(TOKENS, own_engines={EngineKind.VLLM: AskedEngine})
-        return wire_replies(TRACK, self.recipe, *place_policy(kind, self.pool, self.recipe, self.source_model))
+        return wire_replies(
+            TRACK, self.recipe, *place_policy(kind, self.pool, self.recipe, self.source_model)
+        )
 
 
 def make_model(tokenizer_dir: Path, folder: Path) -> Path:
@@ -126,8 +135,17 @@ def recipe(folder: Path, **changes: Any) -> Recipe:
             "optimizer": {"learning_rate": 2e-2},
             "data": {"train": ["unused"], "eval": ["unused"]},
             "rollout": rollout,
-            "training": {"num_iterations": 1, "steps_per_iteration": 3, "prompts_per_step": NUM_PROMPTS},
-            "placement": {"num_devices": 3, "rollout_devices": 2, "threads_per_device": 1, "micro_batch_size": 8},
+            "training": {
+                "num_iterations": 1,
+                "steps_per_iteration": 3,
+                "prompts_per_step": NUM_PROMPTS,
+            },
+            "placement": {
+                "num_devices": 3,
+                "rollout_devices": 2,
+                "threads_per_device": 1,
+                "micro_batch_size": 8,
+            },
         }
         | changes
     )
@@ -137,7 +155,9 @@ def running(settings: Recipe) -> AbstractContextManager[AskedTrainer]:
     return built(AskedTrainer(settings, settings.model.path, ITEMS))
 
 
-def sampling(max_new_tokens: int = 8, temperature: float = 1.0, eos_ids: tuple[int, ...] = ()) -> Sampling:
+def sampling(
+    max_new_tokens: int = 8, temperature: float = 1.0, eos_ids: tuple[int, ...] = ()
+) -> Sampling:
     return Sampling(max_new_tokens, temperature, eos_ids, PAD)
 
 
@@ -150,15 +170,21 @@ def tokens(replies: list[Reply]) -> list[list[int]]:
 
 
 def distance(found: list[list[float]], expected: list[list[float]]) -> float:
-    pairs = [(a, b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True)]
+    pairs = [
+        (a, b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True)
+    ]
     return max(abs(a - b) for a, b in pairs)
 
 
 def agree(trainer: AskedTrainer) -> list[list[int]]:
-    """The greedy replies of all replicas, which are those of our own decoding, and so are their log-probabilities."""
+    """The greedy replies of all replicas, which are those of our own decoding, and so are their
+    log-probabilities."""
     asked = requests(), sampling(24, temperature=0.0)
     expected = engine_of(trainer).expect(*asked)[0]
     for replies in engine_of(trainer).ask(*asked, 0):
         assert tokens(replies) == tokens(expected)
-        assert distance([one.log_probs for one in replies], [one.log_probs for one in expected]) < TOLERANCE
+        assert (
+            distance([one.log_probs for one in replies], [one.log_probs for one in expected])
+            < TOLERANCE
+        )
     return tokens(expected)

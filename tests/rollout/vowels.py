@@ -1,4 +1,5 @@
-"""A tiny text job whose rewards any policy can learn, with an engine beside training or among it."""
+"""A tiny text job whose rewards any policy can learn, with an engine beside training or among
+it."""
 
 from __future__ import annotations
 
@@ -15,11 +16,16 @@ DEDICATED: dict[str, Any] = {"placement": {"num_devices": 2, "rollout_devices": 
 class VowelEnv(BaseTextEnv):
     """Pays for the share of vowels."""
 
-    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        reward = sum(letter in "aeiouAEIOU" for letter in action) / max(1, len(action)) + action.count("7") / 8
+        reward = (
+            sum(letter in "aeiouAEIOU" for letter in action) / max(1, len(action))
+            + action.count("7") / 8
+        )
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={})
 
 
@@ -44,7 +50,11 @@ def recipe(model_dir: Path, *, dedicated: bool = True, **changes: Any) -> Recipe
             "optimizer": {"learning_rate": 2e-2, "eps": 1e-4},
             "data": {"train": ["unused"], "eval": ["unused"]},
             "rollout": rollout | ({"engine": "dedicated"} if dedicated else {}),
-            "training": {"num_iterations": 1, "steps_per_iteration": NUM_STEPS, "prompts_per_step": NUM_PROMPTS},
+            "training": {
+                "num_iterations": 1,
+                "steps_per_iteration": NUM_STEPS,
+                "prompts_per_step": NUM_PROMPTS,
+            },
             "placement": placement | (DEDICATED["placement"] if dedicated else {}),
         }
         | changes

@@ -1,4 +1,4 @@
-"""docs/coming-from.md: each key of another system is answered, each recipe of ours passes a dry run."""
+"""docs/coming-from.md: each key of theirs is answered, each recipe of ours passes a dry run."""
 
 import re
 from collections.abc import Iterator

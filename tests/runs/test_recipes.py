@@ -1,4 +1,5 @@
-"""Every shipped recipe parses, and a mistake in one is named with its place and what would be right."""
+"""Every shipped recipe parses, and a mistake in one is named with its place and what would be
+right."""
 
 from pathlib import Path
 
@@ -6,7 +7,14 @@ import pytest
 
 from rl_core.algorithms.presets import Grpo
 from rl_core.errors import RecipeError
-from rl_core.runs.recipes import dump_recipe, load_recipe, parse_recipe, profile_names, recipe_names, recorded_values
+from rl_core.runs.recipes import (
+    dump_recipe,
+    load_recipe,
+    parse_recipe,
+    profile_names,
+    recipe_names,
+    recorded_values,
+)
 
 MINIMAL = "name: mine\nmodel: {path: some/model}\ndata: {train: [a.jsonl], eval: [b.jsonl]}\n"
 
@@ -47,7 +55,10 @@ def test_every_shipped_recipe_parses_with_every_profile(name: str, profile: str)
     # A recipe's batch need not fit 32 devices; this one is a multiple of every profile's.
     recipe = load_recipe(name, ["training.prompts_per_step=32"], profile)
     assert recipe.placement.device == ("cpu" if profile == "cpu" else "cuda")
-    assert recipe.placement.num_devices == {"cpu": 1, "one_gpu": 1, "one_node": 8, "many_nodes": 32}[profile]
+    assert (
+        recipe.placement.num_devices
+        == {"cpu": 1, "one_gpu": 1, "one_node": 8, "many_nodes": 32}[profile]
+    )
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -101,13 +112,21 @@ def test_missing_key_is_named(tmp_path: Path):
 
 def test_unknown_names_name_the_nearest():
     assert "unknown recipe 'txt' (did you mean 'text'?)" in refusal("txt")
-    assert "unknown profile 'one_gpuu' (did you mean 'one_gpu'?)" in refusal("text", profile="one_gpuu")
-    assert "unknown algorithm 'grop' (did you mean 'grpo'?)" in refusal("text", "algorithm.name=grop")
-    assert "unknown environment 'gsm9k' (did you mean 'gsm8k'?)" in refusal("text", "environments.gsm9k.max_turns=1")
+    assert "unknown profile 'one_gpuu' (did you mean 'one_gpu'?)" in refusal(
+        "text", profile="one_gpuu"
+    )
+    assert "unknown algorithm 'grop' (did you mean 'grpo'?)" in refusal(
+        "text", "algorithm.name=grop"
+    )
+    assert "unknown environment 'gsm9k' (did you mean 'gsm8k'?)" in refusal(
+        "text", "environments.gsm9k.max_turns=1"
+    )
     assert "does not exist" in refusal("nowhere/mine.yaml")
 
 
-def test_environment_variable_or_its_default_fills_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_environment_variable_or_its_default_fills_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = written(tmp_path, MINIMAL.replace("some/model", "'${oc.env:MY_TEST_MODEL,the/default}'"))
     monkeypatch.delenv("MY_TEST_MODEL", raising=False)
     assert load_recipe(path).model.path == "the/default"
@@ -122,16 +141,24 @@ def test_environment_variable_fills_a_profile_value(monkeypatch: pytest.MonkeyPa
     assert load_recipe("text", overrides, "many_nodes").placement.ray_address == "head:6379"
 
 
-def test_missing_environment_variable_without_default_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_environment_variable_without_default_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv("MY_TEST_MODEL", raising=False)
     message = refusal(written(tmp_path, MINIMAL.replace("some/model", "'${oc.env:MY_TEST_MODEL}'")))
     assert "model.path: Environment variable 'MY_TEST_MODEL' not found" in message
 
 
 def test_dotted_overrides_win_over_the_recipe_and_the_profile():
-    recipe = load_recipe("text", ["algorithm.clip_high=0.28", "seed=7", "placement.micro_batch_size=2"], "one_gpu")
+    recipe = load_recipe(
+        "text", ["algorithm.clip_high=0.28", "seed=7", "placement.micro_batch_size=2"], "one_gpu"
+    )
     assert (recipe.algorithm["clip_high"], recipe.algorithm["name"]) == (0.28, "grpo")
-    assert (recipe.seed, recipe.placement.micro_batch_size, recipe.placement.device) == (7, 2, "cuda")
+    assert (recipe.seed, recipe.placement.micro_batch_size, recipe.placement.device) == (
+        7,
+        2,
+        "cuda",
+    )
 
 
 def test_profile_named_in_the_recipe_is_used(tmp_path: Path):
@@ -152,21 +179,28 @@ def test_file_of_the_wrong_form_is_refused_by_name(text: str, tmp_path: Path):
 
 def test_own_algorithm_is_checked_by_its_own_config(tmp_path: Path):
     target = f"algorithm: {{target: '{__name__}:OwnAlgorithm', %s}}\n"
-    assert load_recipe(written(tmp_path, MINIMAL + target % "sharpness: 2.0")).algorithm["sharpness"] == 2.0
+    assert (
+        load_recipe(written(tmp_path, MINIMAL + target % "sharpness: 2.0")).algorithm["sharpness"]
+        == 2.0
+    )
     message = refusal(written(tmp_path, MINIMAL + target % "sharpnes: 2.0"))
     assert message == "mine.yaml: algorithm.sharpnes: unknown key (did you mean 'sharpness'?)"
 
 
 def test_algorithm_target_that_is_no_class_is_refused(tmp_path: Path):
     block = "algorithm: {target: '%s'}\n"
-    assert "cannot be imported" in refusal(written(tmp_path, MINIMAL + block % "no_such_package:Thing"))
+    assert "cannot be imported" in refusal(
+        written(tmp_path, MINIMAL + block % "no_such_package:Thing")
+    )
     assert "is not a class" in refusal(written(tmp_path, MINIMAL + block % "os.path:join"))
     assert "not both" in refusal("text", "algorithm.target=os.path:join")
 
 
 def test_a_plug_in_takes_the_place_of_another_with_its_settings():
     assert load_recipe("diffusion").algorithm == {"name": "flow_grpo", "kl": {"coef": 0.0}}
-    assert load_recipe("diffusion", ["algorithm={name: mix_grpo}"]).algorithm == {"name": "mix_grpo"}
+    assert load_recipe("diffusion", ["algorithm={name: mix_grpo}"]).algorithm == {
+        "name": "mix_grpo"
+    }
     merged = load_recipe("diffusion", ["algorithm.name=mix_grpo"]).algorithm
     assert merged == {"name": "mix_grpo", "kl": {"coef": 0.0}}
 
@@ -174,19 +208,33 @@ def test_a_plug_in_takes_the_place_of_another_with_its_settings():
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("placement.tp_size=2", "placement.num_devices=2"), "placement.tp_size is 2: a vision-language model"),
-        (("placement.max_tokens_per_micro_batch=64",), "set placement.max_tokens_per_micro_batch to null"),
+        (
+            ("placement.tp_size=2", "placement.num_devices=2"),
+            "placement.tp_size is 2: a vision-language model",
+        ),
+        (
+            ("placement.max_tokens_per_micro_batch=64",),
+            "set placement.max_tokens_per_micro_batch to null",
+        ),
     ],
 )
-def test_a_placement_that_cuts_or_packs_a_model_that_sees_is_refused(overrides: tuple[str, ...], said: str):
+def test_a_placement_that_cuts_or_packs_a_model_that_sees_is_refused(
+    overrides: tuple[str, ...], said: str
+):
     assert said in refusal("smoke/vision", *overrides)
 
 
 def test_rows_that_do_not_divide_are_refused_with_the_numbers():
     message = refusal("text", "rollout.samples_per_prompt=3", "training.num_updates_per_batch=5")
-    assert "= 24 rows do not divide into num_updates_per_batch x num_devices = 5 equal parts" in message
+    assert (
+        "= 24 rows do not divide into num_updates_per_batch x num_devices = 5 equal parts"
+        in message
+    )
     message = refusal("mpo", "training.prompts_per_step=3", "training.num_updates_per_batch=2")
-    assert "prompts_per_step = 3 pairs do not divide into num_updates_per_batch x num_devices = 2" in message
+    assert (
+        "prompts_per_step = 3 pairs do not divide into num_updates_per_batch x num_devices = 2"
+        in message
+    )
     message = refusal("text", "placement.num_devices=16")
     assert "prompts_per_step = 8 must be a multiple of num_devices = 16" in message
 
@@ -205,8 +253,16 @@ def test_rows_that_do_not_divide_are_refused_with_the_numbers():
         ("pe", "tracks.images.algorithm.loss={name: reinforce}", "flow_grpo"),
         ("unified", "algorithm={name: gpg}", "gpg"),
         ("unified", "unified.images.algorithm.loss={name: reinforce}", "flow_grpo"),
-        ("text", "algorithm={target: 'tests.runs.test_recipes:TakesOneStep'}", "tests.runs.test_recipes:TakesOneStep"),
-        ("mpo", "algorithm={target: 'tests.runs.test_recipes:TakesOneStep'}", "tests.runs.test_recipes:TakesOneStep"),
+        (
+            "text",
+            "algorithm={target: 'tests.runs.test_recipes:TakesOneStep'}",
+            "tests.runs.test_recipes:TakesOneStep",
+        ),
+        (
+            "mpo",
+            "algorithm={target: 'tests.runs.test_recipes:TakesOneStep'}",
+            "tests.runs.test_recipes:TakesOneStep",
+        ),
     ],
 )
 def test_several_steps_on_one_rollout_are_refused_where_the_algorithm_takes_one(
@@ -214,7 +270,10 @@ def test_several_steps_on_one_rollout_are_refused_where_the_algorithm_takes_one(
 ):
     assert load_recipe(recipe, [algorithm])
     message = refusal(recipe, algorithm, f"training.{key}=2")
-    assert f"training.{key} is 2, but algorithm {name} does not correct for the policy having moved" in message
+    assert (
+        f"training.{key} is 2, but algorithm {name} does not correct for the policy having moved"
+        in message
+    )
 
 
 @pytest.mark.parametrize("recipe", ["text", "vision", "diffusion", "pe", "unified", "mpo"])
@@ -226,8 +285,8 @@ def test_several_steps_on_one_rollout_are_taken_where_the_algorithm_corrects(rec
 def test_a_key_of_former_days_names_what_to_write_instead():
     message = refusal("text", "training.num_mini_batches=2")
     assert message == (
-        "text.yaml: training.num_mini_batches: renamed: use num_updates_per_batch for the optimiser steps one rollout "
-        "is cut into, and num_epochs for passes over all its rows"
+        "text.yaml: training.num_mini_batches: renamed: use num_updates_per_batch for the "
+        "optimiser steps one rollout is cut into, and num_epochs for passes over all its rows"
     )
 
 

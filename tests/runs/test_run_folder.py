@@ -22,7 +22,9 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def publish(folder: RunFolder, iteration: int, keep_last: int = KEPT, text: str = "weights") -> None:
+def publish(
+    folder: RunFolder, iteration: int, keep_last: int = KEPT, text: str = "weights"
+) -> None:
     with folder.publish_checkpoint(iteration, {"step": 10 * iteration}, keep_last) as building:
         (building / "policy").mkdir()
         (building / "policy" / "weights.txt").write_text(text)
@@ -72,8 +74,11 @@ def test_a_checkpoint_that_is_replaced_or_pruned_loses_its_sentinel_first(
     assert removed == ["iteration-0002", "iteration-0001"]
 
 
-def test_a_checkpoint_is_synced_then_renamed_then_marked_complete(folder: RunFolder, monkeypatch: pytest.MonkeyPatch):
-    """After a power cut a renamed folder may hold empty files, and a sentinel may say that it is complete."""
+def test_a_checkpoint_is_synced_then_renamed_then_marked_complete(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+):
+    """After a power cut a renamed folder may hold empty files, and a sentinel may say that it is
+    complete."""
     steps: list[str] = []
     sync, rename, replace = os.fsync, os.replace, Path.replace
 
@@ -95,13 +100,19 @@ def test_a_checkpoint_is_synced_then_renamed_then_marked_complete(folder: RunFol
     monkeypatch.setattr(Path, "replace", noted_replace)
     publish(folder, 1)
     renamed, marked = steps.index("rename to iteration-0001"), steps.index(f"rename to {SENTINEL}")
-    assert {"sync build", "sync policy", "sync weights.txt", "sync trainer.json"} <= set(steps[:renamed])
-    assert "sync checkpoints" in steps[renamed:marked], "the new name is not on the disk when the sentinel is"
+    assert {"sync build", "sync policy", "sync weights.txt", "sync trainer.json"} <= set(
+        steps[:renamed]
+    )
+    assert "sync checkpoints" in steps[renamed:marked], (
+        "the new name is not on the disk when the sentinel is"
+    )
     assert "sync iteration-0001" in steps[marked:], "the sentinel's own name is never synced"
     assert not any(SENTINEL in step for step in steps[:renamed])
 
 
-@pytest.mark.parametrize("error", [RuntimeError("worker died"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("worker died"), KeyboardInterrupt()], ids=["error", "interrupt"]
+)
 def test_an_error_while_writing_leaves_the_former_state(folder: RunFolder, error: BaseException):
     publish(folder, 1, text="former")
     with pytest.raises(type(error)), folder.publish_checkpoint(1, {"step": 10}, KEPT) as building:
@@ -160,7 +171,9 @@ def test_history_holds_complete_iterations_only(folder: RunFolder):
 
 
 def test_a_receipt_comes_back_as_it_was_until_the_folder_is_discarded(folder: RunFolder):
-    receipt = IterationReceipt(iteration=1, first_step=1, last_step=2, checkpoint="c", metrics={"reward_mean": 0.5})
+    receipt = IterationReceipt(
+        iteration=1, first_step=1, last_step=2, checkpoint="c", metrics={"reward_mean": 0.5}
+    )
     assert folder.receipt("iteration-0001", IterationReceipt) is None
     folder.save_receipt("iteration-0001", receipt)
     assert RunFolder(folder.root).receipt("iteration-0001", IterationReceipt) == receipt
@@ -174,7 +187,11 @@ def test_the_folder_says_what_made_it(folder: RunFolder):
 
 
 def recipe(**changes: object) -> Recipe:
-    values = {"name": "tiny", "model": {"path": "some/model"}, "data": {"train": ["t.jsonl"], "eval": ["e.jsonl"]}}
+    values = {
+        "name": "tiny",
+        "model": {"path": "some/model"},
+        "data": {"train": ["t.jsonl"], "eval": ["e.jsonl"]},
+    }
     return parse_recipe({**values, **changes})
 
 
@@ -185,7 +202,12 @@ def test_the_run_key_ignores_placement_and_registration():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"optimizer": {"learning_rate": 2e-5}}, {"seed": 1}, {"algorithm": {"name": "grpo", "clip_high": 0.3}}]
+    "changes",
+    [
+        {"optimizer": {"learning_rate": 2e-5}},
+        {"seed": 1},
+        {"algorithm": {"name": "grpo", "clip_high": 0.3}},
+    ],
 )
 def test_the_run_key_follows_what_decides_the_result(changes: dict[str, object]):
     assert run_key(recipe(**changes), "data") != run_key(recipe(), "data")
@@ -207,7 +229,10 @@ def finish(folder: RunFolder, iteration: int, reward: float, accuracy: float | N
     metrics = {"reward_mean": reward}
     name = f"iteration-{iteration:04d}"
     folder.save_receipt(
-        name, IterationReceipt(iteration=iteration, first_step=1, last_step=2, checkpoint="c", metrics=metrics)
+        name,
+        IterationReceipt(
+            iteration=iteration, first_step=1, last_step=2, checkpoint="c", metrics=metrics
+        ),
     )
     metric = "reward_mean" if accuracy is None else "eval/accuracy"
     best = folder.best(metric, 1)
@@ -218,9 +243,17 @@ def finish(folder: RunFolder, iteration: int, reward: float, accuracy: float | N
 
 
 def evaluated(accuracy: float) -> EvalReceipt:
-    zeros = dict.fromkeys(("ci_low", "ci_high", "mean_length", "truncated_share", "mean_reward"), 0.0)
+    zeros = dict.fromkeys(
+        ("ci_low", "ci_high", "mean_length", "truncated_share", "mean_reward"), 0.0
+    )
     return EvalReceipt(
-        label="iteration", step=1, num_rows=1, accuracy=accuracy, samples_path="s", eval_digest="d", **zeros
+        label="iteration",
+        step=1,
+        num_rows=1,
+        accuracy=accuracy,
+        samples_path="s",
+        eval_digest="d",
+        **zeros,
     )
 
 
@@ -258,5 +291,12 @@ def test_an_unknown_metric_is_named_with_the_known_ones(folder: RunFolder):
 
 def test_evaluations_come_by_step_the_final_one_last(folder: RunFolder):
     for label, step in (("final", 8), ("iteration-2", 8), ("baseline", 0), ("iteration-1", 4)):
-        folder.save_receipt(f"evaluate-{label}", evaluated(0.5).model_copy(update={"label": label, "step": step}))
-    assert [one.label for one in folder.evaluations()] == ["baseline", "iteration-1", "iteration-2", "final"]
+        folder.save_receipt(
+            f"evaluate-{label}", evaluated(0.5).model_copy(update={"label": label, "step": step})
+        )
+    assert [one.label for one in folder.evaluations()] == [
+        "baseline",
+        "iteration-1",
+        "iteration-2",
+        "final",
+    ]

@@ -1,7 +1,8 @@
-"""The workers of a run: kept while they are where they are wanted, rebuilt from the last complete checkpoint else.
+"""The workers of a run: kept while they are where they are wanted, rebuilt from the last complete
+checkpoint else.
 
-They are stood in for by a trainer of one weight, that doubles and adds the step's number: a step that is lost, done
-twice or done from other weights gives another weight.
+They are stood in for by a trainer of one weight, that doubles and adds the step's number: a step
+that is lost, done twice or done from other weights gives another weight.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def weight_after(iteration: int) -> int:
 
 
 class OneWeight:
-    """What a session asks of a trainer. Args: path: of the model. fails_at: steps, or `EXPORT`; each is forgotten."""
+    """What a session asks of a trainer. Args: path: of the model. fails_at: steps, or `EXPORT`;
+    each is forgotten."""
 
     held_out_scores: ClassVar[tuple[str, ...]] = ()
 
@@ -50,7 +52,9 @@ class OneWeight:
         self.is_open = True
 
     def prepare(self, held_out: Any) -> None:
-        assert (self.weight, self.step_count) == (0, 0), "only the model before training can do this"
+        assert (self.weight, self.step_count) == (0, 0), (
+            "only the model before training can do this"
+        )
 
     def step(self) -> tuple[dict[str, float], DataProto]:
         assert self.is_open
@@ -73,7 +77,9 @@ class OneWeight:
             "stop_reason": ["eos"] * len(rewards),
             "error": [None] * len(rewards),
         }
-        return DataProto.from_dict({"rewards": torch.tensor(rewards), "num_tokens": torch.ones(len(rewards))}, texts)
+        return DataProto.from_dict(
+            {"rewards": torch.tensor(rewards), "num_tokens": torch.ones(len(rewards))}, texts
+        )
 
     def save(self, folder: str) -> None:
         Path(folder, "weight").write_text(str(self.weight))
@@ -90,7 +96,9 @@ class OneWeight:
     def export(self, folder: str) -> None:
         assert self.is_open
         Path(folder).mkdir()
-        Path(folder, "config.json").write_text(json.dumps({"weight": self.weight, "from": self.path}))
+        Path(folder, "config.json").write_text(
+            json.dumps({"weight": self.weight, "from": self.path})
+        )
         if EXPORT in self.fails_at:
             self.fails_at.remove(EXPORT)
             raise RuntimeError("a worker died")
@@ -115,10 +123,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 @pytest.fixture(scope="module")
-def prepared(home: Home, tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> tuple[Any, ...]:
+def prepared(
+    home: Home, tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path
+) -> tuple[Any, ...]:
     """A recipe, the report on its rows, and what was prepared of them."""
     training = {"num_iterations": 3, "steps_per_iteration": NUM_STEPS, "keep_last": 5}
-    recipe = recipe_of("session", tmp_path_factory.mktemp("rows"), tiny_model_dir, training=training)
+    recipe = recipe_of(
+        "session", tmp_path_factory.mktemp("rows"), tiny_model_dir, training=training
+    )
     report = validate_data.fn(recipe)
     return recipe, report, prepare_cache.fn(recipe, report)
 
@@ -160,11 +172,15 @@ def weight_of(session: TrainingSession, iteration: int) -> int:
     return int((session.folder.checkpoint(iteration) / "weight").read_text())
 
 
-def test_iterations_one_after_the_other_keep_their_workers(session: TrainingSession, started: list[OneWeight]):
+def test_iterations_one_after_the_other_keep_their_workers(
+    session: TrainingSession, started: list[OneWeight]
+):
     receipts = [session.train_iteration(iteration) for iteration in (1, 2, 3)]
     assert len(started) == 1
     assert [(one.first_step, one.last_step) for one in receipts] == [(1, 2), (3, 4), (5, 6)]
-    assert [weight_of(session, iteration) for iteration in (1, 2, 3)] == [weight_after(i) for i in (1, 2, 3)]
+    assert [weight_of(session, iteration) for iteration in (1, 2, 3)] == [
+        weight_after(i) for i in (1, 2, 3)
+    ]
     session.close()
     assert not started[0].is_open
 
@@ -191,7 +207,9 @@ def test_another_process_goes_on_where_the_first_was_killed(
     session.train_iteration(1)
     other = TrainingSession(plan)
     done = other.train_iteration(1)
-    assert (done.skipped, done.last_step, len(started)) == (True, 2, 1), "what is done is not done again"
+    assert (done.skipped, done.last_step, len(started)) == (True, 2, 1), (
+        "what is done is not done again"
+    )
     assert other.train_iteration(2).first_step == 3
     assert weight_of(other, 2) == weight_after(2)
     other.close()
@@ -262,11 +280,15 @@ def test_an_export_is_written_once_and_whole(session: TrainingSession, fails_at:
     assert session.export(1) / "config.json" == written and written.stat().st_mtime_ns == stamp
 
 
-def test_an_export_is_on_the_disk_before_it_has_its_name(session: TrainingSession, monkeypatch: pytest.MonkeyPatch):
+def test_an_export_is_on_the_disk_before_it_has_its_name(
+    session: TrainingSession, monkeypatch: pytest.MonkeyPatch
+):
     synced: list[str] = []
 
     def sync(folder: Path) -> None:
-        assert not session.folder.export.exists(), "after a power cut it would be a model with empty files"
+        assert not session.folder.export.exists(), (
+            "after a power cut it would be a model with empty files"
+        )
         synced.extend(path.name for path in folder.iterdir())
 
     monkeypatch.setattr("rl_core.runs.session.sync_tree", sync)
@@ -277,7 +299,12 @@ def test_an_export_is_on_the_disk_before_it_has_its_name(session: TrainingSessio
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(None, "FINISHED"), (ValueError("no"), "FAILED"), (KeyboardInterrupt(), "KILLED"), (SystemExit(1), "KILLED")],
+    [
+        (None, "FINISHED"),
+        (ValueError("no"), "FAILED"),
+        (KeyboardInterrupt(), "KILLED"),
+        (SystemExit(1), "KILLED"),
+    ],
     ids=["nothing", "an-error", "an-interrupt", "an-exit"],
 )
 def test_the_mlflow_run_ends_as_the_flow_did(
@@ -295,4 +322,6 @@ def test_the_mlflow_run_ends_as_the_flow_did(
         with pytest.raises(type(error)), close_run(plan):
             raise error
     assert state() == status
-    assert MlflowClient(home.mlflow_uri).get_run(plan.mlflow_run_id).data.metrics["reward_mean"] == 1.0
+    assert (
+        MlflowClient(home.mlflow_uri).get_run(plan.mlflow_run_id).data.metrics["reward_mean"] == 1.0
+    )

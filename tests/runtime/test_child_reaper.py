@@ -1,4 +1,5 @@
-"""`no_orphans`: what a process started goes when it is killed, and stays when it ends in an orderly way."""
+"""`no_orphans`: what a process started goes when it is killed, and stays when it ends in an orderly
+way."""
 
 import subprocess
 import sys
@@ -19,12 +20,14 @@ with no_orphans(), no_orphans():
     process = subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
     print(process.pid, flush=True)
     sys.stdin.readline()
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
 def parent() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     yield process
     process.kill()
     process.communicate()

@@ -1,4 +1,5 @@
-"""Our packages are found before anything else of their name, wherever Python is told to look first."""
+"""Our packages are found before anything else of their name, wherever Python is told to look
+first."""
 
 import subprocess
 import sys
@@ -17,13 +18,16 @@ def test_our_packages_come_before_those_of_a_folder_that_is_searched_first(tmp_p
     for name in OWN - {"rl_core"}:
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not ours')")
     look = (
-        "import sys; sys.path.insert(0, sys.argv[2]); import rl_core; sys.path.insert(0, sys.argv[1]); "
-        "from importlib.util import find_spec; import schemas.receipts, flows.cli, skyrl_gym; "
-        "specs = [find_spec(name) for name in sys.argv[3:]]; "
-        "print([spec.origin or list(spec.submodule_search_locations) for spec in specs])"
+        "import sys; sys.path.insert(0, sys.argv[2]); import rl_core; sys.path.insert(0, "
+        "sys.argv[1]); from importlib.util import find_spec; import schemas.receipts, flows.cli, "
+        "skyrl_gym; specs = [find_spec(name) for name in sys.argv[3:]]; print([spec.origin or "
+        "list(spec.submodule_search_locations) for spec in specs])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", look, str(tmp_path), str(ROOT), *OWN], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", look, str(tmp_path), str(ROOT), *OWN],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) not in done.stdout
@@ -44,7 +48,9 @@ def test_what_ray_puts_first_is_searched_last(monkeypatch: pytest.MonkeyPatch, t
     assert sys.path == ["/wanted", *usual, str(tmp_path), "/ray/workers"]
 
 
-def test_only_a_file_that_something_else_hides_is_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_only_a_file_that_something_else_hides_is_hidden(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "json.py").write_text("")
     (tmp_path / "math").mkdir()
@@ -53,7 +59,11 @@ def test_only_a_file_that_something_else_hides_is_hidden(monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(tmp_path))
     __import__("users_own_module")
     hidden = hidden_module("json.decoder")
-    assert hidden is not None and hidden[0] == tmp_path / "json.py" and hidden[1].endswith("json/__init__.py")
+    assert (
+        hidden is not None
+        and hidden[0] == tmp_path / "json.py"
+        and hidden[1].endswith("json/__init__.py")
+    )
     assert hidden_module("math") is not None
     assert hidden_module("users_own_module") is None
     assert hidden_module("email") is None

@@ -20,7 +20,9 @@ PRINTED = "print(peak_bytes(torch.device('cpu')))"
 def peaks(*code: str) -> list[int]:
     """What a new process of these lines prints."""
     lines = "\n".join(("import torch", "from rl_core.runtime.peak_memory import peak_bytes", *code))
-    started = subprocess.run([sys.executable, "-c", lines], check=True, capture_output=True, text=True)
+    started = subprocess.run(
+        [sys.executable, "-c", lines], check=True, capture_output=True, text=True
+    )
     return [int(line) for line in started.stdout.split()]
 
 

@@ -13,7 +13,10 @@ from rl_core.runtime.secrets import RedactedRecord, is_secret_name, redact, reda
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("cannot reach postgresql://ada:hunter22@db:5432/mlflow", "cannot reach postgresql://ada:***@db:5432/mlflow"),
+        (
+            "cannot reach postgresql://ada:hunter22@db:5432/mlflow",
+            "cannot reach postgresql://ada:***@db:5432/mlflow",
+        ),
         ("s3://key:secret@bucket/rows and more", "s3://key:***@bucket/rows and more"),
         ("GET http://host/score?token=abc123&n=4", "GET http://host/score?token=***&n=4"),
         ("{'password': 'hunter22', 'user': 'ada'}", "{'password': '***', 'user': 'ada'}"),
@@ -45,7 +48,9 @@ def test_what_is_no_secret_stays(text: str):
     assert redact(text) == text
 
 
-def test_values_of_secret_environment_variables_are_hidden_anywhere(monkeypatch: pytest.MonkeyPatch):
+def test_values_of_secret_environment_variables_are_hidden_anywhere(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "ada:open-sesame")
     monkeypatch.setenv("MY_SERVICE_KEY", "k-4711-4712")
     monkeypatch.setenv("SHORT_TOKEN", "abc")
@@ -67,12 +72,16 @@ def test_the_folder_one_works_in_and_the_place_of_a_secret_are_no_secrets(
 
 def test_a_recipe_keeps_its_shape_and_loses_its_secrets():
     recipe = {
-        "rewards": [{"name": "remote", "url": "http://u:pw@host/score", "token": "t", "weight": 1.0}],
+        "rewards": [
+            {"name": "remote", "url": "http://u:pw@host/score", "token": "t", "weight": 1.0}
+        ],
         "model": {"path": "org/model", "max_new_tokens": 8, "revision": None},
         "placement": {"password": ""},
     }
     assert redact_values(recipe) == {
-        "rewards": [{"name": "remote", "url": "http://u:***@host/score", "token": "***", "weight": 1.0}],
+        "rewards": [
+            {"name": "remote", "url": "http://u:***@host/score", "token": "***", "weight": 1.0}
+        ],
         "model": {"path": "org/model", "max_new_tokens": 8, "revision": None},
         "placement": {"password": ""},
     }
@@ -82,10 +91,22 @@ def test_a_name_says_whether_it_holds_a_secret():
     assert all(
         map(
             is_secret_name,
-            ["token", "hf_token", "db.password", "AWS_SECRET_ACCESS_KEY", "api-key", "aws_session_token"],
+            [
+                "token",
+                "hf_token",
+                "db.password",
+                "AWS_SECRET_ACCESS_KEY",
+                "api-key",
+                "aws_session_token",
+            ],
         )
     )
-    assert not any(map(is_secret_name, ["max_new_tokens", "pad_token", "key", "tokenizer", "image_token", "author"]))
+    assert not any(
+        map(
+            is_secret_name,
+            ["max_new_tokens", "pad_token", "key", "tokenizer", "image_token", "author"],
+        )
+    )
 
 
 def test_every_handler_sees_a_redacted_record_and_traceback():

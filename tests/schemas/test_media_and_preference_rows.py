@@ -1,4 +1,5 @@
-"""Properties of the contracts of preference and response rows, and of the media checks that all contracts share."""
+"""Properties of the contracts of preference and response rows, and of the media checks that all
+contracts share."""
 
 import io
 from pathlib import Path
@@ -10,12 +11,23 @@ from PIL import Image
 
 from rl_core.errors import DataError
 from schemas.contract import RowContract
-from schemas.media_checks import MediaLimits, embedded_image_problems, load_image, open_media, resolve_uri
+from schemas.media_checks import (
+    MediaLimits,
+    embedded_image_problems,
+    load_image,
+    open_media,
+    resolve_uri,
+)
 from schemas.preference_rows import preference_contract, preference_pair
 from schemas.prompt_rows import prompt_contract
 from schemas.response_rows import input_messages, response_contract
 
-PAIR: dict[str, Any] = {"image": "a.png", "question": "What?", "chosen": "A cat.", "rejected": "A dog."}
+PAIR: dict[str, Any] = {
+    "image": "a.png",
+    "question": "What?",
+    "chosen": "A cat.",
+    "rejected": "A dog.",
+}
 USER = {"role": "user", "content": "2 + 2?"}
 
 
@@ -36,7 +48,12 @@ def png(size: int = 4) -> bytes:
         PAIR,
         {**PAIR, "image": ["a.png", "b.png"]},
         {**PAIR, "image": np.array(["a.png"])},
-        {"image": "a.png", "question": "What?", "chosen_response": "A cat.", "rejected_response": "A dog."},
+        {
+            "image": "a.png",
+            "question": "What?",
+            "chosen_response": "A cat.",
+            "rejected_response": "A dog.",
+        },
         {**PAIR, "image": "https://h/a.png", "length": 3},
     ],
 )
@@ -56,7 +73,9 @@ def test_good_preference_row_is_accepted(row: dict[str, Any]) -> None:
         ({"rejected": " A cat. "}, "rejected", "chosen and rejected are equal"),
     ],
 )
-def test_bad_preference_row_names_field_and_reason(changes: dict[str, Any], field: str, reason: str) -> None:
+def test_bad_preference_row_names_field_and_reason(
+    changes: dict[str, Any], field: str, reason: str
+) -> None:
     assert found(preference_contract(), {**PAIR, **changes}) == [(field, reason)]
 
 
@@ -70,7 +89,9 @@ def test_preference_pair_resolves_images_and_refuses_bad_rows(tmp_path: Path) ->
 def test_preference_image_must_exist_and_decode_under_its_root(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png())
     assert found(preference_contract(tmp_path), PAIR) == []
-    assert found(preference_contract(tmp_path), {**PAIR, "image": "b.png"}) == [("image", "no such media file")]
+    assert found(preference_contract(tmp_path), {**PAIR, "image": "b.png"}) == [
+        ("image", "no such media file")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +109,11 @@ def test_preference_image_must_exist_and_decode_under_its_root(tmp_path: Path) -
     ],
 )
 def test_good_response_row_is_accepted_whatever_comes_with_it(given: Any) -> None:
-    row = {"responses_create_params": {"input": given, "tools": []}, "agent_ref": {"name": "x"}, "n": 2**70}
+    row = {
+        "responses_create_params": {"input": given, "tools": []},
+        "agent_ref": {"name": "x"},
+        "n": 2**70,
+    }
     assert found(response_contract(), row) == []
 
 
@@ -102,7 +127,11 @@ def test_good_response_row_is_accepted_whatever_comes_with_it(given: Any) -> Non
         ({"input": [3]}, ".input", "not a list of messages"),
         ({"input": [{"role": "system", "content": "x"}]}, ".input", "no user message"),
         ({"input": [USER, {"role": "robot", "content": "x"}]}, ".input[1].role", "unknown role"),
-        ({"input": [USER, {"role": "assistant", "content": 3}]}, ".input[1].content", "content is not a text or parts"),
+        (
+            {"input": [USER, {"role": "assistant", "content": 3}]},
+            ".input[1].content",
+            "content is not a text or parts",
+        ),
     ],
 )
 def test_bad_response_row_names_field_and_reason(params: Any, field: str, reason: str) -> None:
@@ -126,7 +155,10 @@ def test_mmpr_tiny_row_as_pandas_reads_it_is_a_good_prompt_row() -> None:
     contract = prompt_contract({"multiple_choice": frozenset({"string"})}, "multiple_choice")
     assert found(contract, row) == []
     broken = {**row, "images": [{"bytes": png()[:50], "path": None}, {"bytes": None, "path": None}]}
-    assert found(contract, broken) == [("images[0].bytes", "not a readable image"), ("images[1]", "no image")]
+    assert found(contract, broken) == [
+        ("images[0].bytes", "not a readable image"),
+        ("images[1]", "no image"),
+    ]
     assert embedded_image_problems("a.png")[0].reason == "not a list of images"
 
 
@@ -161,7 +193,9 @@ def test_remote_uri_is_fetched_by_http(tmp_path: Path) -> None:
             contract = preference_contract(tmp_path, MediaLimits(check_remote=True))
             assert found(contract, {**PAIR, "image": uri}) == []
             missing = uri.replace("a.png", "b.png")
-            assert found(contract, {**PAIR, "image": missing}) == [("image", "not a readable image")]
+            assert found(contract, {**PAIR, "image": missing}) == [
+                ("image", "not a readable image")
+            ]
             assert found(preference_contract(tmp_path), {**PAIR, "image": missing}) == []
         finally:
             server.shutdown()

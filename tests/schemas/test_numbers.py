@@ -1,4 +1,5 @@
-"""A number in a recipe is a finite number, in every section and every plug-in: found by introspection, not listed."""
+"""A number in a recipe is a finite number, in every section and every plug-in: found by
+introspection, not listed."""
 
 import math
 from collections.abc import Iterator
@@ -28,11 +29,20 @@ from schemas.preference import PairSource
 from schemas.recipe import Recipe
 from schemas.section import Section
 
-SPECS = [GenerateSpec, DigitsSpec, LetteringSpec, OdditiesSpec, PicturesSpec, SourceSpec, PairSource]
+SPECS = [
+    GenerateSpec,
+    DigitsSpec,
+    LetteringSpec,
+    OdditiesSpec,
+    PicturesSpec,
+    SourceSpec,
+    PairSource,
+]
 
 
 def settings_classes() -> dict[str, type[BaseModel]]:
-    """Every class that reads a part of a recipe or of a stage of preparation, by module and name."""
+    """Every class that reads a part of a recipe or of a stage of preparation, by module and
+    name."""
     registries = (algorithms, advantage_estimators, policy_losses, reward_scorers, stages)
     plugins = [one.get(name).Config for one in registries for name in one.names()]  # pyright: ignore
     environments = [config_class(spec(env_id, {}).load()) for env_id in registered()]
@@ -41,7 +51,9 @@ def settings_classes() -> dict[str, type[BaseModel]]:
     while waiting:
         one = waiting.pop()
         if found.setdefault(f"{one.__module__}.{one.__qualname__}", one) is one:
-            inside = [inner for field in one.model_fields.values() for inner in sections(field.annotation)]
+            inside = [
+                inner for field in one.model_fields.values() for inner in sections(field.annotation)
+            ]
             waiting += [inner for inner in inside if inner not in found.values()]
     return found
 
@@ -54,7 +66,20 @@ FIELDS = [
     if holds_numbers(field.annotation)
 ]
 MINIMAL = "name: mine\nmodel: {path: some/model}\ndata: {train: [a.jsonl], eval: [b.jsonl]}\n"
-BAD = [True, False, math.inf, -math.inf, math.nan, "inf", "nan", "-Infinity", 10**19, -(10**19), "1" * 20, 1e300]
+BAD = [
+    True,
+    False,
+    math.inf,
+    -math.inf,
+    math.nan,
+    "inf",
+    "nan",
+    "-Infinity",
+    10**19,
+    -(10**19),
+    "1" * 20,
+    1e300,
+]
 
 
 def holding(annotation: Any, value: Any) -> Iterator[Any]:
@@ -80,7 +105,9 @@ def test_every_settings_class_is_a_section() -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), FIELDS, ids=lambda part: part.removeprefix("rl_core."))
-def test_every_number_refuses_booleans_what_is_not_finite_and_what_is_beyond_reason(name: str, key: str) -> None:
+def test_every_number_refuses_booleans_what_is_not_finite_and_what_is_beyond_reason(
+    name: str, key: str
+) -> None:
     model = CLASSES[name]
     for bad in BAD:
         given = list(holding(model.model_fields[key].annotation, bad))
@@ -90,7 +117,10 @@ def test_every_number_refuses_booleans_what_is_not_finite_and_what_is_beyond_rea
         for value in given if not words else ():
             with pytest.raises(ValidationError) as caught:
                 model.model_validate({key: value})
-            assert any(problem["loc"][:1] == (key,) for problem in caught.value.errors()), (bad, caught.value)
+            assert any(problem["loc"][:1] == (key,) for problem in caught.value.errors()), (
+                bad,
+                caught.value,
+            )
 
 
 def holds_words(annotation: Any) -> bool:
@@ -100,29 +130,77 @@ def holds_words(annotation: Any) -> bool:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("optimizer.learning_rate=yes", "optimizer.learning_rate: must be a number, not true or false"),
-        ("optimizer.learning_rate=inf", "optimizer.learning_rate: Input should be a finite number, got 'inf'"),
-        ("optimizer.learning_rate=.inf", "optimizer.learning_rate: Input should be a finite number, got inf"),
-        ("optimizer.learning_rate=10", "optimizer.learning_rate: Input should be less than or equal to 1, got 10"),
+        (
+            "optimizer.learning_rate=yes",
+            "optimizer.learning_rate: must be a number, not true or false",
+        ),
+        (
+            "optimizer.learning_rate=inf",
+            "optimizer.learning_rate: Input should be a finite number, got 'inf'",
+        ),
+        (
+            "optimizer.learning_rate=.inf",
+            "optimizer.learning_rate: Input should be a finite number, got inf",
+        ),
+        (
+            "optimizer.learning_rate=10",
+            "optimizer.learning_rate: Input should be less than or equal to 1, got 10",
+        ),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1: Input should be less than 1, got 1.0"),
         ("optimizer.betas=[yes, 0.9]", "optimizer.betas: must be a number, not true or false"),
-        ("rollout.temperature=inf", "rollout.temperature: Input should be a finite number, got 'inf'"),
-        ("rollout.temperature=1000", "rollout.temperature: Input should be less than or equal to 100, got 1000"),
-        ("rollout.temperature=nan", "rollout.temperature: Input should be a finite number, got 'nan'"),
-        ("seed=12345678901234567890", "seed: Input should be less than 2147483648, got 12345678901234567890"),
+        (
+            "rollout.temperature=inf",
+            "rollout.temperature: Input should be a finite number, got 'inf'",
+        ),
+        (
+            "rollout.temperature=1000",
+            "rollout.temperature: Input should be less than or equal to 100, got 1000",
+        ),
+        (
+            "rollout.temperature=nan",
+            "rollout.temperature: Input should be a finite number, got 'nan'",
+        ),
+        (
+            "seed=12345678901234567890",
+            "seed: Input should be less than 2147483648, got 12345678901234567890",
+        ),
         ("seed=4294967295", "seed: Input should be less than 2147483648, got 4294967295"),
-        ("training.num_iterations=on", "training.num_iterations: must be a number, not true or false"),
-        ("training.steps_per_iteration=12345678901234567890", f"must be between -{LARGEST} and {LARGEST}"),
-        ("training.max_grad_norm=.inf", "training.max_grad_norm: Input should be a finite number, got inf"),
+        (
+            "training.num_iterations=on",
+            "training.num_iterations: must be a number, not true or false",
+        ),
+        (
+            "training.steps_per_iteration=12345678901234567890",
+            f"must be between -{LARGEST} and {LARGEST}",
+        ),
+        (
+            "training.max_grad_norm=.inf",
+            "training.max_grad_norm: Input should be a finite number, got inf",
+        ),
         ("algorithm.kl.coef=yes", "algorithm.kl.coef: must be a number, not true or false"),
         ("algorithm.loss.clip_high=.nan", "clip_high: Input should be a finite number, got nan"),
-        ("algorithm.advantage={name: gdpo, weights: {a: yes}}", "weights: must be a number, not true or false"),
-        ("environments.lcb.timeout_s=.inf", "environments.lcb.timeout_s: Input should be a finite number, got inf"),
-        ("environments.lcb.timeout_s=1e12", "timeout_s: Input should be less than or equal to 10000000"),
+        (
+            "algorithm.advantage={name: gdpo, weights: {a: yes}}",
+            "weights: must be a number, not true or false",
+        ),
+        (
+            "environments.lcb.timeout_s=.inf",
+            "environments.lcb.timeout_s: Input should be a finite number, got inf",
+        ),
+        (
+            "environments.lcb.timeout_s=1e12",
+            "timeout_s: Input should be less than or equal to 10000000",
+        ),
         ("rewards=[{name: math, weight: no}]", "weight: must be a number, not true or false"),
-        ("rewards=[{name: clip, batch_size: 0}]", "batch_size: Input should be greater than or equal to 1, got 0"),
+        (
+            "rewards=[{name: clip, batch_size: 0}]",
+            "batch_size: Input should be greater than or equal to 1, got 0",
+        ),
         ("data.blend={a: -1.0, b: 1.0}", "data.blend.a: Input should be greater than 0, got -1.0"),
-        ("data.train=[{task: chain_sum, size: yes}]", "data.train.0.size: must be a number, not true or false"),
+        (
+            "data.train=[{task: chain_sum, size: yes}]",
+            "data.train.0.size: must be a number, not true or false",
+        ),
         ("placement.num_devices=yes", "placement.num_devices: must be a number, not true or false"),
     ],
 )
@@ -143,7 +221,9 @@ def test_a_file_and_plain_values_are_read_as_strictly_as_overrides(tmp_path: Pat
         parse_recipe({**values, "seed": True})
 
 
-def test_numbers_as_people_write_them_are_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_as_people_write_them_are_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # YAML 1.1 reads 1e-5, which has no dot, as text, and an environment variable is always text.
     monkeypatch.setenv("MY_TEST_RATE", "3e-6")
     path = tmp_path / "mine.yaml"
@@ -151,8 +231,14 @@ def test_numbers_as_people_write_them_are_numbers(tmp_path: Path, monkeypatch: p
     for text, rate in rates.items():
         path.write_text(f"{MINIMAL}optimizer: {{learning_rate: {text}}}\n", encoding="utf-8")
         assert load_recipe(str(path)).optimizer.learning_rate == rate
-    loaded = load_recipe(str(path), ["optimizer.learning_rate=1e-5", "seed=2147483647", "lora={alpha: 8}"])
-    assert (loaded.optimizer.learning_rate, loaded.seed, loaded.lora and loaded.lora.alpha) == (1e-5, 2**31 - 1, 8.0)
+    loaded = load_recipe(
+        str(path), ["optimizer.learning_rate=1e-5", "seed=2147483647", "lora={alpha: 8}"]
+    )
+    assert (loaded.optimizer.learning_rate, loaded.seed, loaded.lora and loaded.lora.alpha) == (
+        1e-5,
+        2**31 - 1,
+        8.0,
+    )
 
 
 class OwnConfig(PluginConfig):
@@ -173,7 +259,12 @@ class OwnConfig(PluginConfig):
 def test_a_plug_in_of_ones_own_is_read_as_strictly_and_a_switch_stays_a_switch() -> None:
     assert OwnConfig(either=True, anything=True, share=None).either is True
     assert OwnConfig(either=3, steps=(1, 2), words={"a": "yes"}, anything=math.inf).steps == (1, 2)
-    for key, value in (("share", True), ("steps", [1, False]), ("share", math.inf), ("either", 10**20)):
+    for key, value in (
+        ("share", True),
+        ("steps", [1, False]),
+        ("share", math.inf),
+        ("either", 10**20),
+    ):
         with pytest.raises(ValidationError) as caught:
             OwnConfig.model_validate({key: value})
         assert caught.value.errors()[0]["loc"][0] == key

@@ -16,13 +16,21 @@ ALLOWED = {
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    good = {"prompt": [{"role": "user", "content": "2+2?"}], "env_class": "gsm8k", "reward_spec": {"ground_truth": "4"}}
+    good = {
+        "prompt": [{"role": "user", "content": "2+2?"}],
+        "env_class": "gsm8k",
+        "reward_spec": {"ground_truth": "4"},
+    }
     return {key: value for key, value in {**good, **changes}.items() if value is not ...}
 
 
 def check(*rows: dict[str, Any], default: str | None = None) -> list[Rejection]:
     return validate_rows(
-        list(rows), file="train.jsonl", first_row=17, allowed_env_classes=ALLOWED, default_env_class=default
+        list(rows),
+        file="train.jsonl",
+        first_row=17,
+        allowed_env_classes=ALLOWED,
+        default_env_class=default,
     )
 
 
@@ -57,7 +65,11 @@ def test_good_row_is_accepted(changes: dict[str, Any]) -> None:
         ({"prompt": "text"}, "prompt", "not a list of messages"),
         ({"prompt": []}, "prompt", "no user message"),
         ({"prompt": [{"role": "system", "content": "x"}]}, "prompt", "no user message"),
-        ({"prompt": [{"role": "user", "content": 3}]}, "prompt[0].content", "content is not a string"),
+        (
+            {"prompt": [{"role": "user", "content": 3}]},
+            "prompt[0].content",
+            "content is not a string",
+        ),
         ({"env_class": ...}, "env_class", "missing"),
         ({"env_class": 3}, "env_class", "not a string"),
         ({"env_class": "gsm8"}, "env_class", "unknown environment"),
@@ -66,25 +78,42 @@ def test_good_row_is_accepted(changes: dict[str, Any]) -> None:
         ({"reward_spec": {}}, "reward_spec", "missing ground_truth"),
         ({"reward_spec": {"ground_truth": True}}, "reward_spec.ground_truth", "not a ground truth"),
         ({"reward_spec": {"ground_truth": []}}, "reward_spec.ground_truth", "not a ground truth"),
-        ({"reward_spec": {"ground_truth": float("nan")}}, "reward_spec.ground_truth", "not a ground truth"),
-        ({"reward_spec": {"ground_truth": ["4"]}}, "reward_spec.ground_truth", "a list is not accepted by gsm8k"),
+        (
+            {"reward_spec": {"ground_truth": float("nan")}},
+            "reward_spec.ground_truth",
+            "not a ground truth",
+        ),
+        (
+            {"reward_spec": {"ground_truth": ["4"]}},
+            "reward_spec.ground_truth",
+            "a list is not accepted by gsm8k",
+        ),
         ({"data_source": 3}, "data_source", "wrong type"),
         ({"extra_info": "x"}, "extra_info", "wrong type"),
     ],
 )
-def test_bad_row_names_row_field_and_reason(changes: dict[str, Any], field: str, reason: str) -> None:
+def test_bad_row_names_row_field_and_reason(
+    changes: dict[str, Any], field: str, reason: str
+) -> None:
     rejections = check(row(), row(**changes))
-    assert [(r.file, r.row, r.field, r.reason) for r in rejections] == [("train.jsonl", 18, field, reason)]
+    assert [(r.file, r.row, r.field, r.reason) for r in rejections] == [
+        ("train.jsonl", 18, field, reason)
+    ]
 
 
 def test_message_says_what_would_be_right() -> None:
-    expected = "train.jsonl:17 field reward_spec: missing ground_truth, got {}; expected a string, number or list"
+    expected = (
+        "train.jsonl:17 field reward_spec: missing ground_truth, got {}; expected a string, "
+        "number or list"
+    )
     assert [str(r) for r in check(row(reward_spec={}))] == [expected]
 
 
 def test_every_error_of_a_batch_is_reported_in_row_order() -> None:
     bad_message = [{"role": "robot", "content": None}]
-    rejections = check(row(prompt=bad_message, env_class="nope", reward_spec=None), row(), row(ability=1))
+    rejections = check(
+        row(prompt=bad_message, env_class="nope", reward_spec=None), row(), row(ability=1)
+    )
     fields = [(r.row, r.field) for r in rejections]
     assert fields == [
         (17, "prompt[0].role"),
@@ -107,10 +136,14 @@ def test_default_environment_fills_only_missing_names() -> None:
 
 def test_row_numbers_with_gaps_are_kept() -> None:
     rows = [row(), row(prompt=None)]
-    rejections = validate_rows(rows, file="f", first_row=1, allowed_env_classes=ALLOWED, row_numbers=[3, 9])
+    rejections = validate_rows(
+        rows, file="f", first_row=1, allowed_env_classes=ALLOWED, row_numbers=[3, 9]
+    )
     assert [r.row for r in rejections] == [9]
 
 
 def test_ground_truth_kind_follows_the_written_type() -> None:
-    kinds = [ground_truth_kind(value) for value in ("5", 5, 5.0, ["5"], CASES, {"target": "x"}, {}, None)]
+    kinds = [
+        ground_truth_kind(value) for value in ("5", 5, 5.0, ["5"], CASES, {"target": "x"}, {}, None)
+    ]
     assert kinds == ["string", "number", "number", "list", "test_cases", "string", None, None]

@@ -13,22 +13,29 @@ def sde(x: float, v: float, s: float, s_next: float, a: float) -> tuple[float, f
     return mean, a * math.sqrt(-dt)
 
 
-def flow(x: float, v: float, s: float, s_next: float, eta: float, s_first: float) -> tuple[float, float]:
+def flow(
+    x: float, v: float, s: float, s_next: float, eta: float, s_first: float
+) -> tuple[float, float]:
     return sde(x, v, s, s_next, eta * math.sqrt(s / (1 - (s_first if s == 1 else s))))
 
 
-def dance(x: float, v: float, s: float, s_next: float, eta: float, s_first: float) -> tuple[float, float]:
+def dance(
+    x: float, v: float, s: float, s_next: float, eta: float, s_first: float
+) -> tuple[float, float]:
     return sde(x, v, s, s_next, eta)
 
 
-def cps(x: float, v: float, s: float, s_next: float, eta: float, s_first: float) -> tuple[float, float]:
+def cps(
+    x: float, v: float, s: float, s_next: float, eta: float, s_first: float
+) -> tuple[float, float]:
     std = s_next * math.sin(eta * math.pi / 2)
     mean = (x - s * v) * (1 - s_next) + (x + (1 - s) * v) * math.sqrt(s_next**2 - std**2)
     return mean, std
 
 
 def dpm_solver(xs: list[tuple[float, float]], levels: list[float]) -> float:
-    """DPM-Solver++(2M) in its textbook form with exponentials, from velocities `(x_0, v)` step by step."""
+    """DPM-Solver++(2M) in its textbook form with exponentials, from velocities `(x_0, v)` step by
+    step."""
     x, before = xs[0][0], None
     for (_, v), s, s_next in zip(xs, levels[:-1], levels[1:], strict=True):
         clean = x - s * v

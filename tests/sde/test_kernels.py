@@ -1,4 +1,5 @@
-"""Every kernel: by hand, against floats, gradients, rows, ranks of latents, precision, and what it keeps invariant."""
+"""Every kernel: by hand, against floats, gradients, rows, ranks of latents, precision, and what it
+keeps invariant."""
 
 import math
 from itertools import pairwise
@@ -8,7 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_core.sde import NoiseRecipe, cps_step, dance_step, dpm2_step, euler_step, flow_step, gaussian_kl, sigmas
+from rl_core.sde import (
+    NoiseRecipe,
+    cps_step,
+    dance_step,
+    dpm2_step,
+    euler_step,
+    flow_step,
+    gaussian_kl,
+    sigmas,
+)
 from tests.sde import reference
 
 KERNELS = {
@@ -35,9 +45,11 @@ def test_kernels_by_hand():
     flow = flow_step(x, v, 0.5, 0.25, eta=1.0, sigma_first=0.9, next_sample=to)
     assert (flow.mean.item(), flow.std.item()) == (1.125, 0.5)
     assert flow.log_prob is not None
-    assert flow.log_prob.item() == pytest.approx(-1 / 32 + math.log(2) - 0.5 * math.log(2 * math.pi))
-    # At sigma 1 the second level 0.75 stands in the denominator alone, a = 1 / sqrt(1/4) = 2 (not sqrt 3):
-    # mean 2 (1 - 4/2 1/4) + (1)(-1/4) = 3/4, std 2 sqrt(1/4) = 1, z = 1/4.
+    assert flow.log_prob.item() == pytest.approx(
+        -1 / 32 + math.log(2) - 0.5 * math.log(2 * math.pi)
+    )
+    # At sigma 1 the second level 0.75 stands in the denominator alone, a = 1 / sqrt(1/4) = 2 (not
+    # sqrt 3): mean 2 (1 - 4/2 1/4) + (1)(-1/4) = 3/4, std 2 sqrt(1/4) = 1, z = 1/4.
     first = flow_step(x, v, 1.0, 0.75, eta=1.0, sigma_first=0.75, next_sample=to)
     assert (first.mean.item(), first.std.item()) == (0.75, 1.0)
     assert first.log_prob is not None
@@ -47,7 +59,10 @@ def test_kernels_by_hand():
     assert (dance.mean.item(), dance.std.item()) == (-0.75, 1.0)
     # eta 1/3: sin 30 degrees: std 1/8; (2 - 1/2) 3/4 + (2 + 1/2) sqrt(1/16 - 1/64).
     cps = cps_step(x, v, 0.5, 0.25, eta=1 / 3, next_sample=to)
-    assert (cps.mean.item(), cps.std.item()) == (pytest.approx(1.125 + 2.5 * math.sqrt(3) / 8), pytest.approx(0.125))
+    assert (cps.mean.item(), cps.std.item()) == (
+        pytest.approx(1.125 + 2.5 * math.sqrt(3) / 8),
+        pytest.approx(0.125),
+    )
     euler = euler_step(x, v, 0.5, 0.25)
     assert euler.sample.item() == 1.75 and euler.log_prob is None and euler.std.item() == 0.0
     # First order: 1/2 * 2 + (3/4 - 1/4) * (2 - 1/2), the same as Euler.
@@ -61,7 +76,9 @@ def test_scores_equal_plain_floats(name: str, shape: tuple[int, ...]):
     x, v, to = latents(3, *shape)
     # Each row at a level of its own; the first starts at pure noise.
     levels, following = [1.0, 0.6, 0.3], [0.9, 0.5, 0.1]
-    step = kernel(x, v, torch.tensor(levels), torch.tensor(following), **settings(name), next_sample=to)
+    step = kernel(
+        x, v, torch.tensor(levels), torch.tensor(following), **settings(name), next_sample=to
+    )
     assert step.log_prob is not None
     for b in range(3):
         pairs = [
@@ -69,11 +86,15 @@ def test_scores_equal_plain_floats(name: str, shape: tuple[int, ...]):
             for p, q in zip(x[b].flatten(), v[b].flatten(), strict=True)
         ]
         torch.testing.assert_close(
-            step.mean[b].flatten(), torch.tensor([mean for mean, _ in pairs], dtype=torch.float64), rtol=1e-6, atol=1e-6
+            step.mean[b].flatten(),
+            torch.tensor([mean for mean, _ in pairs], dtype=torch.float64),
+            rtol=1e-6,
+            atol=1e-6,
         )
         assert step.std[b].item() == pytest.approx(pairs[0][1], rel=1e-6)
         densities = [
-            reference.log_density(float(z), mean, std) for z, (mean, std) in zip(to[b].flatten(), pairs, strict=True)
+            reference.log_density(float(z), mean, std)
+            for z, (mean, std) in zip(to[b].flatten(), pairs, strict=True)
         ]
         assert step.log_prob[b].item() == pytest.approx(sum(densities) / len(densities), rel=1e-6)
 
@@ -97,7 +118,10 @@ def test_what_was_drawn_scores_the_same_and_repeats(name: str):
     kernel, _ = KERNELS[name]
     x, v, _ = (tensor.float() for tensor in latents(2, 4, 3, 3))
     drawn, again = (
-        kernel(x, v, 0.8, 0.6, **settings(name), generator=NoiseRecipe(1, 2, "a").generator("steps")) for _ in range(2)
+        kernel(
+            x, v, 0.8, 0.6, **settings(name), generator=NoiseRecipe(1, 2, "a").generator("steps")
+        )
+        for _ in range(2)
     )
     assert torch.equal(drawn.sample, again.sample)
     scored = kernel(x, v, 0.8, 0.6, **settings(name), next_sample=drawn.sample)
@@ -115,19 +139,30 @@ def test_rows_are_independent_and_half_precision_is_computed_in_float32(name: st
 
     def scores(order: list[int], dtype: torch.dtype) -> Tensor:
         parts = (tensor[order].to(dtype) for tensor in (x, v))
-        step = kernel(*parts, levels[order], following[order], **settings(name), next_sample=to[order].to(dtype))
+        step = kernel(
+            *parts,
+            levels[order],
+            following[order],
+            **settings(name),
+            next_sample=to[order].to(dtype),
+        )
         assert step.log_prob is not None
         return step.log_prob
 
     exact_B = scores([0, 1, 2], torch.float64)
     assert torch.equal(scores([2, 0, 1], torch.float64), exact_B[[2, 0, 1]])
     assert scores([0, 1, 2], torch.bfloat16).dtype == torch.float32
-    torch.testing.assert_close(scores([0, 1, 2], torch.float32).double(), exact_B, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(scores([0, 1, 2], torch.bfloat16).double(), exact_B, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(
+        scores([0, 1, 2], torch.float32).double(), exact_B, rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(
+        scores([0, 1, 2], torch.bfloat16).double(), exact_B, rtol=0.05, atol=0.05
+    )
 
 
 def test_the_sdes_keep_the_marginals_of_the_flow():
-    # For x_0 = 0 the true velocity at x_sigma = sigma eps is x / sigma; every kernel must keep the variance sigma^2.
+    # For x_0 = 0 the true velocity at x_sigma = sigma eps is x / sigma; every kernel must keep the
+    # variance sigma^2.
     x = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0))
     levels = sigmas(100, 3.0).tolist()
     for name, (kernel, _) in KERNELS.items():
@@ -146,7 +181,9 @@ def test_dpm2_equals_the_textbook_form_and_is_of_second_order():
     for v, here, there in zip(velocities, levels[:-1], levels[1:], strict=True):
         step, previous = dpm2_step(x, torch.full_like(x, v), here, there, previous=previous)
         x = step.sample
-    assert x.item() == pytest.approx(reference.dpm_solver([(1.5, v) for v in velocities], levels), rel=1e-12)
+    assert x.item() == pytest.approx(
+        reference.dpm_solver([(1.5, v) for v in velocities], levels), rel=1e-12
+    )
 
     def spread(sigma: float) -> float:
         # Data N(0, 1/4): the marginal's deviation, which every sample keeps its share of.

@@ -6,7 +6,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rl_core.sde import NoiseRecipe, SdeConfig, StepsConfig, dynamic_shift, initial_noise, sigmas, stochastic_steps
+from rl_core.sde import (
+    NoiseRecipe,
+    SdeConfig,
+    StepsConfig,
+    dynamic_shift,
+    initial_noise,
+    sigmas,
+    stochastic_steps,
+)
 
 
 def test_schedule_by_hand() -> None:
@@ -19,7 +27,9 @@ def test_schedule_by_hand() -> None:
 
 
 def test_dynamic_shift_is_linear_in_the_tokens() -> None:
-    assert dynamic_shift(256) == pytest.approx(math.exp(0.5)) and dynamic_shift(4096) == pytest.approx(math.exp(1.15))
+    assert dynamic_shift(256) == pytest.approx(math.exp(0.5)) and dynamic_shift(
+        4096
+    ) == pytest.approx(math.exp(1.15))
     assert dynamic_shift(2176, exponential=False) == pytest.approx((0.5 + 1.15) / 2)
 
 
@@ -29,9 +39,17 @@ def test_step_rules() -> None:
     window = StepsConfig(kind="window", size=2, stride=1, every=3)
     starts = [stochastic_steps(window, 4, rollout)[0] for rollout in range(12)]
     assert starts == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 0]
-    drawn = [stochastic_steps(StepsConfig(kind="random", size=2), 10, rollout, seed=7) for rollout in range(50)]
-    assert drawn == [stochastic_steps(StepsConfig(kind="random", size=2), 10, rollout, seed=7) for rollout in range(50)]
-    assert {step for steps in drawn for step in steps} == set(range(10)) and all(len(set(s)) == 2 for s in drawn)
+    drawn = [
+        stochastic_steps(StepsConfig(kind="random", size=2), 10, rollout, seed=7)
+        for rollout in range(50)
+    ]
+    assert drawn == [
+        stochastic_steps(StepsConfig(kind="random", size=2), 10, rollout, seed=7)
+        for rollout in range(50)
+    ]
+    assert {step for steps in drawn for step in steps} == set(range(10)) and all(
+        len(set(s)) == 2 for s in drawn
+    )
     with pytest.raises(ValueError, match=r"\[4\] lie outside the 4 steps"):
         stochastic_steps(StepsConfig(kind="list", indices=(4,)), 4, 0)
     with pytest.raises(ValueError, match="more than the 3 steps"):
@@ -59,9 +77,16 @@ def test_noise_is_the_same_in_every_process_and_batch() -> None:
     whole = initial_noise(recipes, (2, 4, 4))
     assert torch.equal(initial_noise(recipes[1:2], (2, 4, 4))[0], whole[1])
     code = "from rl_core.sde import NoiseRecipe; print(NoiseRecipe(3, 5, 'prompt-7/1').seed)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert int(done.stdout) == recipes[1].seed
-    seeds = {NoiseRecipe(base, rollout, str(one)).seed for base in range(4) for rollout in range(4) for one in range(9)}
+    seeds = {
+        NoiseRecipe(base, rollout, str(one)).seed
+        for base in range(4)
+        for rollout in range(4)
+        for one in range(9)
+    }
     assert len(seeds) == 4 * 4 * 9
     assert not torch.equal(whole[0], whole[1])
     first, second = recipes[0].generator(), recipes[0].generator("steps")

@@ -1,4 +1,5 @@
-"""Starting and stopping services together: one at a time, the last first, and nothing that another start left."""
+"""Starting and stopping services together: one at a time, the last first, and nothing that another
+start left."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ from tests.processes import still_running
 
 HERE = "127.0.0.1"
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('begun', flush=True); time.sleep(60)"
+DEAF = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('begun', "
+    "flush=True); time.sleep(60)"
+)
 
 
 def sleeper(name: str = "sleeper", *, silent: bool = False, port: int = 0) -> Service:
@@ -53,7 +57,9 @@ def test_what_runs_and_answers_is_left_alone(stack: Stack, said: list[str]) -> N
     assert said == ["starting one", f"one runs at {first.url}", f"one runs at {first.url}"]
 
 
-def test_what_ended_or_says_nothing_is_started_anew(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ended_or_says_nothing_is_started_anew(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service_module, "PATIENCE_S", 0.0)
     first = started(stack, "one")
     assert first.process is not None
@@ -65,7 +71,9 @@ def test_what_ended_or_says_nothing_is_started_anew(stack: Stack, monkeypatch: p
     assert third.process is not None and third.pid != second.pid
 
 
-def test_a_start_that_fails_stops_what_it_started_and_no_more(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_fails_stops_what_it_started_and_no_more(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = started(stack, "before")
     begun: list[Record] = []
 
@@ -123,7 +131,9 @@ def test_a_service_has_a_session_of_its_own_and_is_prepared_before(
         stop_tree(process)
 
 
-def test_a_process_that_says_nothing_is_silent(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_says_nothing_is_silent(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service_module, "PATIENCE_S", 0.0)
     record = started(stack, "one")
     assert sleeper(silent=True).state(record) is State.SILENT
@@ -145,7 +155,10 @@ def test_neither_a_zombie_nor_a_later_process_with_its_id_is_the_one_that_was_re
 
 
 def test_a_process_that_ignores_the_request_to_end_is_ended_with_its_children() -> None:
-    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {DEAF!r}]); exec({DEAF!r})"
+    parent = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {DEAF!r}]); "
+        f"exec({DEAF!r})"
+    )
     process = psutil.Popen([sys.executable, "-S", "-c", parent], stdout=-1, text=True)
     assert process.stdout is not None
     with process.stdout as said:

@@ -19,14 +19,22 @@ def test_servers_listen_where_they_are_told_and_nowhere_else(tmp_path: Path) -> 
     for make in (catalogue.prefect_server, catalogue.mlflow_server):
         for host in (*OTHERS, *THIS_MACHINE):
             service = make(Home(tmp_path), host, 4321)
-            assert (option(service.command, "--host"), option(service.command, "--port")) == (host, "4321")
+            assert (option(service.command, "--host"), option(service.command, "--port")) == (
+                host,
+                "4321",
+            )
         for host in ("0.0.0.0", "::"):
-            assert make(Home(tmp_path), host, 4321).url == "http://127.0.0.1:4321", "an address to connect to"
+            assert make(Home(tmp_path), host, 4321).url == "http://127.0.0.1:4321", (
+                "an address to connect to"
+            )
         assert make(Home(tmp_path), "192.0.2.7", 4321).url == "http://192.0.2.7:4321"
 
 
 def test_mlflow_asks_others_for_a_password(tmp_path: Path) -> None:
     for host in OTHERS:
-        assert option(catalogue.mlflow_server(Home(tmp_path), host, 1).command, "--app-name") == "basic-auth"
+        assert (
+            option(catalogue.mlflow_server(Home(tmp_path), host, 1).command, "--app-name")
+            == "basic-auth"
+        )
     for host in THIS_MACHINE:
         assert "--app-name" not in catalogue.mlflow_server(Home(tmp_path), host, 1).command

@@ -1,4 +1,5 @@
-"""Compose and Kubernetes files: well formed, and in agreement with each other and with the code. Nothing is started."""
+"""Compose and Kubernetes files: well formed, and in agreement with each other and with the code.
+Nothing is started."""
 
 import json
 import re
@@ -48,20 +49,29 @@ def test_every_file_of_the_folder_is_applied():
 
 def test_what_kubernetes_resources_refer_to_is_there():
     everything = resources()
-    template = json.loads((KUBERNETES / "light-pool.json").read_text())["job_configuration"]["job_manifest"]
+    template = json.loads((KUBERNETES / "light-pool.json").read_text())["job_configuration"][
+        "job_manifest"
+    ]
     claims = {one["claimName"] for one in inside([everything, template], "persistentVolumeClaim")}
     assert claims <= named("PersistentVolumeClaim")
-    assert {one["name"] for one in inside([everything, template], "configMapRef")} <= named("ConfigMap")
+    assert {one["name"] for one in inside([everything, template], "configMapRef")} <= named(
+        "ConfigMap"
+    )
     assert {one["name"] for one in inside(everything, "configMap")} <= named("ConfigMap")
     assert set(inside(everything, "serviceAccountName")) <= named("ServiceAccount")
     secrets = {(one["name"], one["key"]) for one in inside(everything, "secretKeyRef")}
     for name, key in secrets:
-        assert re.search(rf"secret generic {name} .*--from-literal={key}=", (KUBERNETES / "README.md").read_text())
+        assert re.search(
+            rf"secret generic {name} .*--from-literal={key}=",
+            (KUBERNETES / "README.md").read_text(),
+        )
 
 
 def test_clients_ask_services_where_they_listen():
     ports = {
-        one["metadata"]["name"]: one["spec"]["ports"][0]["port"] for one in resources() if one["kind"] == "Service"
+        one["metadata"]["name"]: one["spec"]["ports"][0]["port"]
+        for one in resources()
+        if one["kind"] == "Service"
     }
     (clients,) = [one["data"] for one in resources() if one["metadata"]["name"] == "clients"]
     urls = [clients["PREFECT_API_URL"], clients["MLFLOW_TRACKING_URI"]]
@@ -77,7 +87,11 @@ def test_clients_ask_services_where_they_listen():
 
 
 def test_every_service_finds_its_pods():
-    labels = [one["spec"]["template"]["metadata"]["labels"] for one in resources() if "template" in one.get("spec", {})]
+    labels = [
+        one["spec"]["template"]["metadata"]["labels"]
+        for one in resources()
+        if "template" in one.get("spec", {})
+    ]
     for one in resources():
         if one["kind"] == "Service":
             assert one["spec"]["selector"] in labels
@@ -98,14 +112,19 @@ def test_the_pool_of_jobs_knows_every_variable_that_it_uses():
 
 def test_ray_is_the_one_of_the_constraints():
     (cluster,) = [one for one in resources() if one["kind"] == "RayCluster"]
-    pinned = re.search(r"^ray==(.+)$", (FOLDER.parent / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = re.search(
+        r"^ray==(.+)$", (FOLDER.parent / "constraints.txt").read_text(), re.MULTILINE
+    )
     assert pinned is not None and cluster["spec"]["rayVersion"] == pinned[1]
 
 
 def test_compose_publishes_to_this_machine_alone_and_waits_for_what_it_needs():
     services = compose()["services"]
     assert [
-        port for one in services.values() for port in one.get("ports", ()) if not port.startswith("127.0.0.1:")
+        port
+        for one in services.values()
+        for port in one.get("ports", ())
+        if not port.startswith("127.0.0.1:")
     ] == []
     for one in services.values():
         for name, wanted in one.get("depends_on", {}).items():
@@ -114,10 +133,16 @@ def test_compose_publishes_to_this_machine_alone_and_waits_for_what_it_needs():
                 assert "healthcheck" in services[name]
         for volume in one.get("volumes", ()):
             source = volume.partition(":")[0]
-            assert (FOLDER / source).is_file() if source.startswith(".") else source in compose()["volumes"]
+            assert (
+                (FOLDER / source).is_file()
+                if source.startswith(".")
+                else source in compose()["volumes"]
+            )
 
 
 def test_passwords_come_from_outside():
     example = (FOLDER / "example.env").read_text()
-    variables = set(re.findall(r"\$\{(\w+)", (FOLDER / "compose.yaml").read_text())) - {"RL_TRAIN_IMAGE"}
+    variables = set(re.findall(r"\$\{(\w+)", (FOLDER / "compose.yaml").read_text())) - {
+        "RL_TRAIN_IMAGE"
+    }
     assert variables == set(re.findall(r"^(\w+)=$", example, re.MULTILINE))

@@ -1,4 +1,5 @@
-"""Services without the services: who may listen, what is recorded, and what a start that fails leaves behind."""
+"""Services without the services: who may listen, what is recorded, and what a start that fails
+leaves behind."""
 
 import http.server
 import socket
@@ -23,7 +24,11 @@ from rl_core.services.service import Record, Service, State
 from tests.processes import still_running
 
 SLEEP = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
-PARENT = [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], stdin=None)"]
+PARENT = [
+    sys.executable,
+    "-c",
+    "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], stdin=None)",
+]
 
 
 def sleeper(answers=lambda: True) -> Service:
@@ -36,8 +41,12 @@ def test_this_machine_alone_needs_no_password(host: str):
     check_exposure(host)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org", "localhost.example.org"])
-def test_others_are_refused_without_passwords_and_told_how(host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "192.0.2.7", "example.org", "localhost.example.org"]
+)
+def test_others_are_refused_without_passwords_and_told_how(
+    host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     for name in (
         "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING", "MLFLOW_AUTH_CONFIG_PATH",
         "MLFLOW_FLASK_SERVER_SECRET_KEY",
@@ -45,7 +54,9 @@ def test_others_are_refused_without_passwords_and_told_how(host: str, monkeypatc
         monkeypatch.delenv(name, raising=False)
     # Were the check gone, real servers would listen to everyone.
     monkeypatch.setattr(Stack, "_start_all", lambda *_: pytest.fail("services are started"))
-    with pytest.raises(ServiceError, match=r"PREFECT_SERVER_API_AUTH_STRING.*MLFLOW_AUTH_CONFIG_PATH") as refused:
+    with pytest.raises(
+        ServiceError, match=r"PREFECT_SERVER_API_AUTH_STRING.*MLFLOW_AUTH_CONFIG_PATH"
+    ) as refused:
         Stack(Home(tmp_path / "home"), print).up(host)
     assert "export PREFECT_API_AUTH_STRING" in str(refused.value)
     assert not (tmp_path / "home").exists(), "nothing was started"
@@ -70,7 +81,9 @@ def all_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in PASSWORDS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLFLOW_AUTH_CONFIG_PATH", str(config))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "flask_wtf" else None)
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: object() if name == "flask_wtf" else None
+    )
 
 
 @pytest.mark.usefixtures("all_set")
@@ -82,12 +95,24 @@ def test_others_are_let_in_when_every_password_is_set():
 @pytest.mark.parametrize(
     ("changed", "missing"),
     [
-        ({"PREFECT_SERVER_API_AUTH_STRING": ""}, r"PREFECT_SERVER_API_AUTH_STRING \(user:password\)"),
-        ({"PREFECT_SERVER_API_AUTH_STRING": "secret", "PREFECT_API_AUTH_STRING": "secret"}, r"\(user:password\)"),
+        (
+            {"PREFECT_SERVER_API_AUTH_STRING": ""},
+            r"PREFECT_SERVER_API_AUTH_STRING \(user:password\)",
+        ),
+        (
+            {"PREFECT_SERVER_API_AUTH_STRING": "secret", "PREFECT_API_AUTH_STRING": "secret"},
+            r"\(user:password\)",
+        ),
         ({"PREFECT_API_AUTH_STRING": ""}, r"PREFECT_API_AUTH_STRING \(the same as the server's\)"),
-        ({"PREFECT_API_AUTH_STRING": "ada:other"}, r"PREFECT_API_AUTH_STRING \(the same as the server's\)"),
+        (
+            {"PREFECT_API_AUTH_STRING": "ada:other"},
+            r"PREFECT_API_AUTH_STRING \(the same as the server's\)",
+        ),
         ({"MLFLOW_AUTH_CONFIG_PATH": ""}, r"MLFLOW_AUTH_CONFIG_PATH \(a file\)"),
-        ({"MLFLOW_AUTH_CONFIG_PATH": "/nowhere/basic_auth.ini"}, r"MLFLOW_AUTH_CONFIG_PATH \(a file\)"),
+        (
+            {"MLFLOW_AUTH_CONFIG_PATH": "/nowhere/basic_auth.ini"},
+            r"MLFLOW_AUTH_CONFIG_PATH \(a file\)",
+        ),
         ({"MLFLOW_FLASK_SERVER_SECRET_KEY": ""}, "MLFLOW_FLASK_SERVER_SECRET_KEY"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
@@ -97,12 +122,16 @@ def test_every_password_that_is_missing_is_named_alone(
 ):
     for name, value in changed.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ServiceError, match=rf"lets others in; missing: [^;]*{missing}\. Set all of"):
+    with pytest.raises(
+        ServiceError, match=rf"lets others in; missing: [^;]*{missing}\. Set all of"
+    ):
         check_exposure("0.0.0.0")
 
 
 @pytest.mark.usefixtures("all_set")
-def test_a_server_without_the_package_that_asks_for_passwords_is_not_exposed(monkeypatch: pytest.MonkeyPatch):
+def test_a_server_without_the_package_that_asks_for_passwords_is_not_exposed(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ServiceError, match=r"missing: the packages of mlflow\[auth\]\. Set"):
         check_exposure("0.0.0.0")
@@ -115,7 +144,9 @@ def test_a_started_service_is_found_again_and_stopped(tmp_path: Path):
     try:
         assert sleeper().state(record) is State.RUNNING
         assert Record.model_validate_json(record.model_dump_json()).process == process
-        assert find_process(record.pid, record.started - 60) is None, "another process had this id before"
+        assert find_process(record.pid, record.started - 60) is None, (
+            "another process had this id before"
+        )
         assert process.pid != psutil.Process().pid
     finally:
         stop_tree(process)
@@ -133,10 +164,16 @@ def test_what_runs_below_a_service_ends_with_it():
     parent.stdin.close()
 
 
-def test_a_service_that_ends_or_stays_silent_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_service_that_ends_or_stays_silent_is_told_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(service, "START_S", 2.0)
-    broken = Service("broken", [sys.executable, "-c", "raise SystemExit('no such port')"], {}, "", lambda: False)
-    with pytest.raises(ServiceError, match=r"broken ended with code 1; the end of .*broken\.log:\nno such port"):
+    broken = Service(
+        "broken", [sys.executable, "-c", "raise SystemExit('no such port')"], {}, "", lambda: False
+    )
+    with pytest.raises(
+        ServiceError, match=r"broken ended with code 1; the end of .*broken\.log:\nno such port"
+    ):
         broken.start(tmp_path, tmp_path / "broken.log")
     before = set(psutil.Process().children())
     with pytest.raises(ServiceError, match="sleeper does not answer"):
@@ -171,7 +208,9 @@ def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pyte
 
 def test_every_deployment_has_a_pool_that_is_started():
     deployments = yaml.safe_load(catalogue.PROJECT_FILE.read_text())["deployments"]
-    assert {deployment["work_pool"]["name"] for deployment in deployments} == {pool.name for pool in WORK_POOLS}
+    assert {deployment["work_pool"]["name"] for deployment in deployments} == {
+        pool.name for pool in WORK_POOLS
+    }
 
 
 def test_training_waits_in_a_pool_of_its_own():

@@ -1,4 +1,5 @@
-"""A retraining as a decision: what is new, what to start from, what to beat, and who becomes champion."""
+"""A retraining as a decision: what is new, what to start from, what to beat, and who becomes
+champion."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,9 @@ def revision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, tiny_model_dir: Path, request: pytest.FixtureRequest) -> Callable[..., Values]:
+def recipe(
+    tmp_path: Path, tiny_model_dir: Path, request: pytest.FixtureRequest
+) -> Callable[..., Values]:
     """A recipe of the test's own."""
     name = request.node.originalname.replace("_", "-")
     return lambda **changes: recipe_of(name, tmp_path, tiny_model_dir, **changes)
@@ -56,7 +59,9 @@ def news(recipe: Values, retrain: Retrain = Retrain.WHEN_NEW):
 
 def decide(made: MadeRun, approval: Approval = GATE) -> ModelReceipt:
     version = register(made)
-    return promote_model.fn(made.plan, version, judge_model.fn(made.plan, made.baseline, made.final), approval)
+    return promote_model.fn(
+        made.plan, version, judge_model.fn(made.plan, made.baseline, made.final), approval
+    )
 
 
 def test_only_what_is_new_is_trained_again(recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -78,7 +83,9 @@ def test_only_what_is_new_is_trained_again(recipe, tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(retraining, "source_revision", lambda: "another revision")
         other_code = news(recipe())
-    assert (other_code.train, other_code.fresh) == (True, True), "the same training, to be done anew"
+    assert (other_code.train, other_code.fresh) == (True, True), (
+        "the same training, to be done anew"
+    )
     assert other_code.reason.startswith("code changed since")
     values = recipe()
     write_rows(tmp_path / "train.jsonl", ["1+2", "2+1", "0+3", "9-6"])
@@ -97,7 +104,10 @@ def test_a_registered_model_outlives_a_fresh_start(recipe):
     continued = make_run(recipe(), WRONG, RIGHT)
     assert continued.plan.mlflow_run_id == second.plan.mlflow_run_id
     assert register(second).version == 2
-    assert make_run(recipe(), WRONG, RIGHT, fresh=True).folder.root.name == f"{first.folder.root.name}.3"
+    assert (
+        make_run(recipe(), WRONG, RIGHT, fresh=True).folder.root.name
+        == f"{first.folder.root.name}.3"
+    )
 
 
 def test_the_first_version_beats_the_baseline_and_a_worse_one_does_not_beat_it(recipe, home: Home):
@@ -125,11 +135,16 @@ def test_a_better_one_takes_over_and_a_decision_is_made_once(recipe, home: Home)
 
 
 def test_a_person_may_refuse_what_the_gate_lets_pass(recipe, home: Home):
-    refused = decide(make_run(recipe(), WRONG, RIGHT), Approval(given=False, by="ada", reason="refused by ada"))
+    refused = decide(
+        make_run(recipe(), WRONG, RIGHT), Approval(given=False, by="ada", reason="refused by ada")
+    )
     assert refused.gate.passed and not refused.promoted
     assert refused.reason.endswith("; refused by ada")
     assert champion(home.mlflow_uri, refused.name) is None
-    approved = decide(make_run(recipe(seed=1), WRONG, RIGHT), Approval(given=True, by="ada", reason="approved by ada"))
+    approved = decide(
+        make_run(recipe(seed=1), WRONG, RIGHT),
+        Approval(given=True, by="ada", reason="approved by ada"),
+    )
     assert approved.promoted
     assert promotions(home.mlflow_uri, approved.name)[0].by == "ada"
 
@@ -143,7 +158,10 @@ def test_a_retraining_starts_from_the_champion_and_has_to_beat_it(recipe, home: 
     assert news(values).train is False
 
     again = make_run(
-        recipe(retraining={"start": "champion"}, seed=1), [0.0, 1.0, 0.0, 0.0], RIGHT, start_from=warm.start_from
+        recipe(retraining={"start": "champion"}, seed=1),
+        [0.0, 1.0, 0.0, 0.0],
+        RIGHT,
+        start_from=warm.start_from,
     )
     assert again.plan.recipe["model"]["path"] == first.model_path
     incumbent = incumbent_of(again.plan, again.baseline, home)
@@ -152,10 +170,14 @@ def test_a_retraining_starts_from_the_champion_and_has_to_beat_it(recipe, home: 
         "its baseline is the champion, measured now"
     )
     assert decide(again).promoted
-    assert news(recipe(retraining={"start": "champion"}, seed=1)).train is False, "what it started from is no news"
+    assert news(recipe(retraining={"start": "champion"}, seed=1)).train is False, (
+        "what it started from is no news"
+    )
 
 
-def test_recorded_answers_count_only_when_they_were_scored_alike(recipe, home: Home, monkeypatch: pytest.MonkeyPatch):
+def test_recorded_answers_count_only_when_they_were_scored_alike(
+    recipe, home: Home, monkeypatch: pytest.MonkeyPatch
+):
     decide(make_run(recipe(), WRONG, [1.0, 0.0, 0.0, 0.0]))
     measured: list[str] = []
 
@@ -165,7 +187,12 @@ def test_recorded_answers_count_only_when_they_were_scored_alike(recipe, home: H
 
     monkeypatch.setattr("rl_core.runs.champion._evaluated", evaluate_now)
     alike = make_run(recipe(seed=1), WRONG, RIGHT)
-    assert [row["reward"] for row in incumbent_of(alike.plan, alike.baseline, home).rows] == [1.0, 0.0, 0.0, 0.0]
+    assert [row["reward"] for row in incumbent_of(alike.plan, alike.baseline, home).rows] == [
+        1.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
     assert not measured
     more_room = make_run(recipe(evaluation={"max_new_tokens": 99}), WRONG, RIGHT)
     other_rows = make_run(recipe(seed=2), WRONG[:3], RIGHT[:3])

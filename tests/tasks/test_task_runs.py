@@ -1,4 +1,5 @@
-"""A task whose end the Prefect server has lost is shown as ended all the same, once its flow is over."""
+"""A task whose end the Prefect server has lost is shown as ended all the same, once its flow is
+over."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     async def lose(client: PrefectEventsClient, event: Event) -> None:
         state = event.event.removeprefix("prefect.task-run.")
-        if event.resource.get("prefect.resource.name", "").startswith("lost") and state in ("Completed", "Failed"):
+        if event.resource.get("prefect.resource.name", "").startswith("lost") and state in (
+            "Completed",
+            "Failed",
+        ):
             lost.append(state)
         else:
             await send(client, event)
@@ -62,11 +66,17 @@ def states_of(around: AbstractContextManager[None], *, fails: bool = False) -> d
     both(return_state=True)
     only = FlowRunFilter(id=FlowRunFilterId(any_=runs))
     with get_client(sync_client=True) as client:
-        return {run.name: run.state_type.value for run in client.read_task_runs(flow_run_filter=only) if run.state_type}
+        return {
+            run.name: run.state_type.value
+            for run in client.read_task_runs(flow_run_filter=only)
+            if run.state_type
+        }
 
 
 @pytest.mark.parametrize(("fails", "end"), [(False, "COMPLETED"), (True, "FAILED")])
-def test_an_end_that_was_lost_is_sent_again(prefect_harness: None, losing: list[str], fails: bool, end: str) -> None:
+def test_an_end_that_was_lost_is_sent_again(
+    prefect_harness: None, losing: list[str], fails: bool, end: str
+) -> None:
     assert states_of(recorded(), fails=fails) == {"kept": "COMPLETED", "lost": end}
     assert losing == [end.capitalize()]
 
@@ -76,7 +86,10 @@ def test_without_it_the_task_runs_for_ever(prefect_harness: None, losing: list[s
 
 
 def test_what_the_server_never_takes_is_said(
-    prefect_harness: None, losing: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    prefect_harness: None,
+    losing: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(tasks.task_runs, "OUTAGE_S", 0.5)
     with caplog.at_level(logging.WARNING):
@@ -85,7 +98,10 @@ def test_what_the_server_never_takes_is_said(
 
 
 def test_a_server_that_does_not_answer_ends_no_flow(
-    prefect_harness: None, losing: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    prefect_harness: None,
+    losing: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(tasks.task_runs, "OUTAGE_S", 0.5)
 

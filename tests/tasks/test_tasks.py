@@ -49,7 +49,9 @@ def write_rows(path: Path, questions: list[str]) -> Path:
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, tiny_model_dir: Path, request: pytest.FixtureRequest) -> Callable[..., Values]:
+def recipe(
+    tmp_path: Path, tiny_model_dir: Path, request: pytest.FixtureRequest
+) -> Callable[..., Values]:
     """A recipe of the test's own, over four training rows and two held-out ones."""
     train = write_rows(tmp_path / "train.jsonl", ["1+2", "2+1", "0+3", "4-1"])
     held_out = write_rows(tmp_path / "held-out.jsonl", ["3+0", "5-2"])
@@ -81,7 +83,9 @@ def test_validation_is_done_once_per_content(recipe, tmp_path: Path):
     assert "first time" in first.explanation
     assert second.cached
     assert second.explanation.startswith("cached: the same files were validated before")
-    assert second.model_dump(exclude={"cached", "explanation"}) == first.model_dump(exclude={"cached", "explanation"})
+    assert second.model_dump(exclude={"cached", "explanation"}) == first.model_dump(
+        exclude={"cached", "explanation"}
+    )
 
     write_rows(tmp_path / "train.jsonl", ["1+2", "2+1", "0+3", "9-6"])
     third = validate_data.fn(recipe())
@@ -147,8 +151,16 @@ def test_a_run_records_its_recipe_data_and_parameters(recipe, home: Home):
         assert tags["sha256"] == source.sha256
     artifacts = Path(run.info.artifact_uri.removeprefix("file://"))
     assert (artifacts / "recipe.yaml").read_text() == dump_recipe(parse_recipe(values))
-    assert CacheReceipt.model_validate_json((artifacts / "receipts" / "cache.json").read_text()) == cache
-    assert ValidationReport.model_validate_json((artifacts / "receipts" / "validation.json").read_text()) == report
+    assert (
+        CacheReceipt.model_validate_json((artifacts / "receipts" / "cache.json").read_text())
+        == cache
+    )
+    assert (
+        ValidationReport.model_validate_json(
+            (artifacts / "receipts" / "validation.json").read_text()
+        )
+        == report
+    )
     assert (Path(plan.run_dir) / "recipe.yaml").read_text() == dump_recipe(parse_recipe(values))
 
 

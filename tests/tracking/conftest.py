@@ -34,7 +34,12 @@ def open_run(tracking: Tracking):
 
     def open_one(run_id: str | None = None, **options):
         return TrackingRun.open(
-            tracking.uri, experiment, "a run", run_id=run_id, artifact_location=tracking.artifacts, **options
+            tracking.uri,
+            experiment,
+            "a run",
+            run_id=run_id,
+            artifact_location=tracking.artifacts,
+            **options,
         )
 
     return open_one

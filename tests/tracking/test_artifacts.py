@@ -60,29 +60,43 @@ def test_each_stage_has_the_documented_artifact(
     assert (made.name, made.path) == (name, folder / "out" / path)
     assert resolve(uri, f"art://{name}@latest") == resolve(uri, f"art://{name}") == made
     assert (
-        resolve(uri, f"art://{name}@{receipt.run_hash[:12]}") == resolve(uri, f"art://{name}@v{made.version}") == made
+        resolve(uri, f"art://{name}@{receipt.run_hash[:12]}")
+        == resolve(uri, f"art://{name}@v{made.version}")
+        == made
     )
 
 
-def test_a_version_holds_inputs_metadata_and_the_small_files(prepare: Prepare, uri: str, folder: Path) -> None:
+def test_a_version_holds_inputs_metadata_and_the_small_files(
+    prepare: Prepare, uri: str, folder: Path
+) -> None:
     receipt = prepare("vision", "preview_rows=4")
     made = register(uri, folder, receipt)
     client = MlflowClient(tracking_uri=uri)
     run = client.get_run(made.run_id)
-    inputs = {entry.dataset.name: {tag.key: tag.value for tag in entry.tags} for entry in run.inputs.dataset_inputs}
+    inputs = {
+        entry.dataset.name: {tag.key: tag.value for tag in entry.tags}
+        for entry in run.inputs.dataset_inputs
+    }
     assert {name: tags["sha256"] for name, tags in inputs.items()} == {
         f"raw/{Path(source.path).name}": source.sha256 for source in receipt.sources
     }
-    below = folder / "mlflow-artifacts" / made.run_id / "artifacts" / "omni3" / "rl" / "vision" / "data"
+    below = (
+        folder / "mlflow-artifacts" / made.run_id / "artifacts" / "omni3" / "rl" / "vision" / "data"
+    )
     metadata = json.loads((below / "metadata.json").read_text())
-    assert (metadata["run_hash"], metadata["row_stats"]) == (receipt.run_hash, {"total": 24, "kept": 24})
+    assert (metadata["run_hash"], metadata["row_stats"]) == (
+        receipt.run_hash,
+        {"total": 24, "kept": 24},
+    )
     assert metadata["elapsed_sec"] == receipt.elapsed_sec > 0
     assert PrepReceipt.model_validate_json((below / "receipt.json").read_text()) == receipt
     assert (below / "prepare_mmpr_tiny_for_vision_rl_summary.json").is_file()
     assert run.data.metrics["rows/kept"] == 24
 
 
-def test_a_hit_makes_no_new_version_and_a_rebuild_does(prepare: Prepare, uri: str, folder: Path) -> None:
+def test_a_hit_makes_no_new_version_and_a_rebuild_does(
+    prepare: Prepare, uri: str, folder: Path
+) -> None:
     name = "omni3/rl/vision/data"
     first = register(uri, folder, prepare("vision", "preview_rows=5"))
     again = register(uri, folder, prepare("vision", "preview_rows=5"))
@@ -91,7 +105,9 @@ def test_a_hit_makes_no_new_version_and_a_rebuild_does(prepare: Prepare, uri: st
     assert second.version == first.version + 1
     assert versions(uri, name)[:2] == [second, first]
     assert resolve(uri, f"art://{name}@latest") == second
-    with pytest.raises(DataError, match=rf"\(v{first.version}\): .* holds preparation .*; prepare it again"):
+    with pytest.raises(
+        DataError, match=rf"\(v{first.version}\): .* holds preparation .*; prepare it again"
+    ):
         resolve(uri, f"art://{name}@v{first.version}")
 
 
@@ -108,10 +124,15 @@ def test_a_reference_that_leads_nowhere_says_so(reference: str, message: str, ur
         resolve(uri, reference)
 
 
-def test_a_recipe_names_prepared_data_by_reference(prepare: Prepare, uri: str, folder: Path) -> None:
+def test_a_recipe_names_prepared_data_by_reference(
+    prepare: Prepare, uri: str, folder: Path
+) -> None:
     register(uri, folder, prepare("text", "val_fraction=0.3"))
     reference = "art://omni3/rl/text/data@latest"
-    values = {"name": "x", "data": {"train": [reference, "more.jsonl", {"task": "chain_sum"}], "eval": [reference]}}
+    values = {
+        "name": "x",
+        "data": {"train": [reference, "more.jsonl", {"task": "chain_sum"}], "eval": [reference]},
+    }
     found = with_artifacts(values, uri)["data"]
     assert [Path(str(path)).parts[-2:] for path in found["train"][:2]] == [
         ("train", "train-00000.jsonl"),

@@ -1,4 +1,5 @@
-"""A home's MLflow database is whole or not there, whoever made it, at whatever moment they were killed."""
+"""A home's MLflow database is whole or not there, whoever made it, at whatever moment they were
+killed."""
 
 import shutil
 import signal
@@ -19,7 +20,10 @@ from rl_core.runtime.home import Home
 from rl_core.tracking.database import database_file, ensure_database, fault_of, tracking_client
 from rl_core.tracking.run import TrackingRun
 
-USE = "import sys; from rl_core.tracking.run import TrackingRun; TrackingRun.open(sys.argv[1], 'e', 'r').finish()"
+USE = (
+    "import sys; from rl_core.tracking.run import TrackingRun; TrackingRun.open(sys.argv[1], "
+    "'e', 'r').finish()"
+)
 FIRST_SCHEMA = "451aebb31d03"
 """MLflow's oldest."""
 Damage = Callable[[Path], None]
@@ -62,7 +66,9 @@ def test_first_commands_at_the_same_time_share_one_database(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.0, 0.2, 0.5])
-def test_a_process_killed_while_it_makes_one_leaves_nothing_that_matters(after_s: float, tmp_path: Path):
+def test_a_process_killed_while_it_makes_one_leaves_nothing_that_matters(
+    after_s: float, tmp_path: Path
+):
     path = tmp_path / "mlflow.db"
     maker, building = use(f"sqlite:///{path}"), tmp_path / ".build-mlflow.db" / "mlflow.db"
     while not building.exists():
@@ -81,7 +87,9 @@ def with_schema(*names: str) -> Damage:
     def damage(path: Path) -> None:
         with closing(sqlite3.connect(path)) as database, database:
             database.execute("DELETE FROM alembic_version")
-            database.executemany("INSERT INTO alembic_version VALUES (?)", [(name,) for name in names])
+            database.executemany(
+                "INSERT INTO alembic_version VALUES (?)", [(name,) for name in names]
+            )
 
     return damage
 
@@ -103,15 +111,23 @@ def of_text(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (of_other_tables, r"left half made .*\(schema none, where this MLflow has \w+\); no run is in it; remove it"),
+        (
+            of_other_tables,
+            r"left half made .*\(schema none, where this MLflow has \w+\); no run is in it; remove it",  # noqa: E501
+        ),
         (with_schema(), "left half made .*remove it"),
         (with_schema(FIRST_SCHEMA), f"left half made .*schema {FIRST_SCHEMA}"),
         (with_schema(FIRST_SCHEMA, "acf3f17fdcc7"), "left half made"),
-        (cut_short, r"cannot be read as an MLflow database \(.*\); restore a copy of it, or move it away"),
+        (
+            cut_short,
+            r"cannot be read as an MLflow database \(.*\); restore a copy of it, or move it away",
+        ),
         (of_text, r"cannot be read as an MLflow database \(file is not a database\)"),
     ],
 )
-def test_a_database_that_is_not_whole_is_named_and_left_as_it_is(copied: Path, damage: Damage, message: str):
+def test_a_database_that_is_not_whole_is_named_and_left_as_it_is(
+    copied: Path, damage: Damage, message: str
+):
     damage(copied)
     before = copied.read_bytes()
     with pytest.raises(StorageError, match=message):
@@ -126,8 +142,8 @@ def leave_a_journal(path: Path) -> None:
     change = (
         "import os, sqlite3, sys; database = sqlite3.connect(sys.argv[1], isolation_level=None); "
         "database.execute('PRAGMA cache_size = 1'); database.execute('BEGIN'); "
-        "database.execute('CREATE TABLE more (x)'); "
-        "[database.execute('INSERT INTO more VALUES (randomblob(5000))') for _ in range(100)]; os._exit(0)"
+        "database.execute('CREATE TABLE more (x)'); [database.execute('INSERT INTO more VALUES "
+        "(randomblob(5000))') for _ in range(100)]; os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", change, str(path)], check=True)
     assert path.with_name(f"{path.name}-journal").stat().st_size > 0
@@ -148,9 +164,14 @@ def test_what_is_advised_for_a_half_made_one_helps(copied: Path):
 
 @pytest.mark.parametrize(
     ("schema", "message"),
-    [(FIRST_SCHEMA, "of an older MLflow .*mlflow db upgrade sqlite:///"), ("ffff", "of another MLflow .*a newer one")],
+    [
+        (FIRST_SCHEMA, "of an older MLflow .*mlflow db upgrade sqlite:///"),
+        ("ffff", "of another MLflow .*a newer one"),
+    ],
 )
-def test_runs_in_a_database_of_another_mlflow_are_not_thrown_away(copied: Path, schema: str, message: str):
+def test_runs_in_a_database_of_another_mlflow_are_not_thrown_away(
+    copied: Path, schema: str, message: str
+):
     run = TrackingRun.open(uri := f"sqlite:///{copied}", "e", "r")
     run.finish()
     with_schema(schema)(copied)

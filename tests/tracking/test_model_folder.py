@@ -29,17 +29,23 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Iter
     close_sessions()
 
 
-def test_an_export_holds_the_registered_weights_and_where_they_came_from(home: Home, tmp_path: Path):
+def test_an_export_holds_the_registered_weights_and_where_they_came_from(
+    home: Home, tmp_path: Path
+):
     lineage = trace(home.mlflow_uri, "models:/rl-train-taken/1")
     written = export_version(lineage, tmp_path / "taken")
     assert (written / "model.safetensors").read_bytes() == b"weights"
-    assert json.loads((written / "lineage.json").read_text()) == json.loads(json.dumps(lineage.to_dict()))
+    assert json.loads((written / "lineage.json").read_text()) == json.loads(
+        json.dumps(lineage.to_dict())
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["taken"], "something was left beside it"
     with pytest.raises(StorageError, match="not an empty folder"):
         export_version(lineage, tmp_path / "taken")
 
 
-@pytest.mark.parametrize(("whole", "said"), [(True, "trains on from there"), (False, "a run starts only from whole")])
+@pytest.mark.parametrize(
+    ("whole", "said"), [(True, "trains on from there"), (False, "a run starts only from whole")]
+)
 def test_the_command_promises_what_the_folder_can_do(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], whole: bool, said: str
 ):

@@ -114,7 +114,9 @@ def test_metrics_that_are_sent_twice_are_stored_once(open_run, tmp_path: Path):
     assert (point.step, point.value, point.timestamp) == (3, 0.5, entry["timestamp_ms"])
 
 
-def test_a_server_that_stays_away_is_named_at_the_end(open_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_stays_away_is_named_at_the_end(
+    open_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     run = open_run(outbox=tmp_path / "outbox")
 
     def refuse(*_: object, **__: object) -> None:
@@ -123,7 +125,9 @@ def test_a_server_that_stays_away_is_named_at_the_end(open_run, tmp_path: Path, 
     with monkeypatch.context() as patched:
         patched.setattr(run.client, "log_batch", refuse)
         run.log_metrics({"loss": 1.0}, 1)
-        with pytest.raises(StorageError, match=r"does not answer .*; 1 entries of run \w+ wait to be sent"):
+        with pytest.raises(
+            StorageError, match=r"does not answer .*; 1 entries of run \w+ wait to be sent"
+        ):
             run.flush(0.05)
     run.finish()
     assert run.client.get_run(run.run_id).data.metrics == {"loss": 1.0}

@@ -14,7 +14,14 @@ from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
 from rl_core.reporting.lineage_page import LineageFormat, show_lineage
 from rl_core.tracking.lineage import trace
-from rl_core.tracking.model_versions import champion, find_version, newest, promote, promotions, register_version
+from rl_core.tracking.model_versions import (
+    champion,
+    find_version,
+    newest,
+    promote,
+    promotions,
+    register_version,
+)
 from rl_core.tracking.run_attempts import Opening, record_opening
 from schemas.receipts import CacheReceipt, SourceFile
 
@@ -41,9 +48,13 @@ def version_tags(checkpoint: str = "iteration-3", **changes: object) -> dict[str
 
 
 def register(run, name, folder, *, accuracy: float = 0.5, **changes) -> int:
-    dataset = run.log_dataset("held-out", folder / "eval.parquet", EVAL_DIGEST, context="evaluation", num_rows=2)
+    dataset = run.log_dataset(
+        "held-out", folder / "eval.parquet", EVAL_DIGEST, context="evaluation", num_rows=2
+    )
     metrics = {"eval/accuracy": accuracy}
-    return register_version(run, name, folder, metrics, dataset, version_tags(accuracy=accuracy, **changes))
+    return register_version(
+        run, name, folder, metrics, dataset, version_tags(accuracy=accuracy, **changes)
+    )
 
 
 def test_a_version_carries_its_tags_metrics_and_dataset(open_run, tracking, tmp_path):
@@ -68,7 +79,9 @@ def test_registering_the_same_checkpoint_again_gives_the_same_version(open_run, 
 
 
 @pytest.mark.parametrize("wish", [None, "sqlite:///of-the-user.db"])
-def test_registering_leaves_the_environment_as_it_was(open_run, tracking, tmp_path, monkeypatch, wish: str | None):
+def test_registering_leaves_the_environment_as_it_was(
+    open_run, tracking, tmp_path, monkeypatch, wish: str | None
+):
     run = open_run()
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     if wish is not None:
@@ -111,7 +124,9 @@ def test_a_promotion_says_who_when_why_and_over_what(open_run, tracking, tmp_pat
     assert (tags["promoted_by"], tags["promoted_reason"], tags["promoted_at"]) == (
         "ada", "v2 broke the demo", moves[2].at,
     )  # fmt: skip
-    with pytest.raises(StorageError, match=rf"model '{name}' has no version 3 .*; it has version 1, 2"):
+    with pytest.raises(
+        StorageError, match=rf"model '{name}' has no version 3 .*; it has version 1, 2"
+    ):
         promote(tracking.uri, name, 3, "a typo")
     assert promotions(tracking.uri, name) == moves
 
@@ -142,7 +157,9 @@ def test_a_version_without_a_required_tag_is_refused(open_run, tracking, tmp_pat
     run, name = open_run(), tracking.fresh("model")
     dataset = run.log_dataset("held-out", tmp_path, EVAL_DIGEST, context="evaluation", num_rows=2)
     with pytest.raises(StorageError, match="missing tags run_key, cache_hash"):
-        register_version(run, name, tmp_path, {}, dataset, {"eval_digest": "x", "accuracy": 1, "checkpoint": "c"})
+        register_version(
+            run, name, tmp_path, {}, dataset, {"eval_digest": "x", "accuracy": 1, "checkpoint": "c"}
+        )
     with pytest.raises(StorageError, match="is not a folder"):
         register_version(run, name, tmp_path / "absent", {}, dataset, version_tags())
 
@@ -168,7 +185,9 @@ def one_file(work: Path) -> Built:
 
 
 def opening(number: int) -> Opening:
-    return Opening(f"2026-01-0{number}", f"rev{number}", f"flow-{number}", f"http://ui/{number}", "/")
+    return Opening(
+        f"2026-01-0{number}", f"rev{number}", f"flow-{number}", f"http://ui/{number}", "/"
+    )
 
 
 def test_lineage_names_resumes_champions_links_and_what_changed(open_run, tracking, tmp_path):
@@ -195,12 +214,18 @@ def test_lineage_names_resumes_champions_links_and_what_changed(open_run, tracki
     assert lineage.mlflow_url.endswith(f"/runs/{run.run_id}")
     assert [check.condition for check in lineage.checks()] == ["same", "same", "same"]
     text, page = (
-        show_lineage(lineage, form, list(lineage.checks())) for form in (LineageFormat.TEXT, LineageFormat.HTML)
+        show_lineage(lineage, form, list(lineage.checks()))
+        for form in (LineageFormat.TEXT, LineageFormat.HTML)
     )
     for shown in (text, page):
-        assert all(word in shown for word in (digest, "http://ui/2", "resumed", "gate", lineage.mlflow_url))
+        assert all(
+            word in shown for word in (digest, "http://ui/2", "resumed", "gate", lineage.mlflow_url)
+        )
     told = json.loads(show_lineage(lineage, LineageFormat.JSON))
-    assert (told["openings"][1]["flow_run_id"], told["cache"]["sources"][0]["sha256"]) == ("flow-2", digest)
+    assert (told["openings"][1]["flow_run_id"], told["cache"]["sources"][0]["sha256"]) == (
+        "flow-2",
+        digest,
+    )
 
     source.write_text("{ }")
     (tmp_path / "cache" / "train.parquet").write_bytes(b"other")

@@ -13,7 +13,9 @@ from rl_core.tracking.run import RunStatus, TrackingRun
 
 
 def artifact_text(run, artifact: str, folder: Path) -> str:
-    return Path(run.client.download_artifacts(run.run_id, artifact, str(folder))).read_text(encoding="utf-8")
+    return Path(run.client.download_artifacts(run.run_id, artifact, str(folder))).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_metrics_of_every_step_are_stored_after_flush(open_run):
@@ -30,7 +32,9 @@ def test_metrics_from_many_threads_land_in_one_run(open_run):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda step: run.log_metrics({"m": step}, step), range(20)))
     run.flush()
-    assert sorted(point.step for point in run.client.get_metric_history(run.run_id, "m")) == list(range(20))
+    assert sorted(point.step for point in run.client.get_metric_history(run.run_id, "m")) == list(
+        range(20)
+    )
 
 
 def test_non_finite_metrics_are_counted_and_named(open_run):
@@ -68,7 +72,10 @@ def test_opening_a_known_id_continues_that_run(open_run):
     second.finish()
     stored = second.client.get_run(first.run_id)
     assert (stored.info.status, stored.data.tags["run_key"]) == ("FINISHED", "abc")
-    assert [point.step for point in second.client.get_metric_history(first.run_id, "reward")] == [1, 2]
+    assert [point.step for point in second.client.get_metric_history(first.run_id, "reward")] == [
+        1,
+        2,
+    ]
 
 
 def test_opening_an_unknown_id_starts_a_new_run(open_run):
@@ -82,7 +89,11 @@ def test_params_can_be_logged_again_and_a_change_stays_visible(open_run):
     run.log_params({"lr": 1e-4, "empty": None, "long": "x" * 7000})
     run.log_params({"lr": 2e-4})
     data = run.client.get_run(run.run_id).data
-    assert (data.params["lr"], data.params["empty"], len(data.params["long"])) == ("0.0001", "None", 6000)
+    assert (data.params["lr"], data.params["empty"], len(data.params["long"])) == (
+        "0.0001",
+        "None",
+        6000,
+    )
     assert data.tags["resumed.lr"] == "0.0002"
     assert "resumed.long" not in data.tags
 
@@ -109,7 +120,9 @@ def test_artifacts_texts_and_dicts_come_back(open_run, tmp_path):
 def test_a_table_logged_twice_is_replaced_not_doubled(open_run, tmp_path):
     run = open_run()
     for answer in ("7", "8"):
-        run.log_table([{"prompt": "3+4", "answer": answer}, {"prompt": "1+1", "reward": 1.0}], "samples.json")
+        run.log_table(
+            [{"prompt": "3+4", "answer": answer}, {"prompt": "1+1", "reward": 1.0}], "samples.json"
+        )
     run.flush()
     assert json.loads(artifact_text(run, "samples.json", tmp_path)) == {
         "columns": ["prompt", "answer", "reward"],
@@ -128,7 +141,11 @@ def test_a_dataset_input_keeps_its_full_digest(open_run, tmp_path):
         logged = run.log_dataset("train", source, sha256, context="training", num_rows=1)
     stored = run.client.get_run(run.run_id)
     (found,) = stored.inputs.dataset_inputs
-    assert (found.dataset.name, found.dataset.digest) == ("train", sha256[:36]) == (logged.name, logged.digest)
+    assert (
+        (found.dataset.name, found.dataset.digest)
+        == ("train", sha256[:36])
+        == (logged.name, logged.digest)
+    )
     assert get_source(found.dataset).load() == str(source)
     assert {tag.key: tag.value for tag in found.tags} == {
         "mlflow.data.context": "training",

@@ -42,7 +42,9 @@ class Setup:
     """Everything a job needs."""
 
     model_dir: str
-    algorithm: dict[str, Any] = field(default_factory=lambda: {"name": "flow_grpo", "kl": {"coef": 0.0}})
+    algorithm: dict[str, Any] = field(
+        default_factory=lambda: {"name": "flow_grpo", "kl": {"coef": 0.0}}
+    )
     diffusion: dict[str, Any] = field(default_factory=dict)
     """Changes to 4 steps of 32 x 32 pixels."""
     fsdp: dict[str, Any] = field(default_factory=dict)
@@ -52,10 +54,14 @@ class Setup:
     max_batch_size: int = 64
 
 
-def make_all(rank_info: RankInfo, setup: Setup) -> tuple[FSDPBackend, DiffusionEngine, DiffusionStack]:
+def make_all(
+    rank_info: RankInfo, setup: Setup
+) -> tuple[FSDPBackend, DiffusionEngine, DiffusionStack]:
     algorithm_cls, settings = algorithms.resolve(setup.algorithm, "algorithm")
     algorithm = algorithm_cls(settings)
-    config = DiffusionConfig(**{"height": 32, "width": 32, "num_steps": 4, "eval_steps": 3, **setup.diffusion})
+    config = DiffusionConfig(
+        **{"height": 32, "width": 32, "num_steps": 4, "eval_steps": 3, **setup.diffusion}
+    )
     backend = FSDPBackend(
         DiffusionBundle(setup.model_dir, ModelConfig(path=setup.model_dir)),
         FSDPConfig.model_validate({"param_dtype": "float32", **setup.fsdp}),
@@ -78,18 +84,24 @@ def make_all(rank_info: RankInfo, setup: Setup) -> tuple[FSDPBackend, DiffusionE
 
 
 def items(num_prompts: int = 2) -> list[dict[str, Any]]:
-    return [{"prompt": f"a photo of the digit {name}", "uid": name} for name in DIGITS[:num_prompts]]
+    return [
+        {"prompt": f"a photo of the digit {name}", "uid": name} for name in DIGITS[:num_prompts]
+    ]
 
 
-def sample(engine: DiffusionEngine, rank_info: RankInfo, step: int, chosen: list[dict[str, Any]]) -> DataProto:
-    """This rank's part of a rollout, judged by the mean of what was sampled: pictures have whole numbers, whose
-    rounding would tell ranks apart."""
+def sample(
+    engine: DiffusionEngine, rank_info: RankInfo, step: int, chosen: list[dict[str, Any]]
+) -> DataProto:
+    """This rank's part of a rollout, judged by the mean of what was sampled: pictures have whole
+    numbers, whose rounding would tell ranks apart."""
     size = len(chosen) // rank_info.world_size
     mine = chosen[rank_info.rank * size : (rank_info.rank + 1) * size]
     rollout = engine.rollout(prompt_batch(mine), step)
     assert rollout is not None and rollout.batch is not None
     columns = list(rollout.batch.keys())
-    sampled = rollout.tensor("clean") if "clean" in columns else rollout.tensor("next_latents")[:, -1]
+    sampled = (
+        rollout.tensor("clean") if "clean" in columns else rollout.tensor("next_latents")[:, -1]
+    )
     rollout.batch["rewards"] = sampled.flatten(1).mean(1)
     return rollout
 
@@ -102,15 +114,19 @@ def rollout_of(rank_info: RankInfo, setup: Setup, num_prompts: int = 2) -> DataP
     return found
 
 
-def train(rank_info: RankInfo, setup: Setup, num_steps: int = 2) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
-    """The trained weights (rank 0 only) and each step's metrics. Advantages are each group's own, so no rank needs
-    another's."""
+def train(
+    rank_info: RankInfo, setup: Setup, num_steps: int = 2
+) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """The trained weights (rank 0 only) and each step's metrics. Advantages are each group's own,
+    so no rank needs another's."""
     backend, engine, stack = make_all(rank_info, setup)
     metrics = [train_step(rank_info, engine, stack, step) for step in range(num_steps)]
     return backend.full_state(), metrics
 
 
-def train_step(rank_info: RankInfo, engine: DiffusionEngine, stack: DiffusionStack, step: int) -> dict[str, float]:
+def train_step(
+    rank_info: RankInfo, engine: DiffusionEngine, stack: DiffusionStack, step: int
+) -> dict[str, float]:
     rollout = sample(engine, rank_info, step, items())
     add_advantages(stack.algorithm, rollout, torch.arange(len(rollout)) // NUM_SIBLINGS)
     return stack.train(rollout).to_floats()
@@ -129,7 +145,8 @@ def rewards(rank_info: RankInfo, setup: Setup, num_steps: int) -> list[float]:
 
 
 def replayed(rank_info: RankInfo, setup: Setup) -> tuple[Tensor, Tensor]:
-    """Log-probabilities as sampled and as the stack scores them at the same weights, in other batches."""
+    """Log-probabilities as sampled and as the stack scores them at the same weights, in other
+    batches."""
     _, engine, stack = make_all(rank_info, setup)
     assert isinstance(stack, StepStack)
     rollout = sample(engine, rank_info, 0, items())
@@ -142,7 +159,9 @@ def replayed(rank_info: RankInfo, setup: Setup) -> tuple[Tensor, Tensor]:
     return rollout.tensor("rollout_log_probs"), torch.cat(scored)
 
 
-def save(rank_info: RankInfo, setup: Setup, folder: str, exported: str | None = None) -> dict[str, Tensor]:
+def save(
+    rank_info: RankInfo, setup: Setup, folder: str, exported: str | None = None
+) -> dict[str, Tensor]:
     """Two steps with a checkpoint after the first."""
     backend, engine, stack = make_all(rank_info, setup)
     train_step(rank_info, engine, stack, 0)
@@ -161,8 +180,11 @@ def load(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Tensor]:
     return backend.full_state()
 
 
-def with_a_bad_row(rank_info: RankInfo, setup: Setup, missing: str) -> tuple[list[int], list[Any], dict[str, float]]:
-    """Trained steps per row, errors and metrics of a step whose first prompt names a picture that is not there."""
+def with_a_bad_row(
+    rank_info: RankInfo, setup: Setup, missing: str
+) -> tuple[list[int], list[Any], dict[str, float]]:
+    """Trained steps per row, errors and metrics of a step whose first prompt names a picture that
+    is not there."""
     _, engine, stack = make_all(rank_info, setup)
     refs = [{"modality": "image", "role": "condition", "uri": missing}]
     bad, good = items()
@@ -173,8 +195,11 @@ def with_a_bad_row(rank_info: RankInfo, setup: Setup, missing: str) -> tuple[lis
     return mask, errors, stack.train(rollout).to_floats()
 
 
-def trained_picture(rank_info: RankInfo, setup: Setup, exported: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Latents drawn from some noise after training and before, and the noise; the trained model is exported."""
+def trained_picture(
+    rank_info: RankInfo, setup: Setup, exported: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Latents drawn from some noise after training and before, and the noise; the trained model is
+    exported."""
     backend, engine, stack = make_all(rank_info, setup)
     before = _latents(engine)
     for step in range(2):

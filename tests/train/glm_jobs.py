@@ -17,10 +17,15 @@ from tests.train.unified_jobs import Setup, make_all
 PROMPTS = ("a photo of 'seven'", "red")
 
 
-def replayed(rank_info: RankInfo, setup: Setup) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Of plans, and of pictures of them: log-probabilities as sampled, and as the stacks score them."""
+def replayed(
+    rank_info: RankInfo, setup: Setup
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Of plans, and of pictures of them: log-probabilities as sampled, and as the stacks score
+    them."""
     made = make_all(rank_info, setup)
-    rollout = RolloutConfig(samples_per_prompt=2, max_new_tokens=made.backend.policy.layout.num_tokens)
+    rollout = RolloutConfig(
+        samples_per_prompt=2, max_new_tokens=made.backend.policy.layout.num_tokens
+    )
     writer = PlanWriter(made.backend, rollout, {}, {}, 0)
     items = {text: {"uid": text, "prompt": text, "metadata": {}} for text in PROMPTS}
     text = writer.rollout(prompt_batch([question(item, TextStage()) for item in items.values()]), 0)

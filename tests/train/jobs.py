@@ -53,12 +53,17 @@ def make_bundle(model_dir: str) -> ModelBundle:
 
 
 def make_backend(
-    rank_info: RankInfo, setup: Setup, *, with_reference: bool = False, bundle: ModelBundle | None = None
+    rank_info: RankInfo,
+    setup: Setup,
+    *,
+    with_reference: bool = False,
+    bundle: ModelBundle | None = None,
 ) -> FSDPBackend:
     return FSDPBackend(
         bundle or make_bundle(setup.model_dir),
         FSDPConfig.model_validate({"param_dtype": "float32", **setup.fsdp}),
-        # Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero gradients small.
+        # Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero
+        # gradients small.
         OptimizerConfig(learning_rate=1e-3, eps=1e-4, weight_decay=0.01),
         setup.scheduler,
         setup.lora,
@@ -114,7 +119,9 @@ def train_steps(
     return [stack.train(shard_of(rank_info, batch(step, num_rows))) for step in steps]
 
 
-def train(rank_info: RankInfo, setup: Setup, steps: list[int]) -> tuple[dict[str, Tensor], list[TrainStepResult]]:
+def train(
+    rank_info: RankInfo, setup: Setup, steps: list[int]
+) -> tuple[dict[str, Tensor], list[TrainStepResult]]:
     """The trained weights (rank 0 only) and what each step said."""
     backend, stack = make_both(rank_info, setup)
     results = train_steps(stack, rank_info, steps, setup.num_rows)

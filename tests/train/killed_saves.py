@@ -1,7 +1,9 @@
-"""Saves that are interrupted by SIGKILL, and what a reader then finds; run as a program by `test_killed_saves`.
+"""Saves that are interrupted by SIGKILL, and what a reader then finds; run as a program by
+`test_killed_saves`.
 
-Forked children stand for the trainer: they load the last complete checkpoint and go on, a step and a save at a time.
-The weights after n steps are known from a child that nobody killed, so a checkpoint that loads wrong is seen.
+Forked children stand for the trainer: they load the last complete checkpoint and go on, a step and
+a save at a time. The weights after n steps are known from a child that nobody killed, so a
+checkpoint that loads wrong is seen.
 """
 
 from __future__ import annotations
@@ -46,7 +48,13 @@ def fingerprint(backend: FSDPBackend) -> str:
     assert backend.ema is not None
     for name, value in backend.trainable.items():
         state = backend.optimizer.state[value]
-        tensors: list[Any] = [value, backend.ema.shadow[name], state["exp_avg"], state["exp_avg_sq"], state["step"]]
+        tensors: list[Any] = [
+            value,
+            backend.ema.shadow[name],
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            state["step"],
+        ]
         for tensor in tensors:
             whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
             digest.update(whole.detach().numpy().tobytes())
@@ -67,7 +75,9 @@ def undisturbed(bundle: ModelBundle, folder: RunFolder, say: Callable[[Any], Non
     say({"fingerprints": found, "save_s": time.perf_counter() - start})
 
 
-def train_and_save(bundle: ModelBundle, folder: RunFolder, until: int, say: Callable[[Any], None]) -> None:
+def train_and_save(
+    bundle: ModelBundle, folder: RunFolder, until: int, say: Callable[[Any], None]
+) -> None:
     """Go on from the last complete checkpoint, up to step `until`."""
     backend, stack = trainer(bundle)
     last = folder.last_complete()
@@ -142,7 +152,9 @@ def main(model_dir: str, run_dir: str, seed: int) -> None:
         time.sleep(known["save_s"] * (kill + draw.random()) / NUM_KILLS)
         child.kill()
         assert child.wait() == -signal.SIGKILL
-        left = [path.name for path in folder.checkpoints.iterdir() if not (path / ".complete").is_file()]
+        left = [
+            path.name for path in folder.checkpoints.iterdir() if not (path / ".complete").is_file()
+        ]
         reader = Child(read, bundle, folder)
         found = reader.hear()
         assert reader.wait() == 0

@@ -25,8 +25,18 @@ def copy_of(model_dir: Path, folder: Path, family: str, **changes: Any) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     base = AutoConfig.from_pretrained(model_dir).to_dict()
-    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    shape = {name: base[name] for name in kept} | {"head_dim": 8, "pad_token_id": base["pad_token_id"]} | changes
+    kept = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+    )
+    shape = (
+        {name: base[name] for name in kept}
+        | {"head_dim": 8, "pad_token_id": base["pad_token_id"]}
+        | changes
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
@@ -42,7 +52,8 @@ def build(rank_info: RankInfo, topology: TrainTopology, setup: Setup) -> tuple[F
 def train(
     rank_info: RankInfo, topology: TrainTopology, setup: Setup, steps: list[int]
 ) -> tuple[dict[str, Tensor], list[TrainStepResult]]:
-    """The trained weights (rank 0 only) and what each step said; ranks of one replica get the same rows."""
+    """The trained weights (rank 0 only) and what each step said; ranks of one replica get the same
+    rows."""
     backend, stack = build(rank_info, topology, setup)
     results = [stack.train(rows_of(backend, batch(step))) for step in steps]
     return backend.full_state(), results
@@ -56,7 +67,9 @@ def reference_log_probs(rank_info: RankInfo, topology: TrainTopology, setup: Set
         return log_probs(reference, batch(9))
 
 
-def local_shapes(rank_info: RankInfo, topology: TrainTopology, setup: Setup) -> dict[str, tuple[int, ...]]:
+def local_shapes(
+    rank_info: RankInfo, topology: TrainTopology, setup: Setup
+) -> dict[str, tuple[int, ...]]:
     """What one rank holds of each parameter of the first block and of the embedding."""
     backend, _ = build(rank_info, topology, setup)
     tensors: dict[str, Any] = dict(backend.policy.named_parameters())
@@ -73,7 +86,9 @@ def rows_of(backend: FSDPBackend, whole: Any) -> Any:
     return whole[info.dp_rank * size : (info.dp_rank + 1) * size]
 
 
-def save(rank_info: RankInfo, topology: TrainTopology, setup: Setup, folder: str, exported: str) -> dict[str, Tensor]:
+def save(
+    rank_info: RankInfo, topology: TrainTopology, setup: Setup, folder: str, exported: str
+) -> dict[str, Tensor]:
     """Two steps, then a checkpoint and an export."""
     backend, stack = build(rank_info, topology, setup)
     for step in STEPS[:2]:
@@ -83,7 +98,9 @@ def save(rank_info: RankInfo, topology: TrainTopology, setup: Setup, folder: str
     return backend.full_state()
 
 
-def load(rank_info: RankInfo, topology: TrainTopology, setup: Setup, folder: str) -> dict[str, Tensor]:
+def load(
+    rank_info: RankInfo, topology: TrainTopology, setup: Setup, folder: str
+) -> dict[str, Tensor]:
     """A checkpoint, then the other two steps."""
     backend, stack = build(rank_info, topology, setup)
     backend.load(folder)

@@ -1,8 +1,10 @@
-"""Real ranks for tests: two processes with a gloo group of one or two of them per job, kept for some jobs.
+"""Real ranks for tests: two processes with a gloo group of one or two of them per job, kept for
+some jobs.
 
-Groups are never freed: a process that freed them ended once with a broken heap. But their threads poll, and hundreds of
-them slow down whatever else is tested, so new processes take over after some jobs, and none outlive a test module. They
-are forked from a process that has imported what they need.
+Groups are never freed: a process that freed them ended once with a broken heap. But their threads
+poll, and hundreds of them slow down whatever else is tested, so new processes take over after some
+jobs, and none outlive a test module. They are forked from a process that has imported what they
+need.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ JOBS_OF_A_LIFE = 24
 _groups: list[Any] = []
 """Of this process's jobs."""
 MEETING_S, TIMEOUT_S = 300, 600
-"""Until ranks that wait for each other, and whole jobs, count as hung: a busy machine imports for a minute."""
+"""Until ranks that wait for each other, and whole jobs, count as hung: a busy machine imports for a
+minute."""
 
 
 class Ranks:
@@ -63,7 +66,8 @@ class Ranks:
                 process.join()
 
     def run(self, world_size: int, job: Callable[..., R], *args: Any, **kwargs: Any) -> list[R]:
-        """Call `job(rank_info, *args, **kwargs)` on every rank; it must stand in an importable module."""
+        """Call `job(rank_info, *args, **kwargs)` on every rank; it must stand in an importable
+        module."""
         if self._num_jobs == JOBS_OF_A_LIFE:
             self._restart()
         self._num_jobs += 1
@@ -77,14 +81,17 @@ class Ranks:
             if not self._pipes[rank].poll(TIMEOUT_S):
                 # A late answer must not be taken for the next job's.
                 self._restart()
-                raise TimeoutError(f"rank {rank} of {world_size} did not answer within {TIMEOUT_S} s")
+                raise TimeoutError(
+                    f"rank {rank} of {world_size} did not answer within {TIMEOUT_S} s"
+                )
             try:
                 answers.append(self._pipes[rank].recv())
             except EOFError as error:
                 self._restart()
                 raise RuntimeError(f"rank {rank} of {world_size} died; see its stderr") from error
         if failures := [answer for done, answer in answers if not done]:
-            # Ranks that did not meet count their groups differently from then on, and would never meet again.
+            # Ranks that did not meet count their groups differently from then on, and would never
+            # meet again.
             self._restart()
             raise RuntimeError(f"a rank failed:\n{failures[0]}")
         return [answer for _, answer in answers]
@@ -108,7 +115,9 @@ def serve(pipe: Connection) -> None:
             pipe.send((False, traceback.format_exc()))
 
 
-def run_job(rank: int, world_size: int, meeting: str, job: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def run_job(
+    rank: int, world_size: int, meeting: str, job: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
     """One job within a process group of its own."""
     import torch
     import torch.distributed as dist
@@ -117,7 +126,11 @@ def run_job(rank: int, world_size: int, meeting: str, job: Callable[..., Any], a
 
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", f"file://{meeting}", rank=rank, world_size=world_size, timeout=timedelta(seconds=MEETING_S)
+        "gloo",
+        f"file://{meeting}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=MEETING_S),
     )
     try:
         return job(RankInfo(rank, world_size, "cpu", 1), *args, **kwargs)

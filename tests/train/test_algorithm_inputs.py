@@ -1,4 +1,5 @@
-"""What the stack gives algorithms besides log-probabilities: the rollout engine's, the reference's, squared sums."""
+"""What the stack gives algorithms besides log-probabilities: the rollout engine's, the reference's,
+squared sums."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.result import TrainStepResult
 from schemas.recipe import LoraConfig, ModelConfig
-from tests.train.jobs import LORA, Setup, batch, log_probs, make_backend, make_both, make_stack, shard_of
+from tests.train.jobs import (
+    LORA,
+    Setup,
+    batch,
+    log_probs,
+    make_backend,
+    make_both,
+    make_stack,
+    shard_of,
+)
 from tests.train.ranks import Ranks
 
 CORRECTED = {"name": "grpo", "correction": {"mode": "truncate", "upper": 2.0}}
@@ -38,7 +48,9 @@ def test_the_correction_weighs_by_what_the_engine_reported(
     ranks: Ranks, tiny_model_dir: Path, factor: float, weight: float
 ) -> None:
     plain = ranks.run(1, with_engine_off_by, Setup(str(tiny_model_dir)), factor)[0]
-    found = ranks.run(1, with_engine_off_by, Setup(str(tiny_model_dir), algorithm=CORRECTED), factor)[0]
+    found = ranks.run(
+        1, with_engine_off_by, Setup(str(tiny_model_dir), algorithm=CORRECTED), factor
+    )[0]
     assert found.metrics["correction_weight"].result() == pytest.approx(weight, rel=1e-4)
     # Every action has the same weight, so the gradient is that of the plain loss times the weight.
     assert found.grad_norm == pytest.approx(weight * plain.grad_norm, rel=1e-3)
@@ -52,9 +64,16 @@ def measured(rank_info: RankInfo, setup: Setup) -> dict[str, Tensor]:
     with backend.gathered() as policy:
         said = log_probs(policy, rows)
         logits = policy.language_model(
-            rows.tensor("input_ids"), rows.tensor("attention_mask"), position_ids=rows.tensor("position_ids")
+            rows.tensor("input_ids"),
+            rows.tensor("attention_mask"),
+            position_ids=rows.tensor("position_ids"),
         ).logits
-    squares = (logits.double() / stack.temperature).softmax(-1).square().sum(-1)[:, -said.shape[1] - 1 : -1]
+    squares = (
+        (logits.double() / stack.temperature)
+        .softmax(-1)
+        .square()
+        .sum(-1)[:, -said.shape[1] - 1 : -1]
+    )
     return {key: value for key, value in found.batch.items()} | {"said": said, "squares": squares}
 
 
@@ -66,7 +85,10 @@ def test_sums_of_squared_probabilities_are_those_of_the_softmax(
         acted = found["said"] != 0
         assert acted.any()
         torch.testing.assert_close(
-            found["sum_squared_probs"][acted].double(), found["squares"][acted], atol=1e-7, rtol=1e-4
+            found["sum_squared_probs"][acted].double(),
+            found["squares"][acted],
+            atol=1e-7,
+            rtol=1e-4,
         )
         assert not found["sum_squared_probs"][~acted].any()
 
@@ -93,8 +115,14 @@ def measured_then_trained(rank_info: RankInfo, setup: Setup, first: bool) -> tup
 
 
 def test_training_on_measured_rows_is_the_same_training(ranks: Ranks, tiny_model_dir: Path) -> None:
-    setup = Setup(str(tiny_model_dir), algorithm=KL_REWARD, stack={"num_updates_per_batch": 2, "num_epochs": 2})
-    assert ranks.run(1, measured_then_trained, setup, True) == ranks.run(1, measured_then_trained, setup, False)
+    setup = Setup(
+        str(tiny_model_dir),
+        algorithm=KL_REWARD,
+        stack={"num_updates_per_batch": 2, "num_epochs": 2},
+    )
+    assert ranks.run(1, measured_then_trained, setup, True) == ranks.run(
+        1, measured_then_trained, setup, False
+    )
 
 
 def tensors_of(rows: DataProto) -> dict[str, Tensor]:
@@ -106,11 +134,15 @@ def trained_with_length(rank_info: RankInfo, setup: Setup, width: int) -> float:
     """The gradient of rows with so many more columns of padding."""
     _, stack = make_both(rank_info, setup)
     rows = batch(0)
-    padded = {key: torch.nn.functional.pad(value, (0, width)) for key, value in tensors_of(rows).items()}
+    padded = {
+        key: torch.nn.functional.pad(value, (0, width)) for key, value in tensors_of(rows).items()
+    }
     return stack.train(DataProto.from_dict(padded)).grad_norm
 
 
-def test_the_constant_length_of_dr_grpo_does_not_follow_the_rollout(ranks: Ranks, tiny_model_dir: Path) -> None:
+def test_the_constant_length_of_dr_grpo_does_not_follow_the_rollout(
+    ranks: Ranks, tiny_model_dir: Path
+) -> None:
     fixed = Setup(str(tiny_model_dir), algorithm={"name": "dr_grpo"}, stack={"max_length": 10})
     norms = [ranks.run(1, trained_with_length, fixed, width)[0] for width in (0, 5)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)
@@ -118,7 +150,9 @@ def test_the_constant_length_of_dr_grpo_does_not_follow_the_rollout(ranks: Ranks
     assert ranks.run(1, trained_with_length, doubled, 0)[0] == pytest.approx(norms[0] / 2, rel=1e-5)
 
 
-def taught(rank_info: RankInfo, setup: Setup, num_steps: int) -> tuple[Tensor, Tensor, list[float], list[str]]:
+def taught(
+    rank_info: RankInfo, setup: Setup, num_steps: int
+) -> tuple[Tensor, Tensor, list[float], list[str]]:
     """A critic before and after it learnt that every action returns 1."""
     bundle = CriticBundle(setup.model_dir, ModelConfig(path=setup.model_dir))
     backend = make_backend(rank_info, setup, bundle=bundle)

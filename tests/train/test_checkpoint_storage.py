@@ -1,4 +1,5 @@
-"""A checkpoint that the disk refuses is an error with advice, and nothing remains that counts as complete."""
+"""A checkpoint that the disk refuses is an error with advice, and nothing remains that counts as
+complete."""
 
 import subprocess
 import sys
@@ -37,10 +38,12 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
 backend.load(str(folder.checkpoint(1)))
 print("still loads")
 dist.destroy_process_group()
-"""
+"""  # noqa: E501
 
 
-def test_a_refused_write_keeps_the_last_complete_checkpoint(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_a_refused_write_keeps_the_last_complete_checkpoint(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tiny_model_dir), str(tmp_path / "run")],
         capture_output=True,

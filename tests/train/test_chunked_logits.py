@@ -1,4 +1,5 @@
-"""Vocabulary rows exist for a chunk of positions at a time, in the forward pass and in the backward pass."""
+"""Vocabulary rows exist for a chunk of positions at a time, in the forward pass and in the backward
+pass."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,11 @@ class Widest(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(tensor, Tensor) and tensor.dim() == 2 and len(tensor) == NUM_ROWS * NUM_RESPONSE:
+            if (
+                isinstance(tensor, Tensor)
+                and tensor.dim() == 2
+                and len(tensor) == NUM_ROWS * NUM_RESPONSE
+            ):
                 self.words = max(self.words, tensor.shape[1])
         return out
 
@@ -40,7 +45,9 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_no_more_words_than_a_chunk_exist_or_wait_for_the_backward_pass(packed: bool, narrow: int) -> None:
+def test_no_more_words_than_a_chunk_exist_or_wait_for_the_backward_pass(
+    packed: bool, narrow: int
+) -> None:
     shape: dict[str, Any] = {
         "hidden_size": 16,
         "intermediate_size": 16,
@@ -55,13 +62,23 @@ def test_no_more_words_than_a_chunk_exist_or_wait_for_the_backward_pass(packed: 
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal kept
-        kept += tensor.numel() // VOCABULARY if tensor.dim() > 1 and tensor.shape[-1] == VOCABULARY else 0
+        kept += (
+            tensor.numel() // VOCABULARY
+            if tensor.dim() > 1 and tensor.shape[-1] == VOCABULARY
+            else 0
+        )
         return tensor
 
     positions = torch.arange(ids.shape[1]).expand_as(ids)
     with Widest() as widest, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         log_probs, entropy = policy(
-            ids, torch.ones_like(ids), positions, mask, with_entropy=True, entropy_grad=True, packed=packed
+            ids,
+            torch.ones_like(ids),
+            positions,
+            mask,
+            with_entropy=True,
+            entropy_grad=True,
+            packed=packed,
         )
         waiting = kept
         assert entropy is not None
@@ -70,7 +87,9 @@ def test_no_more_words_than_a_chunk_exist_or_wait_for_the_backward_pass(packed: 
     assert waiting == 0
 
 
-def chunked(rank_info: RankInfo, setup: Setup, min_words: int) -> tuple[dict[str, Tensor], list[float]]:
+def chunked(
+    rank_info: RankInfo, setup: Setup, min_words: int
+) -> tuple[dict[str, Tensor], list[float]]:
     """Training with a chunk so small that every pass needs several."""
     former = chunked_log_probs.CHUNK_ELEMENTS, chunked_log_probs.MIN_WORDS
     chunked_log_probs.CHUNK_ELEMENTS, chunked_log_probs.MIN_WORDS = 1, min_words

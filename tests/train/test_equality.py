@@ -1,4 +1,5 @@
-"""Training gives the same numbers on plain torch, one rank and two ranks, and for every micro-batch size."""
+"""Training gives the same numbers on plain torch, one rank and two ranks, and for every micro-batch
+size."""
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from rl_core.train.stacks.token_stack import TrainStack
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 
 NUM_STEPS = 4
-# Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero gradients small.
+# Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero gradients
+# small.
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, eps=1e-4)
 LORA = LoraConfig(rank=4, alpha=8)
 
@@ -31,7 +33,9 @@ def batch(seed: int = 0) -> DataProto:
     attention = torch.cat([prompt_mask, mask], 1)
     return DataProto.from_dict(
         {
-            "input_ids": torch.randint(3, 20, (num_rows, num_prompt + num_response), generator=generator),
+            "input_ids": torch.randint(
+                3, 20, (num_rows, num_prompt + num_response), generator=generator
+            ),
             "attention_mask": attention,
             "position_ids": (attention.cumsum(-1) - 1).clamp_min(0),
             "response_mask": mask,
@@ -42,7 +46,11 @@ def batch(seed: int = 0) -> DataProto:
 
 
 def train_with_fsdp(
-    model_dir: str, num_ranks: int, micro_batch_size: int, lora: LoraConfig | None, num_steps: int = NUM_STEPS
+    model_dir: str,
+    num_ranks: int,
+    micro_batch_size: int,
+    lora: LoraConfig | None,
+    num_steps: int = NUM_STEPS,
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
     pool = DevicePool(num_ranks, threads_per_device=1)
@@ -59,7 +67,9 @@ def train_with_fsdp(
             seed=0,
             with_reference=False,
         )
-        stack = remote(TrainStack, backend, remote(algorithm_cls, config), micro_batch_size=micro_batch_size)
+        stack = remote(
+            TrainStack, backend, remote(algorithm_cls, config), micro_batch_size=micro_batch_size
+        )
     norms = []
     for step in range(num_steps):
         norms.append(stack.train(batch(step)).grad_norm)
@@ -68,7 +78,9 @@ def train_with_fsdp(
     return state, norms
 
 
-def train_with_plain_torch(model_dir: str, lora: LoraConfig | None) -> tuple[dict[str, torch.Tensor], list[float]]:
+def train_with_plain_torch(
+    model_dir: str, lora: LoraConfig | None
+) -> tuple[dict[str, torch.Tensor], list[float]]:
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
     algorithm = algorithm_cls(config)
     policy = load_policy(model_dir, ModelConfig(path=model_dir))
@@ -80,7 +92,10 @@ def train_with_plain_torch(model_dir: str, lora: LoraConfig | None) -> tuple[dic
         rows = batch(step)
         mask = rows.tensor("response_mask")
         log_probs, _ = policy(
-            rows.tensor("input_ids"), rows.tensor("attention_mask"), rows.tensor("position_ids"), mask
+            rows.tensor("input_ids"),
+            rows.tensor("attention_mask"),
+            rows.tensor("position_ids"),
+            mask,
         )
         denominators = Denominators(float(mask.sum()), float(len(rows)), mask.shape[1])
         loss, _ = algorithm.loss(
@@ -91,7 +106,9 @@ def train_with_plain_torch(model_dir: str, lora: LoraConfig | None) -> tuple[dic
         trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         norms.append(float(torch.nn.utils.clip_grad_norm_(trainable, 1.0)))
         optimizer.step()
-    trained = {name: value.detach() for name, value in policy.named_parameters() if value.requires_grad}
+    trained = {
+        name: value.detach() for name, value in policy.named_parameters() if value.requires_grad
+    }
     return trained, norms
 
 
@@ -106,13 +123,17 @@ def assert_same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> N
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 @pytest.mark.usefixtures("ray_cluster")
-def test_two_ranks_equal_one_rank_equal_plain_torch(tiny_model_dir: str, lora: LoraConfig | None) -> None:
+def test_two_ranks_equal_one_rank_equal_plain_torch(
+    tiny_model_dir: str, lora: LoraConfig | None
+) -> None:
     plain, plain_norms = train_with_plain_torch(str(tiny_model_dir), lora)
     one, one_norms = train_with_fsdp(str(tiny_model_dir), 1, 8, lora)
     two, two_norms = train_with_fsdp(str(tiny_model_dir), 2, 4, lora)
     start = load_policy(str(tiny_model_dir), ModelConfig(path=str(tiny_model_dir)))
     assert lora is not None or any(
-        not torch.allclose(value, one[name], atol=1e-4) for name, value in start.state_dict().items() if name in one
+        not torch.allclose(value, one[name], atol=1e-4)
+        for name, value in start.state_dict().items()
+        if name in one
     ), "nothing was trained"
     assert one_norms == pytest.approx(plain_norms, abs=1e-5)
     assert two_norms == pytest.approx(plain_norms, abs=1e-5)
@@ -122,6 +143,9 @@ def test_two_ranks_equal_one_rank_equal_plain_torch(tiny_model_dir: str, lora: L
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_gradient_does_not_depend_on_micro_batch_size(tiny_model_dir: str) -> None:
-    norms = [train_with_fsdp(str(tiny_model_dir), 1, size, None, num_steps=1)[1][0] for size in (1, 2, 3, 8)]
+    norms = [
+        train_with_fsdp(str(tiny_model_dir), 1, size, None, num_steps=1)[1][0]
+        for size in (1, 2, 3, 8)
+    ]
     assert norms[0] > 0
     assert norms == pytest.approx([norms[0]] * 4, rel=1e-5)

@@ -1,4 +1,5 @@
-"""With `model.exact` a token has the same bits in the rollout and in training, whatever else is in the batch."""
+"""With `model.exact` a token has the same bits in the rollout and in training, whatever else is in
+the batch."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ NUM_SIBLINGS, NUM_TOKENS = 3, 40
 def sampled_and_trained(
     rank_info: RankInfo, model_dir: str, param_dtype: str, lora: LoraConfig | None, exact: bool
 ) -> tuple[list[list[float]], list[list[float]], list[float]]:
-    """Log-probabilities of sampled tokens by the engine and by the trainer's forward, and some gradient's norm."""
+    """Log-probabilities of sampled tokens by the engine and by the trainer's forward, and some
+    gradient's norm."""
     bundle = ModelBundle(model_dir, ModelConfig(path=model_dir, exact=exact))
     setup = Setup(model_dir, fsdp={"param_dtype": param_dtype}, lora=lora)
     backend = make_backend(rank_info, setup, bundle=bundle)
@@ -37,10 +39,13 @@ def sampled_and_trained(
                 value.data._local_tensor.copy_(0.3 * torch.randn(value.shape, generator=generator))
     engine = RolloutEngine(backend, RolloutConfig(), {}, {}, 0)
     requests = [Request(list(prompt), NUM_SIBLINGS, NUM_TOKENS) for prompt in PROMPTS]
-    with engine.decoding(engine.sampling(NUM_TOKENS, 0.8), torch.Generator().manual_seed(0)) as generate:
+    with engine.decoding(
+        engine.sampling(NUM_TOKENS, 0.8), torch.Generator().manual_seed(0)
+    ) as generate:
         replies = generate(requests)
     rows = [
-        (list(PROMPTS[index // NUM_SIBLINGS]), reply.token_ids, reply.log_probs) for index, reply in enumerate(replies)
+        (list(PROMPTS[index // NUM_SIBLINGS]), reply.token_ids, reply.log_probs)
+        for index, reply in enumerate(replies)
     ]
     ids = torch.cat(
         [
@@ -61,10 +66,19 @@ def sampled_and_trained(
     norms = []
     # Other rows beside them than in the rollout, in other numbers.
     for some in (slice(0, 2), slice(2, 9)):
-        log_probs_BT, _ = backend.policy(ids[some], used[some], positions_of(used[some]), acts[some], temperature=0.8)
+        log_probs_BT, _ = backend.policy(
+            ids[some], used[some], positions_of(used[some]), acts[some], temperature=0.8
+        )
         log_probs_BT.sum().backward()
-        trained += [row[: len(tokens)] for row, (_, tokens, _) in zip(log_probs_BT.tolist(), rows[some], strict=True)]
-    norms = [float(value.grad.full_tensor().norm()) for value in backend.trainable.values() if value.grad is not None]
+        trained += [
+            row[: len(tokens)]
+            for row, (_, tokens, _) in zip(log_probs_BT.tolist(), rows[some], strict=True)
+        ]
+    norms = [
+        float(value.grad.full_tensor().norm())
+        for value in backend.trainable.values()
+        if value.grad is not None
+    ]
     return [log_probs for _, _, log_probs in rows], trained, norms
 
 
@@ -73,7 +87,9 @@ def sampled_and_trained(
 def test_the_trainer_says_the_bits_that_the_engine_said(
     ranks: Ranks, tiny_model_dir: Path, param_dtype: str, lora: LoraConfig | None
 ) -> None:
-    engine, trainer, norms = ranks.run(1, sampled_and_trained, str(tiny_model_dir), param_dtype, lora, True)[0]
+    engine, trainer, norms = ranks.run(
+        1, sampled_and_trained, str(tiny_model_dir), param_dtype, lora, True
+    )[0]
     assert engine == trainer
     # The backward pass is the usual one.
     _, _, usual = ranks.run(1, sampled_and_trained, str(tiny_model_dir), "float32", lora, False)[0]
@@ -83,8 +99,14 @@ def test_the_trainer_says_the_bits_that_the_engine_said(
 
 
 def test_without_it_they_differ_in_bfloat16_by_rounding(ranks: Ranks, tiny_model_dir: Path) -> None:
-    engine, trainer, _ = ranks.run(1, sampled_and_trained, str(tiny_model_dir), "bfloat16", None, False)[0]
-    differences = [abs(a - b) for one, two in zip(engine, trainer, strict=True) for a, b in zip(one, two, strict=True)]
+    engine, trainer, _ = ranks.run(
+        1, sampled_and_trained, str(tiny_model_dir), "bfloat16", None, False
+    )[0]
+    differences = [
+        abs(a - b)
+        for one, two in zip(engine, trainer, strict=True)
+        for a, b in zip(one, two, strict=True)
+    ]
     assert 0 < sum(differences) / len(differences) < 0.05
 
 
@@ -95,7 +117,9 @@ def test_a_model_that_cannot_is_refused(kind: str, tmp_path: Path) -> None:
     saved(kind, tmp_path)
     assert kind in KINDS
     policy = load_policy(str(tmp_path), ModelConfig(path=str(tmp_path)))
-    with pytest.raises(ModelError, match=r"model\.exact: true: .*ForCausalLM .*set model\.exact to false"):
+    with pytest.raises(
+        ModelError, match=r"model\.exact: true: .*ForCausalLM .*set model\.exact to false"
+    ):
         policy.make_exact()
 
 

@@ -1,4 +1,5 @@
-"""Two experts under FSDP: ranks whose rows need different ones neither wait for each other forever nor learn amiss."""
+"""Two experts under FSDP: ranks whose rows need different ones neither wait for each other forever
+nor learn amiss."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def learn(rank_info: RankInfo) -> dict[str, Tensor]:
         "encoder_hidden_states": torch.randn(4, 8, 16, generator=generator),
         "timestep": torch.tensor(TIMESTEPS),
     }
-    mine = {name: value.chunk(rank_info.world_size)[rank_info.rank] for name, value in inputs.items()}
+    mine = {
+        name: value.chunk(rank_info.world_size)[rank_info.rank] for name, value in inputs.items()
+    }
     with torch.no_grad():
         sampled = experts(**mine)[0]
     predicted = experts(**mine)[0]
@@ -47,9 +50,14 @@ def test_ranks_that_need_different_experts_learn_like_one(ranks: Any):
     (alone,) = ranks.run(1, learn)
     first, second = ranks.run(2, learn)
     for name in ("sampled", "predicted"):
-        torch.testing.assert_close(torch.cat([first[name], second[name]]), alone[name], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            torch.cat([first[name], second[name]]), alone[name], atol=1e-5, rtol=0
+        )
     gradients = [name for name in alone if name not in ("sampled", "predicted")]
     assert {name.split(".")[0] for name in gradients} == {"transformer", "transformer_2"}
     for name in gradients:
         torch.testing.assert_close(first[name], alone[name], atol=1e-5, rtol=1e-4)
-    assert all(alone[f"{expert}.proj_out.weight"].abs().max() > 0 for expert in ("transformer", "transformer_2"))
+    assert all(
+        alone[f"{expert}.proj_out.weight"].abs().max() > 0
+        for expert in ("transformer", "transformer_2")
+    )

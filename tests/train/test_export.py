@@ -41,7 +41,8 @@ def exported(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Tensor
 
 
 def transformers_log_probs(model: Any, rows: DataProto) -> Tensor:
-    """[B, T] the long way: all logits of a transformers or peft model, one row at a time and without padding."""
+    """[B, T] the long way: all logits of a transformers or peft model, one row at a time and
+    without padding."""
     mask = rows.tensor("response_mask")
     out = torch.zeros(mask.shape)
     for row in range(len(rows)):
@@ -65,7 +66,10 @@ def test_a_merged_export_is_the_policy_that_was_evaluated(
     folder = str(tmp_path / "model")
     said = ranks.run(world_size, exported, Setup(str(tiny_model_dir), **MERGED[kind]), folder)[0]
     averaged = "average" in said and kind != "average not evaluated"
-    wanted, other = said["average" if averaged else "trained"], said["trained" if averaged else "start"]
+    wanted, other = (
+        said["average" if averaged else "trained"],
+        said["trained" if averaged else "start"],
+    )
     got = transformers_log_probs(AutoModelForCausalLM.from_pretrained(folder), batch(9))
     torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
     assert (got - other).abs().max() > 1e-4
@@ -73,7 +77,9 @@ def test_a_merged_export_is_the_policy_that_was_evaluated(
     assert json.loads((Path(folder) / "config.json").read_text())["tie_word_embeddings"] is True
 
 
-def test_an_adapter_export_is_the_policy_over_its_base(ranks: Ranks, tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_an_adapter_export_is_the_policy_over_its_base(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
+) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -102,7 +108,10 @@ def test_a_pipeline_generates_from_an_export(
     ranks.run(1, exported, Setup(str(tiny_model_dir), lora=lora), folder)
     generate = pipeline("text-generation", model=folder)
     (said,) = generate("12+3=", max_new_tokens=4, do_sample=False)
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModelForCausalLM.from_pretrained(folder),
+    )
     ids = tokenizer("12+3=", return_tensors="pt").input_ids
     expected = []
     for _ in range(4):
@@ -113,7 +122,9 @@ def test_a_pipeline_generates_from_an_export(
     assert said["generated_text"] == "12+3=" + tokenizer.decode(expected, skip_special_tokens=True)
 
 
-def test_the_policy_class_reads_an_export_back(ranks: Ranks, tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_the_policy_class_reads_an_export_back(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
+) -> None:
     from transformers import AutoModelForCausalLM
 
     said = ranks.run(1, exported, Setup(str(tiny_model_dir)), str(tmp_path / "model"))[0]

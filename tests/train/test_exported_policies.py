@@ -1,4 +1,5 @@
-"""Whatever adapters touch, what is written and what is sent says what was trained; anything else is refused."""
+"""Whatever adapters touch, what is written and what is sent says what was trained; anything else is
+refused."""
 
 from __future__ import annotations
 
@@ -77,7 +78,9 @@ def test_plain_transformers_reads_the_trained_policy_from_adapters(
     case, folder = CASES[name], tmp_path / "out"
     setup = setup_of(case, tiny_model_dir, tmp_path / "base", export=export)
     start, end = ranks.run(1, exported, setup, str(folder))[0]
-    assert (end - start).abs().max() > 100 * CLOSE, "training changed nothing, so this shows nothing"
+    assert (end - start).abs().max() > 100 * CLOSE, (
+        "training changed nothing, so this shows nothing"
+    )
     model = AutoModelForCausalLM.from_pretrained(folder)
     torch.testing.assert_close(transformers_log_probs(model, batch(9)), end, atol=CLOSE, rtol=0)
     if export is ExportKind.MERGED:
@@ -92,7 +95,9 @@ def test_plain_transformers_reads_the_trained_policy(
     from transformers import AutoModelForCausalLM
 
     folder = tmp_path / "out"
-    start, end = ranks.run(1, exported, setup_of(CASES[name], tiny_model_dir, tmp_path / "base"), str(folder))[0]
+    start, end = ranks.run(
+        1, exported, setup_of(CASES[name], tiny_model_dir, tmp_path / "base"), str(folder)
+    )[0]
     assert (end - start).abs().max() > 100 * CLOSE
     model = AutoModelForCausalLM.from_pretrained(folder)
     torch.testing.assert_close(transformers_log_probs(model, batch(9)), end, atol=CLOSE, rtol=0)
@@ -109,7 +114,9 @@ def test_an_engine_is_sent_the_trained_policy(
 
 
 @pytest.mark.parametrize("case", [TIED_HEAD, EXPERTS], ids=["tied head", "fused experts"])
-def test_shards_are_exported_and_sent_whole(ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, case: Case) -> None:
+def test_shards_are_exported_and_sent_whole(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, case: Case
+) -> None:
     from transformers import AutoModelForCausalLM
 
     setup = setup_of(case, tiny_model_dir, tmp_path / "base")
@@ -138,19 +145,30 @@ def test_a_bfloat16_export_is_rounded_once_and_compared_without_slack(
 def incomplete(rank_info: RankInfo, setup: Setup) -> str:
     """What an engine says to an update that leaves one of its tensors out."""
     backend, _ = make_both(rank_info, setup)
-    replica = Replica(make_bundle(setup.model_dir), setup.lora, SyncMode.FULL, DType.FLOAT32, rank_info)
+    replica = Replica(
+        make_bundle(setup.model_dir), setup.lora, SyncMode.FULL, DType.FLOAT32, rank_info
+    )
     sent = dict(sent_weights(backend, SyncMode.FULL, averaged=False))
     del sent["model.lm_head.weight"]
     with pytest.raises(WeightMismatch) as error:
-        replica.finish(WeightVersion(0), {name: checksum(value.float()) for name, value in sent.items()}, torch.float32)
+        replica.finish(
+            WeightVersion(0),
+            {name: checksum(value.float()) for name, value in sent.items()},
+            torch.float32,
+        )
     assert replica.version is None
     return str(error.value)
 
 
-def test_a_tensor_that_is_never_sent_is_noticed(ranks: Ranks, tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_a_tensor_that_is_never_sent_is_noticed(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
+) -> None:
     setup = setup_of(TIED_HEAD, tiny_model_dir, tmp_path / "base")
     said = ranks.run(1, incomplete, setup)[0]
-    assert "were neither sent by the trainer nor compared with its own, first model.lm_head.weight" in said
+    assert (
+        "were neither sent by the trainer nor compared with its own, first model.lm_head.weight"
+        in said
+    )
 
 
 VISION_TARGETS = {
@@ -167,7 +185,9 @@ def test_a_vision_language_model_is_exported_as_it_was_trained(
     from transformers import AutoModelForImageTextToText
 
     lora = LoraConfig(rank=4, alpha=8, target_modules=VISION_TARGETS[targets])
-    start, end = ranks.run(1, exported, Setup(str(tiny_vlm_dir), lora=lora), str(tmp_path / "out"))[0]
+    start, end = ranks.run(1, exported, Setup(str(tiny_vlm_dir), lora=lora), str(tmp_path / "out"))[
+        0
+    ]
     model = AutoModelForImageTextToText.from_pretrained(tmp_path / "out").float()
     torch.testing.assert_close(transformers_log_probs(model, batch(9)), end, atol=1e-4, rtol=0)
     assert targets == "connector" or (end - start).abs().max() > 1e-3
@@ -215,7 +235,7 @@ DAMAGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "file": (damaged_file, r"1 of \d+ tensors were not read back as they were to be written"),
     "merge": (
         forgotten_delta,
-        r"does not say what the trained policy says: they differ by up to .* \(at token \d+ of the reply in row",
+        r"does not say what the trained policy says: they differ by up to .* \(at token \d+ of the reply in row",  # noqa: E501
     ),
     "tie": (kept_tie, r"does not say what the trained policy says: they differ by up to"),
 }
@@ -236,11 +256,14 @@ def test_an_export_that_is_another_policy_is_refused(
     ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, damage: str
 ) -> None:
     setup = setup_of(TIED_HEAD, tiny_model_dir, tmp_path / "base")
-    assert "Nothing was registered" in ranks.run(1, refused, setup, str(tmp_path / "out"), damage)[0]
+    assert (
+        "Nothing was registered" in ranks.run(1, refused, setup, str(tmp_path / "out"), damage)[0]
+    )
 
 
 def refused_live(rank_info: RankInfo, setup: Setup, folder: str) -> str:
-    """A frozen weight of the live policy moves: what is taken from it is no longer what it computes with."""
+    """A frozen weight of the live policy moves: what is taken from it is no longer what it computes
+    with."""
     backend, _, _ = trained(rank_info, setup)
     backend.policy.language_model.model.norm.weight.data.mul_(1.01)
     with pytest.raises(ExportMismatch) as error:
@@ -276,7 +299,9 @@ def test_compared_rows_are_ordinary_tokens_of_several_lengths(tiny_model_dir: Pa
     bundle = make_bundle(str(tiny_model_dir))
     rows, again = bundle.compared_rows, bundle.compared_rows
     assert all(torch.equal(one.ids_L, other.ids_L) for one, other in zip(rows, again, strict=True))
-    assert not set(torch.cat([row.ids_L for row in rows]).tolist()) & set(bundle.tokenizer.all_special_ids)
+    assert not set(torch.cat([row.ids_L for row in rows]).tolist()) & set(
+        bundle.tokenizer.all_special_ids
+    )
     assert len({len(row.ids_L) for row in rows}) > 1
     assert len(places_in(rows)) == len(bundle.said_by(bundle.policy.eval(), torch.device("cpu")))
 

@@ -37,12 +37,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "defer_grad_sync": {"defer_grad_sync": True},
     "forward_prefetch": {"forward_prefetch": 1},
     "no root_wrap": {"root_wrap": False},
-    "all": {"cpu_offload": True, "activation_checkpointing": True, "defer_grad_sync": True, "root_wrap": False},
+    "all": {
+        "cpu_offload": True,
+        "activation_checkpointing": True,
+        "defer_grad_sync": True,
+        "root_wrap": False,
+    },
 }
 _plain: dict[Any, tuple[dict[str, Tensor], list[TrainStepResult]]] = {}
 
 
-def plain(ranks: Ranks, model_dir: Path, lora: LoraConfig | None) -> tuple[dict[str, Tensor], list[TrainStepResult]]:
+def plain(
+    ranks: Ranks, model_dir: Path, lora: LoraConfig | None
+) -> tuple[dict[str, Tensor], list[TrainStepResult]]:
     """One rank with the default options, computed once."""
     key = lora is None
     if key not in _plain:
@@ -51,7 +58,9 @@ def plain(ranks: Ranks, model_dir: Path, lora: LoraConfig | None) -> tuple[dict[
 
 
 @pytest.mark.parametrize(
-    ("lora", "world_size"), [(None, 1), (None, 2), (LORA, 2)], ids=["weights-1", "weights-2", "lora-2"]
+    ("lora", "world_size"),
+    [(None, 1), (None, 2), (LORA, 2)],
+    ids=["weights-1", "weights-2", "lora-2"],
 )
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_changes_nothing_that_is_learnt(
@@ -61,8 +70,12 @@ def test_an_option_changes_nothing_that_is_learnt(
     setup = Setup(str(tiny_model_dir), fsdp=OPTIONS[option], lora=lora)
     got_weights, got_results = ranks.run(world_size, train, setup, STEPS)[0]
     assert largest_difference(weights, got_weights) < 3e-6
-    assert [result.grad_norm for result in got_results] == pytest.approx([r.grad_norm for r in results], abs=1e-5)
-    assert [result.loss for result in got_results] == pytest.approx([r.loss for r in results], abs=1e-6)
+    assert [result.grad_norm for result in got_results] == pytest.approx(
+        [r.grad_norm for r in results], abs=1e-5
+    )
+    assert [result.loss for result in got_results] == pytest.approx(
+        [r.loss for r in results], abs=1e-6
+    )
 
 
 class Reductions(TorchDispatchMode):
@@ -127,14 +140,25 @@ def effects(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
         ),
         ({"fsdp_mode": "grad_op"}, {"gathered after forward": True}),
         ({"reshard_after_forward": False}, {"gathered after forward": True}),
-        ({"fsdp_mode": "grad_op", "reshard_after_forward": True}, {"gathered after forward": False}),
+        (
+            {"fsdp_mode": "grad_op", "reshard_after_forward": True},
+            {"gathered after forward": False},
+        ),
         (
             {"param_dtype": "bfloat16"},
-            {"input dtype": torch.bfloat16, "weight dtype": torch.bfloat16, "master dtype": torch.float32},
+            {
+                "input dtype": torch.bfloat16,
+                "weight dtype": torch.bfloat16,
+                "master dtype": torch.float32,
+            },
         ),
         (
             {"master_dtype": "bfloat16"},
-            {"input dtype": torch.float32, "master dtype": torch.bfloat16, "moment dtype": torch.bfloat16},
+            {
+                "input dtype": torch.float32,
+                "master dtype": torch.bfloat16,
+                "moment dtype": torch.bfloat16,
+            },
         ),
         ({"param_dtype": "bfloat16", "reduce_dtype": "bfloat16"}, {"gradient is bfloat16": True}),
         ({"param_dtype": "bfloat16", "reduce_dtype": "float32"}, {"gradient is bfloat16": False}),
@@ -143,7 +167,9 @@ def effects(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
         ({"forward_prefetch": 1}, {"prefetched": 1}),
         ({"root_wrap": False}, {"root sharded": False}),
     ],
-    ids=lambda value: None if "mlp passes" in value and len(value) > 1 else " ".join(map(str, value)),
+    ids=lambda value: (
+        None if "mlp passes" in value and len(value) > 1 else " ".join(map(str, value))
+    ),
 )
 def test_an_option_does_what_it_says(
     ranks: Ranks, tiny_model_dir: Path, option: dict[str, Any], expected: dict[str, Any]
@@ -154,7 +180,9 @@ def test_an_option_does_what_it_says(
 
 def test_deferred_gradients_are_reduced_once(ranks: Ranks, tiny_model_dir: Path) -> None:
     each, once = (
-        ranks.run(2, effects, Setup(str(tiny_model_dir), fsdp={"defer_grad_sync": defer}))[0]["reductions"]
+        ranks.run(2, effects, Setup(str(tiny_model_dir), fsdp={"defer_grad_sync": defer}))[0][
+            "reductions"
+        ]
         for defer in (False, True)
     )
     # Two blocks and the root, after each of two passes or after the last alone.
@@ -166,7 +194,9 @@ def test_compiled_blocks_learn_the_same(ranks: Ranks, tiny_model_dir: Path) -> N
     # One pass of one shape: each further one costs another compilation, not another insight.
     eager, compiled = (
         ranks.run(
-            1, compiled_training, Setup(str(tiny_model_dir), fsdp={"torch_compile": on}, stack={"micro_batch_size": 8})
+            1,
+            compiled_training,
+            Setup(str(tiny_model_dir), fsdp={"torch_compile": on}, stack={"micro_batch_size": 8}),
         )[0]
         for on in (False, True)
     )

@@ -1,4 +1,5 @@
-"""Training on a GPU, by FSDP2 over NCCL: the processor's numbers, kept and brought back bit by bit."""
+"""Training on a GPU, by FSDP2 over NCCL: the processor's numbers, kept and brought back bit by
+bit."""
 
 from __future__ import annotations
 
@@ -12,10 +13,22 @@ import torch.distributed as dist
 
 from rl_core.ranks.rank_info import RankInfo
 from schemas.recipe import LoraConfig
-from tests.train.jobs import LORA, Setup, batch, largest_difference, log_probs, make_both, same_bits, train
+from tests.train.jobs import (
+    LORA,
+    Setup,
+    batch,
+    largest_difference,
+    log_probs,
+    make_both,
+    same_bits,
+    train,
+)
 from tests.train.test_resume import KINDS, first_half, second_half, setup_of, straight
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
 
 GPU, CPU = (RankInfo(0, 1, kind, 1) for kind in ("cuda", "cpu"))
 PASSES: dict[str, dict[str, Any]] = {
@@ -42,7 +55,9 @@ def test_training_gives_the_weights_that_it_gives_on_a_processor(
     setup = Setup(str(tiny_model_dir), lora=lora, stack=PASSES[passes])
     (there, told), (here, expected) = (train(info, setup, [0, 1, 2]) for info in (GPU, CPU))
     assert largest_difference(there, here) < 1e-5
-    assert [one.grad_norm for one in told] == pytest.approx([one.grad_norm for one in expected], rel=1e-3)
+    assert [one.grad_norm for one in told] == pytest.approx(
+        [one.grad_norm for one in expected], rel=1e-3
+    )
     assert told[0].grad_norm > 0
 
 
@@ -52,11 +67,15 @@ def test_in_bfloat16_it_learns_nearly_the_same(tiny_model_dir: Path, passes: str
     (_, told), (_, expected) = (
         train(GPU, one, [0, 1]) for one in (setup, Setup(str(tiny_model_dir), stack=PASSES[passes]))
     )
-    assert [one.grad_norm for one in told] == pytest.approx([one.grad_norm for one in expected], rel=0.05)
+    assert [one.grad_norm for one in told] == pytest.approx(
+        [one.grad_norm for one in expected], rel=0.05
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_after_a_checkpoint_are_those_without_one(tiny_model_dir: Path, kind: str, tmp_path: Path):
+def test_steps_after_a_checkpoint_are_those_without_one(
+    tiny_model_dir: Path, kind: str, tmp_path: Path
+):
     setup = setup_of(tiny_model_dir, kind)
     expected = straight(GPU, setup)
     first_half(GPU, setup, str(tmp_path))

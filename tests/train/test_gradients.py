@@ -1,4 +1,5 @@
-"""A gradient in a narrower format joins a sum piece by piece, with the result of adding it as a whole."""
+"""A gradient in a narrower format joins a sum piece by piece, with the result of adding it as a
+whole."""
 
 import pytest
 import torch
@@ -30,7 +31,10 @@ def turned(rows: int, columns: int) -> Tensor:
 
 def test_the_order_in_memory_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "PIECE", 64)
-    for total, gradient in ((turned(50, 9), torch.randn(50, 9)), (torch.randn(50, 9), turned(50, 9))):
+    for total, gradient in (
+        (turned(50, 9), torch.randn(50, 9)),
+        (torch.randn(50, 9), turned(50, 9)),
+    ):
         narrow = gradient.bfloat16()
         expected = total + narrow.float()
         add_gradient(total, narrow)

@@ -12,18 +12,24 @@ from rl_core.train.micro_batches import Lengths
 from tests.train.jobs import batch
 
 lengths = st.lists(st.integers(1, 40), min_size=0, max_size=30)
-each_cut = pytest.mark.parametrize("cut", [micro_batches.by_token_count, micro_batches.in_order_by_token_count])
+each_cut = pytest.mark.parametrize(
+    "cut", [micro_batches.by_token_count, micro_batches.in_order_by_token_count]
+)
 
 
 @each_cut
 @given(lengths_B=lengths, max_tokens=st.integers(1, 100))
-def test_every_row_is_in_one_pass_and_no_pass_is_too_long(cut: Any, lengths_B: list[int], max_tokens: int) -> None:
+def test_every_row_is_in_one_pass_and_no_pass_is_too_long(
+    cut: Any, lengths_B: list[int], max_tokens: int
+) -> None:
     rows = list(range(len(lengths_B)))
     parts = cut(rows, lengths_B, max_tokens)
     assert sorted(row for part in parts for row in part) == rows
     assert all(part == sorted(part) for part in parts)
     loads = [sum(lengths_B[row] for row in part) for part in parts]
-    assert all(load <= max_tokens or len(part) == 1 for load, part in zip(loads, parts, strict=True))
+    assert all(
+        load <= max_tokens or len(part) == 1 for load, part in zip(loads, parts, strict=True)
+    )
     assert loads == sorted(loads, reverse=True)
 
 
@@ -37,12 +43,17 @@ def test_a_pass_count_that_other_ranks_need_is_kept_as_far_as_there_are_rows(
     own = len(cut(rows, lengths_B, max_tokens))
     parts = cut(rows, lengths_B, max_tokens, max(own, wanted))
     assert len(parts) == min(max(own, wanted), len(rows))
-    assert all(len(part) == 1 or sum(lengths_B[row] for row in part) <= max_tokens for part in parts)
+    assert all(
+        len(part) == 1 or sum(lengths_B[row] for row in part) <= max_tokens for part in parts
+    )
 
 
 def test_siblings_stay_together_in_passes_in_order() -> None:
     lengths_B = [5, 5, 5, 4, 4, 4]
-    assert micro_batches.in_order_by_token_count(list(range(6)), lengths_B, 15) == [[0, 1, 2], [3, 4, 5]]
+    assert micro_batches.in_order_by_token_count(list(range(6)), lengths_B, 15) == [
+        [0, 1, 2],
+        [3, 4, 5],
+    ]
 
 
 @given(
@@ -59,7 +70,10 @@ def test_what_siblings_share_counts_once_in_each_pass(
     known = Lengths(lengths_B, group_B, [length // 2 for length in lengths_B])
     rows = list(range(len(lengths_B)))
     parts = micro_batches.in_order_by_token_count(rows, lengths_B, max_tokens, wanted, known.saved)
-    assert sorted(parts) == sorted(part for part in parts if part) and sorted(micro_batches.flatten(parts)) == rows
+    assert (
+        sorted(parts) == sorted(part for part in parts if part)
+        and sorted(micro_batches.flatten(parts)) == rows
+    )
     assert all(part == list(range(part[0], part[0] + len(part))) for part in parts)
     assert all(known.of(part) <= max_tokens or len(part) == 1 for part in parts)
     assert len(parts) >= min(wanted, len(rows))
@@ -79,7 +93,8 @@ def test_passes_are_filled_evenly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_parts", "parts"), [(1, [[3, 5, 6, 8, 9]]), (2, [[3, 5, 6], [8, 9]]), (7, [[3], [5], [6], [8], [9], [], []])]
+    ("num_parts", "parts"),
+    [(1, [[3, 5, 6, 8, 9]]), (2, [[3, 5, 6], [8, 9]]), (7, [[3], [5], [6], [8], [9], [], []])],
 )
 def test_mini_batches_differ_by_one_row_at_most(num_parts: int, parts: list[list[int]]) -> None:
     assert micro_batches.split_evenly([3, 5, 6, 8, 9], num_parts) == parts

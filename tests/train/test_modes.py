@@ -1,4 +1,5 @@
-"""A model's own dropout is off in everything that is computed of it, unless a recipe turns it on for learning."""
+"""A model's own dropout is off in everything that is computed of it, unless a recipe turns it on
+for learning."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ from tests.train.jobs import Setup, batch, make_backend, make_stack
 from tests.train.ranks import Ranks
 
 
-def measured(rank_info: RankInfo, model_dir: str, dropout: bool, lora: LoraConfig | None) -> tuple[float, float, float]:
-    """Largest distance of the learning pass, of the anchor and of the reference from the policy as it samples."""
+def measured(
+    rank_info: RankInfo, model_dir: str, dropout: bool, lora: LoraConfig | None
+) -> tuple[float, float, float]:
+    """Largest distance of the learning pass, of the anchor and of the reference from the policy as
+    it samples."""
     bundle = ModelBundle.__new__(ModelBundle)
     bundle.source, bundle.config = model_dir, ModelConfig(path=model_dir, dropout=dropout)
     bundle.text_alone, bundle.processor, bundle.tokenizer = True, None, None
@@ -46,8 +50,12 @@ def dropping_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, target_modules=["c_attn"])], ids=["full", "lora"])
-def test_what_learns_is_what_sampled(ranks: Ranks, dropping_dir: Path, lora: LoraConfig | None) -> None:
+@pytest.mark.parametrize(
+    "lora", [None, LoraConfig(rank=4, target_modules=["c_attn"])], ids=["full", "lora"]
+)
+def test_what_learns_is_what_sampled(
+    ranks: Ranks, dropping_dir: Path, lora: LoraConfig | None
+) -> None:
     assert max(ranks.run(1, measured, str(dropping_dir), False, lora)[0]) < 1e-5
 
 
@@ -66,8 +74,14 @@ def test_adapters_drop_out_while_they_learn_and_never_else(tmp_path: Path) -> No
     policy = load_policy(str(tmp_path), ModelConfig(path=str(tmp_path)))
     inject_lora(policy, LoraConfig(rank=4, dropout=0.5), seed=0)
     learning_mode(policy, own_dropout=False)
-    at_work = [name for name, one in policy.named_modules() if isinstance(one, torch.nn.Dropout) and one.training]
+    at_work = [
+        name
+        for name, one in policy.named_modules()
+        if isinstance(one, torch.nn.Dropout) and one.training
+    ]
     assert at_work and all("lora_dropout" in name for name in at_work)
     with evaluation_mode(policy):
         assert not any(module.training for module in policy.modules())
-    assert at_work == [n for n, one in policy.named_modules() if isinstance(one, torch.nn.Dropout) and one.training]
+    assert at_work == [
+        n for n, one in policy.named_modules() if isinstance(one, torch.nn.Dropout) and one.training
+    ]

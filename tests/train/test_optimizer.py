@@ -8,7 +8,14 @@ from pydantic import ValidationError
 
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import parse_recipe
-from rl_core.train.optimizer import MOMENTS, STEP, add_moments, make_optimizer, make_scheduler, rate_factor
+from rl_core.train.optimizer import (
+    MOMENTS,
+    STEP,
+    add_moments,
+    make_optimizer,
+    make_scheduler,
+    rate_factor,
+)
 from schemas.policy import LrSchedulerKind
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig
 
@@ -37,7 +44,9 @@ def test_a_warm_up_as_long_as_the_training_never_falls() -> None:
 def test_the_optimiser_follows_the_schedule() -> None:
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = make_optimizer([weight], OptimizerConfig(learning_rate=0.5))
-    scheduler = make_scheduler(optimizer, LrSchedulerConfig(kind=LrSchedulerKind.LINEAR, warmup_steps=1), 3)
+    scheduler = make_scheduler(
+        optimizer, LrSchedulerConfig(kind=LrSchedulerKind.LINEAR, warmup_steps=1), 3
+    )
     rates = []
     for _ in range(4):
         weight.grad = torch.ones(1)
@@ -53,20 +62,30 @@ def test_frozen_parameters_are_not_optimised() -> None:
     config = OptimizerConfig(learning_rate=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.2)
     (group,) = make_optimizer([frozen, trained], config).param_groups
     assert [parameter is trained for parameter in group["params"]] == [True]
-    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.1, (0.8, 0.9), 1e-3, 0.2)
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (
+        0.1,
+        (0.8, 0.9),
+        1e-3,
+        0.2,
+    )
 
 
 def test_an_unknown_schedule_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValidationError, match="'constant', 'linear' or 'cosine'"):
         LrSchedulerConfig.model_validate({"kind": "cosin"})
     values = {"name": "x", "model": {"path": "some/model"}, "data": {"train": ["t"], "eval": ["e"]}}
-    with pytest.raises(RecipeError, match=r"scheduler\.kind: .*'constant', 'linear' or 'cosine', got 'cosin'"):
+    with pytest.raises(
+        RecipeError, match=r"scheduler\.kind: .*'constant', 'linear' or 'cosine', got 'cosin'"
+    ):
         parse_recipe({**values, "scheduler": {"kind": "cosin"}})
 
 
 def test_moments_that_are_added_are_those_of_the_first_gradient() -> None:
     weights = [torch.nn.Parameter(torch.linspace(-1, 1, 4)) for _ in range(4)]
-    as_usual, added = (make_optimizer(pair, OptimizerConfig(learning_rate=0.5)) for pair in (weights[:2], weights[2:]))
+    as_usual, added = (
+        make_optimizer(pair, OptimizerConfig(learning_rate=0.5))
+        for pair in (weights[:2], weights[2:])
+    )
     add_moments(added)
     # The second of each pair is met by no gradient in the first step.
     for met in ([0, 2], [0, 1, 2, 3]):
@@ -78,4 +97,7 @@ def test_moments_that_are_added_are_those_of_the_first_gradient() -> None:
     for usual, other in zip(weights[:2], weights[2:], strict=True):
         assert torch.equal(usual, other)
         assert as_usual.state[usual].keys() == added.state[other].keys() == {STEP, *MOMENTS}
-        assert all(torch.equal(as_usual.state[usual][name], added.state[other][name]) for name in (STEP, *MOMENTS))
+        assert all(
+            torch.equal(as_usual.state[usual][name], added.state[other][name])
+            for name in (STEP, *MOMENTS)
+        )

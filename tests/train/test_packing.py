@@ -32,8 +32,12 @@ def policy_of(kind: str, attention: str) -> CausalLMPolicy:
     if kind == "window":
         # Shorter than the rows, so that it cuts inside them.
         config = MistralConfig(**SHAPE, sliding_window=4)
-        return CausalLMPolicy(MistralForCausalLM._from_config(config, attn_implementation=attention))
-    return CausalLMPolicy(LlamaForCausalLM._from_config(LlamaConfig(**SHAPE), attn_implementation=attention))
+        return CausalLMPolicy(
+            MistralForCausalLM._from_config(config, attn_implementation=attention)
+        )
+    return CausalLMPolicy(
+        LlamaForCausalLM._from_config(LlamaConfig(**SHAPE), attn_implementation=attention)
+    )
 
 
 @pytest.mark.parametrize("kind", ["full", "window"])
@@ -99,18 +103,26 @@ def test_no_mask_over_all_pairs_of_tokens_is_made(monkeypatch: pytest.MonkeyPatc
 def test_a_recurrent_model_is_refused() -> None:
     from transformers import MambaConfig, MambaForCausalLM
 
-    model = MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4))
-    said = r"max_tokens_per_micro_batch: rows of MambaForCausalLM cannot be packed .*micro_batch_size"
+    model = MambaForCausalLM(
+        MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)
+    )
+    said = (
+        r"max_tokens_per_micro_batch: rows of MambaForCausalLM cannot be packed .*micro_batch_size"
+    )
     with pytest.raises(ModelError, match=said):
         packing.enable_packing(model)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_training_on_packed_passes_learns_the_same(ranks: Ranks, tiny_model_dir: Path, world_size: int) -> None:
+def test_training_on_packed_passes_learns_the_same(
+    ranks: Ranks, tiny_model_dir: Path, world_size: int
+) -> None:
     padded, _ = ranks.run(1, train, Setup(str(tiny_model_dir)), [0, 1, 2])[0]
     # 25 tokens are two or three rows; 7 rows leave one rank with fewer passes than the other.
     for stack in ({"max_tokens_per_micro_batch": 25}, {"max_tokens_per_micro_batch": 1000}):
-        packed, _ = ranks.run(world_size, train, Setup(str(tiny_model_dir), stack=stack), [0, 1, 2])[0]
+        packed, _ = ranks.run(
+            world_size, train, Setup(str(tiny_model_dir), stack=stack), [0, 1, 2]
+        )[0]
         assert largest_difference(padded, packed) < 1e-5
 
 

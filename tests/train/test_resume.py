@@ -40,12 +40,18 @@ def other_ranks() -> Iterator[Ranks]:
 
 
 def setup_of(model_dir: Path, kind: str) -> Setup:
-    return Setup(str(model_dir), scheduler=COSINE, stack={"num_updates_per_batch": 1}, **KINDS[kind])
+    return Setup(
+        str(model_dir), scheduler=COSINE, stack={"num_updates_per_batch": 1}, **KINDS[kind]
+    )
 
 
 def outcome(backend: FSDPBackend, results: list[Any]) -> dict[str, Any]:
     """Weights (whole, on rank 0), this rank's averages, and every figure of the steps."""
-    averages = {} if backend.ema is None else {name: local_part(t).clone() for name, t in backend.ema.shadow.items()}
+    averages = (
+        {}
+        if backend.ema is None
+        else {name: local_part(t).clone() for name, t in backend.ema.shadow.items()}
+    )
     return {
         "weights": backend.full_state(),
         "averages": averages,
@@ -75,7 +81,12 @@ def second_half(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Any
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_six_steps_equal_three_saved_loaded_elsewhere_and_three(
-    ranks: Ranks, other_ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, kind: str, world_size: int
+    ranks: Ranks,
+    other_ranks: Ranks,
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    kind: str,
+    world_size: int,
 ) -> None:
     setup = setup_of(tiny_model_dir, kind)
     expected = ranks.run(world_size, straight, setup)
@@ -111,7 +122,10 @@ def averages_elsewhere(rank_info: RankInfo, setup: Setup, folder: str) -> dict[s
     [
         {"ema": EmaFullConfig(decay=0.9)},
         {"ema": EmaLoraConfig(decay=0.9), "lora": LORA},
-        {"ema": EmaFullConfig(decay=0.9, mirror=True), "fsdp": {"root_wrap": False, "cpu_offload": True}},
+        {
+            "ema": EmaFullConfig(decay=0.9, mirror=True),
+            "fsdp": {"root_wrap": False, "cpu_offload": True},
+        },
     ],
     ids=["full", "adapter", "mirror"],
 )
@@ -179,7 +193,9 @@ def test_a_checkpoint_of_another_kind_is_refused_by_name(
     assert named in ranks.run(1, refusal, Setup(str(tiny_model_dir), **parts), str(tmp_path))[0]
 
 
-@pytest.mark.parametrize("lost", ["weights/.metadata", "weights/__0_0.distcp", "rank-0.pt", "contents.json"])
+@pytest.mark.parametrize(
+    "lost", ["weights/.metadata", "weights/__0_0.distcp", "rank-0.pt", "contents.json"]
+)
 def test_a_checkpoint_that_lost_a_file_is_refused(
     ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, lost: str
 ) -> None:

@@ -20,7 +20,9 @@ def split_and_join(rank_info: RankInfo, num_rows: int) -> tuple[list[int], list[
     return part, collect_parts(part, group)
 
 
-@pytest.mark.parametrize(("num_rows", "parts"), [(5, ([0, 1], [2, 3, 4])), (1, ([], [0])), (0, ([], []))])
+@pytest.mark.parametrize(
+    ("num_rows", "parts"), [(5, ([0, 1], [2, 3, 4])), (1, ([], [0])), (0, ([], []))]
+)
 def test_parts_come_back_in_order_on_the_first_rank(
     ranks: Ranks, num_rows: int, parts: tuple[list[int], list[int]]
 ) -> None:

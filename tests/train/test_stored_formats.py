@@ -1,4 +1,5 @@
-"""Trained weights are stored in the master format, frozen ones as they are computed; that changes no result."""
+"""Trained weights are stored in the master format, frozen ones as they are computed; that changes
+no result."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,10 @@ def formats(rank_info: RankInfo, setup: Setup) -> dict[str, set[torch.dtype]]:
             {"trained": {torch.bfloat16}, "averaged": {torch.float32}, "frozen": {torch.bfloat16}},
         ),
         # What is not wrapped is computed as it is stored.
-        ({"root_wrap": False}, {"trained": {torch.float32}, "averaged": {torch.float32}, "frozen": BOTH}),
+        (
+            {"root_wrap": False},
+            {"trained": {torch.float32}, "averaged": {torch.float32}, "frozen": BOTH},
+        ),
     ],
     ids=["default", "bfloat16", "root_wrap"],
 )
@@ -64,7 +68,9 @@ def test_the_format_of_frozen_weights_changes_nothing(
     ranks: Ranks, tiny_model_dir: Path, world_size: int, root_wrap: bool
 ) -> None:
     setup = Setup(str(tiny_model_dir), {"param_dtype": "bfloat16", "root_wrap": root_wrap}, LORA)
-    as_computed, wide = (ranks.run(world_size, trained, setup, widely=widely)[0] for widely in (False, True))
+    as_computed, wide = (
+        ranks.run(world_size, trained, setup, widely=widely)[0] for widely in (False, True)
+    )
     assert as_computed
     for got, expected in zip(as_computed, wide, strict=True):
         assert torch.equal(got, expected)

@@ -1,4 +1,5 @@
-"""A model that also sees, trained on text: its language model moves, the rest is exported as it came."""
+"""A model that also sees, trained on text: its language model moves, the rest is exported as it
+came."""
 
 import json
 from pathlib import Path
@@ -18,7 +19,11 @@ from tests.train.jobs import LORA, Setup, batch, log_probs, make_backend, make_s
 from tests.train.ranks import Ranks
 from tests.train.test_export import transformers_log_probs
 
-WAYS = {"full": None, "adapters": LORA, "adapters by name": LoraConfig(rank=4, alpha=8, target_modules=["q_proj"])}
+WAYS = {
+    "full": None,
+    "adapters": LORA,
+    "adapters by name": LoraConfig(rank=4, alpha=8, target_modules=["q_proj"]),
+}
 NOT_TEXT = ("vis", "multi_modal", "mm_", "connector")
 """What stands in the names of towers and projectors."""
 
@@ -38,7 +43,11 @@ def exported(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
-    return {name: value for file in folder.glob("*.safetensors") for name, value in load_file(file).items()}
+    return {
+        name: value
+        for file in folder.glob("*.safetensors")
+        for name, value in load_file(file).items()
+    }
 
 
 def same_bits(one: Tensor, two: Tensor) -> bool:
@@ -66,17 +75,23 @@ def test_only_the_language_model_is_trained_and_the_export_is_the_policy(
     assert moved
     assert all(is_text(name) for name in moved)
     (architecture,) = json.loads((out / "config.json").read_text())["architectures"]
-    assert architecture == type(MAKERS[kind](TextBundle(str(base), ModelConfig(path=str(base))).tokenizer)).__name__
+    assert (
+        architecture
+        == type(MAKERS[kind](TextBundle(str(base), ModelConfig(path=str(base))).tokenizer)).__name__
+    )
     loaded = getattr(transformers, architecture).from_pretrained(out)
     assert type(loaded) is type(transformers.AutoModelForImageTextToText.from_pretrained(out))
-    torch.testing.assert_close(transformers_log_probs(loaded, batch(9)), said["trained"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        transformers_log_probs(loaded, batch(9)), said["trained"], atol=1e-5, rtol=0
+    )
     assert (said["trained"] - said["start"]).abs().max() > 1e-4
 
 
 def test_what_is_left_alone_keeps_its_bits_and_its_files(ranks: Ranks, tmp_path: Path) -> None:
     base, out = save("qwen3_5", tmp_path / "base", torch.bfloat16), tmp_path / "model"
     held = load_file(base / "model.safetensors")
-    # Checkpoints keep some tensors in more bits than the rest, and layers that the class does not read.
+    # Checkpoints keep some tensors in more bits than the rest, and layers that the class does not
+    # read.
     wide = "model.visual.merger.linear_fc1.weight"
     held[wide] = torch.randn(held[wide].shape)
     held["mtp.norm.weight"] = torch.randn(32)
@@ -119,7 +134,9 @@ def test_a_model_that_can_be_trained_on_pictures_is_trained_on_text_without_its_
     said = ranks.run(1, exported, Setup(str(tiny_vlm_dir)), str(out))[0]
     assert all("text_model" in name or "lm_head" in name for name in said["names"])
     loaded = AutoModelForImageTextToText.from_pretrained(out)
-    torch.testing.assert_close(transformers_log_probs(loaded, batch(9)), said["trained"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        transformers_log_probs(loaded, batch(9)), said["trained"], atol=1e-5, rtol=0
+    )
     bundle = TextBundle(str(tiny_vlm_dir), ModelConfig(path=str(tiny_vlm_dir)))
     assert isinstance(bundle.policy, TextPartPolicy)
     assert bundle.processor is None

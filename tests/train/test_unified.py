@@ -1,4 +1,5 @@
-"""The unified model on real ranks: what a joint step is made of, and that it is the same however it is cut."""
+"""The unified model on real ranks: what a joint step is made of, and that it is the same however it
+is cut."""
 
 from __future__ import annotations
 
@@ -21,13 +22,19 @@ def model_dir(tiny_unified_dir: Path) -> str:
 
 
 @pytest.mark.parametrize("guidance_scale", [1.0, 3.0])
-def test_a_replay_reads_the_plan_as_the_rollout_did(ranks: Ranks, model_dir: str, guidance_scale: float) -> None:
-    ((stored, scored),) = ranks.run(1, jobs.replayed, Setup(model_dir, diffusion={"guidance_scale": guidance_scale}))
+def test_a_replay_reads_the_plan_as_the_rollout_did(
+    ranks: Ranks, model_dir: str, guidance_scale: float
+) -> None:
+    ((stored, scored),) = ranks.run(
+        1, jobs.replayed, Setup(model_dir, diffusion={"guidance_scale": guidance_scale})
+    )
     assert stored.shape == (len(jobs.WRITTEN) * jobs.NUM_PICTURES, 4)
     torch.testing.assert_close(scored, stored, atol=1e-6, rtol=0)
 
 
-def test_the_gradient_of_a_joint_step_is_the_weighted_sum_of_both_worked_apart(ranks: Ranks, model_dir: str) -> None:
+def test_the_gradient_of_a_joint_step_is_the_weighted_sum_of_both_worked_apart(
+    ranks: Ranks, model_dir: str
+) -> None:
     setup = Setup(model_dir)
     ((joint, metrics),) = ranks.run(1, jobs.gradient, setup, IMAGES, TEXT)
     (text,) = ranks.run(1, jobs.gradient_apart, setup, TEXT)
@@ -40,7 +47,9 @@ def test_the_gradient_of_a_joint_step_is_the_weighted_sum_of_both_worked_apart(r
     for name, value in joint.items():
         zero = torch.zeros_like(value)
         apart = 0.5 * text.get(name, zero) + 2.0 * images.get(name, zero)
-        torch.testing.assert_close(value, apart, atol=1e-6, rtol=1e-5, msg=lambda said, n=name: f"{n}: {said}")
+        torch.testing.assert_close(
+            value, apart, atol=1e-6, rtol=1e-5, msg=lambda said, n=name: f"{n}: {said}"
+        )
     for stage, weight, alone in ((TEXT, 0.5, text), (IMAGES, 2.0, images)):
         norm = weight * torch.stack([value.norm() for value in alone.values()]).norm()
         assert metrics[stage]["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
@@ -48,13 +57,17 @@ def test_the_gradient_of_a_joint_step_is_the_weighted_sum_of_both_worked_apart(r
     assert metrics[TEXT]["joint_grad_norm"] == pytest.approx(float(total), rel=1e-4)
 
 
-def test_a_stage_by_itself_leaves_no_trace_of_the_other_and_may_be_clipped(ranks: Ranks, model_dir: str) -> None:
+def test_a_stage_by_itself_leaves_no_trace_of_the_other_and_may_be_clipped(
+    ranks: Ranks, model_dir: str
+) -> None:
     weights = {TEXT: StageWeight(1.0, max_grad_norm=1e-3), IMAGES: StageWeight(1.0)}
     ((text, metrics),) = ranks.run(1, jobs.gradient, Setup(model_dir, weights=weights), TEXT)
     assert list(metrics) == [TEXT]
     assert not any(".transformer." in name for name in text)
     assert metrics[TEXT]["grad_norm"] > 1e-2
-    assert torch.stack([value.norm() for value in text.values()]).norm() == pytest.approx(1e-3, rel=1e-2)
+    assert torch.stack([value.norm() for value in text.values()]).norm() == pytest.approx(
+        1e-3, rel=1e-2
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,12 +75,19 @@ def test_a_stage_by_itself_leaves_no_trace_of_the_other_and_may_be_clipped(ranks
     [
         {},
         {"stack": {"num_updates_per_batch": 2, "num_epochs": 2}},
-        {"lora": LORA, "algorithms": {TEXT: {"kl": {"coef": 0.1}}, IMAGES: {"kl": {"coef": 0.1, "kind": "exact"}}}},
+        {
+            "lora": LORA,
+            "algorithms": {
+                TEXT: {"kl": {"coef": 0.1}},
+                IMAGES: {"kl": {"coef": 0.1, "kind": "exact"}},
+            },
+        },
     ],
     ids=["one update", "four updates", "adapters and references"],
 )
 def test_two_ranks_train_as_one(ranks: Ranks, model_dir: str, change: dict[str, Any]) -> None:
-    # With several mini-batches a rank's part is not a prefix of the whole, so only passes may differ.
+    # With several mini-batches a rank's part is not a prefix of the whole, so only passes may
+    # differ.
     several = "stack" in change
     setup = Setup(model_dir, **change)
     ((alone, metrics),) = ranks.run(1, jobs.train, setup)

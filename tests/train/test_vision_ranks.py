@@ -1,4 +1,5 @@
-"""Prompts with pictures: one rank and two ranks train the same, also where a pass shows no picture at all."""
+"""Prompts with pictures: one rank and two ranks train the same, also where a pass shows no picture
+at all."""
 
 from __future__ import annotations
 
@@ -28,13 +29,16 @@ NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS = 2, 4, 2
 
 
 def rows_with_pictures(bundle: ModelBundle, seed: int) -> DataProto:
-    """Siblings that share a picture; the last prompt, which is a whole micro-batch of two ranks, shows none."""
+    """Siblings that share a picture; the last prompt, which is a whole micro-batch of two ranks,
+    shows none."""
     chat, rng = chat_format(bundle, {}), random.Random(seed)
     prompts, replies, media = [], [], []
     for number in range(NUM_PROMPTS):
         picture = draw(rng)
         last = number == NUM_PROMPTS - 1
-        shown = placed_images([] if last else [{"bytes": picture.png}], "rows.parquet", f"row {number}")
+        shown = placed_images(
+            [] if last else [{"bytes": picture.png}], "rows.parquet", f"row {number}"
+        )
         asked = picture.questions[0]
         message = [{"role": "user", "content": asked.text}]
         encoded = chat.encode_prompt(message, {"env_extras": {"images": shown}})
@@ -56,14 +60,19 @@ def rows_with_pictures(bundle: ModelBundle, seed: int) -> DataProto:
     return DataProto.from_dict(tensors, {"media": media})
 
 
-def train(rank_info: RankInfo, model_dir: str) -> tuple[dict[str, Tensor], list[tuple[float, float]]]:
+def train(
+    rank_info: RankInfo, model_dir: str
+) -> tuple[dict[str, Tensor], list[tuple[float, float]]]:
     """The trained weights (rank 0 only), and loss and gradient norm of each step."""
     bundle = ModelBundle(model_dir, ModelConfig(path=model_dir, frozen=[]))
     assert isinstance(bundle.policy, VLMPolicy) and bundle.policy.blank is not None
     setup = Setup(model_dir)
     backend = make_backend(rank_info, setup, bundle=bundle)
     stack = make_stack(backend, setup)
-    results = [stack.train(shard_of(rank_info, rows_with_pictures(bundle, step))) for step in range(NUM_STEPS)]
+    results = [
+        stack.train(shard_of(rank_info, rows_with_pictures(bundle, step)))
+        for step in range(NUM_STEPS)
+    ]
     return backend.full_state(), [(result.loss, result.grad_norm) for result in results]
 
 
@@ -74,6 +83,8 @@ def test_two_ranks_train_what_one_rank_trains(ranks: Ranks, tiny_vlm_dir: Path) 
     assert measured_0 == measured_1
     np.testing.assert_allclose(measured, measured_0, atol=2e-5)
     assert largest_difference(one, two) < 2e-5
-    start: Any = ModelBundle(str(tiny_vlm_dir), ModelConfig(path=str(tiny_vlm_dir))).policy.state_dict()
+    start: Any = ModelBundle(
+        str(tiny_vlm_dir), ModelConfig(path=str(tiny_vlm_dir))
+    ).policy.state_dict()
     towers = [name for name in one if "vision_model" in name and name in start]
     assert towers and any(not torch.allclose(one[name], start[name], atol=1e-4) for name in towers)

@@ -27,7 +27,11 @@ from tests.train.jobs import (
 )
 from tests.train.ranks import Ranks
 
-SILENT: dict[str, list[int]] = {"some": [0, 3, 4], "a rank's all": [4, 5, 6, 7], "all": list(range(8))}
+SILENT: dict[str, list[int]] = {
+    "some": [0, 3, 4],
+    "a rank's all": [4, 5, 6, 7],
+    "all": list(range(8)),
+}
 """Rows without advantage, of 8 that two ranks halve."""
 WAYS: dict[str, dict[str, Any]] = {
     "padded": {},
@@ -42,8 +46,11 @@ def rows_with(silent: list[int], seed: int) -> DataProto:
     return rows
 
 
-def train(rank_info: RankInfo, setup: Setup, silent: list[int]) -> tuple[dict[str, Tensor], TrainStepResult, int]:
-    """A step with all rows and one with some silent ones: the weights, what the second said, its passes' rows."""
+def train(
+    rank_info: RankInfo, setup: Setup, silent: list[int]
+) -> tuple[dict[str, Tensor], TrainStepResult, int]:
+    """A step with all rows and one with some silent ones: the weights, what the second said, its
+    passes' rows."""
     backend, stack = make_both(rank_info, setup)
     stack.train(shard_of(rank_info, batch(0)))
     met: list[int] = []
@@ -61,9 +68,9 @@ def test_the_same_is_learnt_from_fewer_rows(
 ) -> None:
     plain = Setup(str(tiny_model_dir), stack={**WAYS[way], "skip_zero_advantages": False})
     all_weights, all_result, all_tokens = ranks.run(world_size, train, plain, SILENT[which])[0]
-    weights, result, tokens = ranks.run(world_size, train, Setup(str(tiny_model_dir), stack=WAYS[way]), SILENT[which])[
-        0
-    ]
+    weights, result, tokens = ranks.run(
+        world_size, train, Setup(str(tiny_model_dir), stack=WAYS[way]), SILENT[which]
+    )[0]
     assert largest_difference(all_weights, weights) < 3e-6
     assert [update.num_tokens for update in result.per_update] == [
         update.num_tokens for update in all_result.per_update
@@ -96,7 +103,9 @@ def test_rows_that_another_term_reads_are_computed(ranks: Ranks, tiny_model_dir:
     assert same_bits(one[0], two[0]) and one[2] == two[2]
 
 
-def test_measured_rows_stay_in_the_passes_they_were_measured_in(ranks: Ranks, tiny_model_dir: Path) -> None:
+def test_measured_rows_stay_in_the_passes_they_were_measured_in(
+    ranks: Ranks, tiny_model_dir: Path
+) -> None:
     assert ranks.run(1, measured_first, Setup(str(tiny_model_dir), stack=WAYS["packed"]))[0] == 1.0
 
 
@@ -142,11 +151,19 @@ HEAD = LoraConfig(rank=4, alpha=8, target_modules=["q_proj", "down_proj", "lm_he
 @pytest.mark.parametrize("lora", [HEAD, None], ids=["adapters on the head", "all weights"])
 @pytest.mark.parametrize(
     "way",
-    [*WAYS.values(), {"share_prompts": True}, {"max_tokens_per_micro_batch": 25, "share_prompts": True}],
+    [
+        *WAYS.values(),
+        {"share_prompts": True},
+        {"max_tokens_per_micro_batch": 25, "share_prompts": True},
+    ],
     ids=[*WAYS, "shared", "packed and shared"],
 )
 def test_a_step_without_a_token_to_learn_from_learns_nothing(
-    ranks: Ranks, untied_model_dir: Path, way: dict[str, Any], lora: LoraConfig | None, param_dtype: str
+    ranks: Ranks,
+    untied_model_dir: Path,
+    way: dict[str, Any],
+    lora: LoraConfig | None,
+    param_dtype: str,
 ) -> None:
     setup = Setup(str(untied_model_dir), lora=lora, stack=way, fsdp={"param_dtype": param_dtype})
     loss, grad_norm, changed = ranks.run(1, train_on_nothing, setup)[0]
@@ -154,7 +171,8 @@ def test_a_step_without_a_token_to_learn_from_learns_nothing(
 
 
 def train_on_nothing(rank_info: RankInfo, setup: Setup) -> tuple[float, float, float]:
-    """A first step in which all groups are flat: loss, gradient, and the largest change of a weight but for decay."""
+    """A first step in which all groups are flat: loss, gradient, and the largest change of a weight
+    but for decay."""
     backend, stack = make_both(rank_info, setup)
     for group in backend.optimizer.param_groups:
         group["weight_decay"] = 0.0
@@ -163,14 +181,19 @@ def train_on_nothing(rank_info: RankInfo, setup: Setup) -> tuple[float, float, f
     return result.loss, result.grad_norm, largest_difference(before, backend.full_state())
 
 
-@pytest.mark.parametrize("lora", [HEAD, LORA, None], ids=["adapters on the head", "adapters", "all weights"])
+@pytest.mark.parametrize(
+    "lora", [HEAD, LORA, None], ids=["adapters on the head", "adapters", "all weights"]
+)
 def test_no_rows_have_no_log_probabilities(untied_model_dir: Path, lora: LoraConfig | None) -> None:
-    """With gradient and entropy, packed, padded and shared, as where a rank's rows are all silent."""
+    """With gradient and entropy, packed, padded and shared, as where a rank's rows are all
+    silent."""
     policy = make_bundle(str(untied_model_dir)).policy
     if lora is not None:
         inject_lora(policy, lora, seed=0)
     rows = batch(0)
-    columns = {f"{name}_BL": rows.tensor(name) for name in ("input_ids", "attention_mask", "position_ids")}
+    columns = {
+        f"{name}_BL": rows.tensor(name) for name in ("input_ids", "attention_mask", "position_ids")
+    }
     silent_BT = torch.zeros_like(rows.tensor("response_mask"))
     policy.enable_packing()
     assert policy.enable_prompt_sharing()

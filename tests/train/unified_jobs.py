@@ -1,4 +1,5 @@
-"""What ranks do in the tests of the unified model: write by hand, draw, train both stages, say what came out."""
+"""What ranks do in the tests of the unified model: write by hand, draw, train both stages, say what
+came out."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ from schemas.rollout import RolloutConfig
 TEXT, IMAGES = "text", "images"
 LORA = LoraConfig(rank=4, alpha=8)
 NUM_PICTURES = 2
-WRITTEN = (("siete", "the digit seven"), ("3 + 4", "the digit one"), ("V", "five"), ("onne", "the digit one two"))
+WRITTEN = (
+    ("siete", "the digit seven"),
+    ("3 + 4", "the digit one"),
+    ("V", "five"),
+    ("onne", "the digit one two"),
+)
 """Prompts and what was planned for them."""
 
 
@@ -38,7 +44,9 @@ class Setup:
     """Everything a job needs."""
 
     model_dir: str
-    weights: dict[str, StageWeight] = field(default_factory=lambda: {TEXT: StageWeight(0.5), IMAGES: StageWeight(2.0)})
+    weights: dict[str, StageWeight] = field(
+        default_factory=lambda: {TEXT: StageWeight(0.5), IMAGES: StageWeight(2.0)}
+    )
     diffusion: dict[str, Any] = field(default_factory=dict)
     """Changes to 4 steps of 32 x 32 pixels."""
     algorithms: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -66,9 +74,14 @@ def make_all(rank_info: RankInfo, setup: Setup) -> Made:
         # Ranks are alone with their groups here, so advantages may not look at the whole batch.
         IMAGES: {"name": "flow_grpo", "kl": {"coef": 0.0}, "advantage": own},
     }
-    found = {name: algorithms.resolve(one | setup.algorithms.get(name, {}), name) for name, one in named.items()}
+    found = {
+        name: algorithms.resolve(one | setup.algorithms.get(name, {}), name)
+        for name, one in named.items()
+    }
     text, images = (algorithm_cls(settings) for algorithm_cls, settings in found.values())
-    config = DiffusionConfig(**{"height": 32, "width": 32, "num_steps": 4, "eval_steps": 3, **setup.diffusion})
+    config = DiffusionConfig(
+        **{"height": 32, "width": 32, "num_steps": 4, "eval_steps": 3, **setup.diffusion}
+    )
     backend = FSDPBackend(
         UnifiedBundle(setup.model_dir, ModelConfig(path=setup.model_dir), size_of(config)),
         FSDPConfig.model_validate({"param_dtype": "float32"}),
@@ -83,37 +96,52 @@ def make_all(rank_info: RankInfo, setup: Setup) -> Made:
     rollout, sde = RolloutConfig(samples_per_prompt=NUM_PICTURES), images.config.sde
     painter = PlanPainter(backend, config, rollout, sde, 0, 8)
     options = {"micro_batch_size": 3, **setup.stack}
-    stacks = TrainStack(backend, text, **options), StepStack(backend, images, config, sde, **options)
+    stacks = (
+        TrainStack(backend, text, **options),
+        StepStack(backend, images, config, sde, **options),
+    )
     return Made(rank_info, backend, painter, *stacks, UnifiedStack(backend, *stacks, setup.weights))
 
 
 def rows_of(made: Made) -> dict[str, DataProto]:
-    """This rank's part of a rollout that was written by hand and drawn by the model, with advantages."""
+    """This rank's part of a rollout that was written by hand and drawn by the model, with
+    advantages."""
     size = len(WRITTEN) // made.rank_info.world_size
     first = made.rank_info.rank * size
     text = written(made.backend.bundle)[list(range(first, first + size))]
     plans = [" ".join(WRITTEN[first + row]) for row in range(size)]
     drawings = [
-        planned_drawing({"prompt": WRITTEN[first + row][0]}, f"plan-{first + row}", plans[row], context)
+        planned_drawing(
+            {"prompt": WRITTEN[first + row][0]}, f"plan-{first + row}", plans[row], context
+        )
         for row, context in enumerate(contexts(text))
     ]
     images = made.painter.rollout(prompt_batch(drawings), 0)
     assert images is not None and images.batch is not None
-    # Judged by what was sampled: pictures have whole numbers, whose rounding would tell ranks apart.
+    # Judged by what was sampled: pictures have whole numbers, whose rounding would tell ranks
+    # apart.
     images.batch["rewards"] = images.tensor("next_latents")[:, -1].flatten(1).mean(1)
     add_advantages(made.images.algorithm, images, torch.arange(len(images)) // NUM_PICTURES)
     return {TEXT: text, IMAGES: images}
 
 
 def written(bundle: UnifiedBundle) -> DataProto:
-    """A text rollout as if it had been sampled, with advantages; plans that are laid out have codes drawn by lot."""
+    """A text rollout as if it had been sampled, with advantages; plans that are laid out have codes
+    drawn by lot."""
     tokenizer, generator = bundle.tokenizer, torch.Generator().manual_seed(0)
     turns = [[{"role": "user", "content": prompt}] for prompt, _ in WRITTEN]
-    asked = [torch.tensor(bundle.family.question(tokenizer, turn, bundle.size, {})) for turn in turns]
+    asked = [
+        torch.tensor(bundle.family.question(tokenizer, turn, bundle.size, {})) for turn in turns
+    ]
     if (layout := bundle.policy.layout) is None:
-        plans = [torch.tensor([*tokenizer(plan)["input_ids"], tokenizer.eos_token_id]) for _, plan in WRITTEN]
+        plans = [
+            torch.tensor([*tokenizer(plan)["input_ids"], tokenizer.eos_token_id])
+            for _, plan in WRITTEN
+        ]
     else:
-        plans = list(torch.randint(layout.num_codes, (len(WRITTEN), layout.num_tokens), generator=generator))
+        plans = list(
+            torch.randint(layout.num_codes, (len(WRITTEN), layout.num_tokens), generator=generator)
+        )
     pad = tokenizer.pad_token_id
     ones = [[torch.ones(len(ids)).long() for ids in rows] for rows in (asked, plans)]
     mask_BT = pad_rows(ones[1], 0)
@@ -138,7 +166,9 @@ def joint_step(made: Made, *stages: str) -> dict[str, dict[str, float]]:
     return made.stack.train().to_floats()
 
 
-def gradient(rank_info: RankInfo, setup: Setup, *stages: str) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
+def gradient(
+    rank_info: RankInfo, setup: Setup, *stages: str
+) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
     """What a joint step of some stages would move the weights by, and its metrics."""
     made = make_all(rank_info, setup)
     found: dict[str, Tensor] = {}
@@ -165,7 +195,9 @@ def _kept(backend: FSDPBackend, found: dict[str, Tensor]) -> dict[str, float]:
     return {"grad_norm": norm, "lr": 0.0, "skipped": 0.0}
 
 
-def train(rank_info: RankInfo, setup: Setup) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
+def train(
+    rank_info: RankInfo, setup: Setup
+) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
     """The trained weights (rank 0 only) after two steps, and the metrics of the last."""
     made = make_all(rank_info, setup)
     joint_step(made, IMAGES, TEXT)
@@ -174,16 +206,22 @@ def train(rank_info: RankInfo, setup: Setup) -> tuple[dict[str, Tensor], dict[st
 
 
 def replayed(rank_info: RankInfo, setup: Setup) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of drawing as sampled, and as the stack scores them with the decoder's states made anew."""
+    """Log-probabilities of drawing as sampled, and as the stack scores them with the decoder's
+    states made anew."""
     made = make_all(rank_info, setup)
     images = rows_of(made)[IMAGES]
     step = made.images.replay(made.backend.policy, images)
     assert step.log_prob is not None
-    return images.tensor("rollout_log_probs"), step.log_prob.detach().view_as(images.tensor("response_mask"))
+    return images.tensor("rollout_log_probs"), step.log_prob.detach().view_as(
+        images.tensor("response_mask")
+    )
 
 
-def save(rank_info: RankInfo, setup: Setup, folder: str, exported: str) -> tuple[dict[str, Tensor], Tensor]:
-    """Two steps with a checkpoint after the first; weights, and a picture of the end, which is exported."""
+def save(
+    rank_info: RankInfo, setup: Setup, folder: str, exported: str
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Two steps with a checkpoint after the first; weights, and a picture of the end, which is
+    exported."""
     made = make_all(rank_info, setup)
     joint_step(made, IMAGES, TEXT)
     made.backend.save(folder)
@@ -206,7 +244,8 @@ def untrained_picture(rank_info: RankInfo, setup: Setup) -> Tensor:
 
 
 def picture(made: Made) -> Tensor:
-    """Latents of the first plan, from noise that is always the same, before they become whole numbers."""
+    """Latents of the first plan, from noise that is always the same, before they become whole
+    numbers."""
     text = written(made.backend.bundle)
     item = planned_drawing({"prompt": WRITTEN[0][0]}, "plan", WRITTEN[0][1], contexts(text)[0])
     with made.backend.gathered() as policy:

@@ -16,4 +16,7 @@ class ShadeScorer(ImageScorer):
         """Nothing of its own."""
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        return [1 - abs(float(np.asarray(one.image).mean()) / 255 - one.metadata["level"]) for one in samples]
+        return [
+            1 - abs(float(np.asarray(one.image).mean()) / 255 - one.metadata["level"])
+            for one in samples
+        ]

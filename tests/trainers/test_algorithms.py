@@ -31,9 +31,17 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "dapo": {"name": "dapo", "overlong": {"filter": False}},
     "kl_in_reward_adaptive": {
         "name": "grpo",
-        "kl": {"coef": 0.1, "kind": "k1", "place": "reward", "adaptive": {"target": 1e-6, "horizon": 20}},
+        "kl": {
+            "coef": 0.1,
+            "kind": "k1",
+            "place": "reward",
+            "adaptive": {"target": 1e-6, "horizon": 20},
+        },
     },
-    "kl_adaptive": {"name": "grpo", "kl": {"coef": 0.1, "adaptive": {"target": 10.0, "horizon": 20}}},
+    "kl_adaptive": {
+        "name": "grpo",
+        "kl": {"coef": 0.1, "adaptive": {"target": 10.0, "horizon": 20}},
+    },
     "corrected": {"name": "grpo", "correction": {"mode": "mask", "lower": 0.5, "upper": 5.0}},
     "pass_at_k": {"name": "grpo", "advantage": {"name": "pass_at_k", "k": 2, "pass_mark": 0.5}},
     "optimal_token_baseline": {"name": "grpo", "advantage": {"name": "optimal_token_baseline"}},
@@ -51,14 +59,19 @@ LOGGED = {
 
 
 class LettersEnv(BaseTextEnv):
-    """Pays for the share of lower-case letters; where the row says so, the same whatever is said."""
+    """Pays for the share of lower-case letters; where the row says so, the same whatever is
+    said."""
 
-    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.flat = (extras or {})["extra_info"]["flat"]
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        reward = 0.5 if self.flat else sum(letter.islower() for letter in action) / max(1, len(action))
+        reward = (
+            0.5 if self.flat else sum(letter.islower() for letter in action) / max(1, len(action))
+        )
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={})
 
 
@@ -87,7 +100,11 @@ def recipe_of(model_dir: Path, algorithm: dict[str, Any], **blocks: Any) -> Reci
         "data": {"train": ["unused"], "eval": ["unused"]},
         "algorithm": algorithm,
         "rollout": {"samples_per_prompt": NUM_SIBLINGS, "max_new_tokens": 6},
-        "training": {"num_iterations": 1, "steps_per_iteration": NUM_STEPS, "prompts_per_step": NUM_PROMPTS},
+        "training": {
+            "num_iterations": 1,
+            "steps_per_iteration": NUM_STEPS,
+            "prompts_per_step": NUM_PROMPTS,
+        },
         "placement": {"threads_per_device": 1, "micro_batch_size": 8},
     }
     return Recipe.model_validate(values | blocks)
@@ -96,7 +113,9 @@ def recipe_of(model_dir: Path, algorithm: dict[str, Any], **blocks: Any) -> Reci
 class WarmTrainer(TextTrainer):
     """A text trainer whose components stand in processes that are already there."""
 
-    def __init__(self, block: Block, recipe: Recipe, source_model: str, rows: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, block: Block, recipe: Recipe, source_model: str, rows: list[dict[str, Any]]
+    ) -> None:
         super().__init__(recipe, source_model, rows)
         self.block = block
 
@@ -117,7 +136,9 @@ def warm(ray_cluster: None) -> Iterator[Block]:
     block.close()
 
 
-def start(block: Block, model_dir: Path, recipe: Recipe, rows: list[dict[str, Any]] | None = None) -> WarmTrainer:
+def start(
+    block: Block, model_dir: Path, recipe: Recipe, rows: list[dict[str, Any]] | None = None
+) -> WarmTrainer:
     trainer = WarmTrainer(block, recipe, str(model_dir), rows or items())
     trainer.build()
     return trainer
@@ -138,31 +159,54 @@ def token_presets() -> list[str]:
 
 def test_the_presets_for_tokens_are_those_of_the_documentation() -> None:
     assert set(token_presets()) >= {
-        *("grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "gspo", "cispo", "sapo", "gmpo", "dppo", "drpo"),
+        *(
+            "grpo",
+            "dr_grpo",
+            "dapo",
+            "rloo",
+            "reinforce_plus_plus",
+            "gspo",
+            "cispo",
+            "sapo",
+            "gmpo",
+            "dppo",
+            "drpo",
+        ),
         *("ppo", "remax", "opo", "gpg"),
     }
 
 
 @pytest.mark.parametrize("name", dict.fromkeys([*token_presets(), *BLOCKS]))
 def test_an_algorithm_trains_the_tiny_model(warm: Block, tiny_model_dir: Path, name: str) -> None:
-    trainer = start(warm, tiny_model_dir, recipe_of(tiny_model_dir, BLOCKS.get(name, {"name": name})))
+    trainer = start(
+        warm, tiny_model_dir, recipe_of(tiny_model_dir, BLOCKS.get(name, {"name": name}))
+    )
     before = {key: one.full_state()[0] for key, one in trainer._trained_models().items()}
     steps = [trainer.step()[0] for _ in range(NUM_STEPS)]
     for metrics in steps:
-        assert math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"]) and not metrics["skipped_steps"]
+        assert (
+            math.isfinite(metrics["loss"])
+            and math.isfinite(metrics["grad_norm"])
+            and not metrics["skipped_steps"]
+        )
         assert metrics.keys() >= LOGGED.get(name, set()), sorted(metrics)
         assert metrics.keys() == steps[0].keys()
     assert any(metrics["grad_norm"] > 0 for metrics in steps)
     for key, backend in trainer._trained_models().items():
         after = backend.full_state()[0]
-        assert any(not torch.equal(after[one], before[key][one]) for one in after), f"{key} was not trained"
+        assert any(not torch.equal(after[one], before[key][one]) for one in after), (
+            f"{key} was not trained"
+        )
     assert set(before) == ({"policy", "critic"} if name == "ppo" else {"policy"})
 
 
 class OwnLevelEnv(LettersEnv):
-    """Pays a hundred for each row before its own, so that prompts that are compared with each other show."""
+    """Pays a hundred for each row before its own, so that prompts that are compared with each other
+    show."""
 
-    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(env_config, extras)
         self.level = 100.0 * (extras or {})["extra_info"]["row"]
 
@@ -183,7 +227,9 @@ class RecordingStack:
         return self.stack.train(batch)
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["one rollout", "groups replaced from further rollouts"])
+@pytest.mark.parametrize(
+    "dynamic", [False, True], ids=["one rollout", "groups replaced from further rollouts"]
+)
 def test_a_reply_is_compared_with_those_to_its_own_prompt_alone(
     warm: Block, tiny_model_dir: Path, dynamic: bool
 ) -> None:
@@ -222,7 +268,9 @@ def test_an_adaptive_coefficient_moves_by_what_was_measured_and_reaches_the_rank
         # The KL stays far below its target of 10, so each step takes 20 % of rows / horizon.
         expected *= 1 - 0.2 * NUM_PROMPTS * NUM_SIBLINGS / 20
         assert metrics["kl_coef"] == pytest.approx(expected)
-    assert trainer.tracks["text"].learner.copies.state_dict() == [{"kl_coef": pytest.approx(expected)}]
+    assert trainer.tracks["text"].learner.copies.state_dict() == [
+        {"kl_coef": pytest.approx(expected)}
+    ]
     assert trainer.state_dict()["algorithms"] == {"text": {"kl_coef": pytest.approx(expected)}}
 
 
@@ -238,10 +286,15 @@ def test_the_greedy_reply_is_the_baseline_of_its_prompt(warm: Block, tiny_model_
     assert rollout.tensor("advantages")[:, 0].tolist() == pytest.approx(expected_B.tolist())
 
 
-def test_groups_that_teach_nothing_are_replaced_up_to_a_bound(warm: Block, tiny_model_dir: Path) -> None:
-    # One row in four earns rewards that differ: four rollouts of four prompts hold about four such groups.
+def test_groups_that_teach_nothing_are_replaced_up_to_a_bound(
+    warm: Block, tiny_model_dir: Path
+) -> None:
+    # One row in four earns rewards that differ: four rollouts of four prompts hold about four such
+    # groups.
     algorithm = {"name": "dapo", "overlong": {"filter": False}, "max_extra_rollouts": 2}
-    trainer = start(warm, tiny_model_dir, recipe_of(tiny_model_dir, algorithm), items(24, flat_every=4))
+    trainer = start(
+        warm, tiny_model_dir, recipe_of(tiny_model_dir, algorithm), items(24, flat_every=4)
+    )
     metrics = trainer.step()[0]
     sampled = NUM_PROMPTS * (1 + metrics["dynamic/extra_rollouts"])
     found = sampled - metrics["dynamic/flat_groups"] - metrics["dynamic/surplus_groups"]
@@ -251,7 +304,9 @@ def test_groups_that_teach_nothing_are_replaced_up_to_a_bound(warm: Block, tiny_
     assert metrics["dynamic/missing_groups"] == 0 or metrics["dynamic/extra_rollouts"] == 2
 
 
-def test_a_step_whose_replies_were_all_cut_off_changes_nothing(warm: Block, tiny_model_dir: Path) -> None:
+def test_a_step_whose_replies_were_all_cut_off_changes_nothing(
+    warm: Block, tiny_model_dir: Path
+) -> None:
     algorithm = {"name": "dapo", "kl": {"coef": 0.1, "adaptive": {"target": 0.01}}}
     trainer = start(warm, tiny_model_dir, recipe_of(tiny_model_dir, algorithm))
     before = trainer.backends()["policy"].full_state()[0]
@@ -266,11 +321,18 @@ RESUMED: dict[str, Any] = {
     "name": "ppo",
     "dynamic_sampling": True,
     "max_extra_rollouts": 1,
-    "kl": {"coef": 0.1, "kind": "k1", "place": "reward", "adaptive": {"target": 0.01, "horizon": 50}},
+    "kl": {
+        "coef": 0.1,
+        "kind": "k1",
+        "place": "reward",
+        "adaptive": {"target": 0.01, "horizon": 50},
+    },
 }
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(warm: Block, tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    warm: Block, tiny_model_dir: Path, tmp_path: Path
+) -> None:
     """With a critic, extra rollouts, an adaptive KL in the reward and a curriculum, bit for bit."""
     data = {"train": ["unused"], "eval": ["unused"], "curriculum": {"pass_mark": 0.4}}
     recipe = recipe_of(tiny_model_dir, RESUMED, data=data)
@@ -284,7 +346,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(warm: Block, tiny_model_dir: 
     resumed.load(str(tmp_path))
     resumed.load_state_dict(json.loads(state))
     again = resumed.step()[0]
-    names = ["loss", "critic/loss", "kl_coef", "reward_mean", "curriculum/pass_rate", "dynamic/flat_groups"]
+    names = [
+        "loss",
+        "critic/loss",
+        "kl_coef",
+        "reward_mean",
+        "curriculum/pass_rate",
+        "dynamic/flat_groups",
+    ]
     assert [again[name] for name in names] == [metrics[name] for name in names]
     for key, backend in first._trained_models().items():
         one, other = backend.full_state()[0], resumed._trained_models()[key].full_state()[0]
@@ -316,8 +385,14 @@ def test_two_ranks_train_on_what_was_joined_from_several_rollouts(tiny_model_dir
         ({"name": "mpo"}, "learns from pairs of answers"),
         ({"name": "flow_grpo"}, "trains denoising steps"),
         ({"name": "diffusion_nft"}, "trains denoising steps"),
-        ({"name": "grpo", "kl": {"coef": 0.1, "kind": "exact"}}, "the exact KL exists between denoising steps"),
-        ({"name": "dapo", "overlong": {"buffer": 7}}, "overlong.buffer is 7, but replies end at .* = 6"),
+        (
+            {"name": "grpo", "kl": {"coef": 0.1, "kind": "exact"}},
+            "the exact KL exists between denoising steps",
+        ),
+        (
+            {"name": "dapo", "overlong": {"buffer": 7}},
+            "overlong.buffer is 7, but replies end at .* = 6",
+        ),
     ],
 )
 def test_what_tokens_cannot_serve_is_refused(algorithm: dict[str, Any], complaint: str) -> None:

@@ -1,4 +1,5 @@
-"""The loop's own arithmetic: advantages without failed rows, rollout metrics, padding that is cut."""
+"""The loop's own arithmetic: advantages without failed rows, rollout metrics, padding that is
+cut."""
 
 import pytest
 import torch
@@ -19,10 +20,14 @@ def grpo() -> StageAlgorithm:
     return algorithm_cls(config)
 
 
-def rollout(rewards: list[float], failed: list[bool], num_tokens: list[int] | None = None) -> DataProto:
+def rollout(
+    rewards: list[float], failed: list[bool], num_tokens: list[int] | None = None
+) -> DataProto:
     """Replies of three tokens (or as given), in the columns the engine makes."""
     lengths = torch.tensor(num_tokens or [3] * len(rewards))
-    mask_BT = (torch.arange(int(lengths.max()))[None] < lengths[:, None]).long() * ~torch.tensor(failed)[:, None]
+    mask_BT = (torch.arange(int(lengths.max()))[None] < lengths[:, None]).long() * ~torch.tensor(
+        failed
+    )[:, None]
     tensors = {
         "rewards": torch.tensor(rewards),
         "failed": torch.tensor(failed),
@@ -41,7 +46,9 @@ def by_adjacency(num_rows: int, num_siblings: int) -> torch.Tensor:
 
 def test_a_failed_row_has_no_part_in_its_group(grpo: StageAlgorithm):
     whole = rollout([1.0, 0.0, 0.0, 1.0], [False, False, False, False])
-    with_failure = rollout([1.0, 0.0, 99.0, 0.0, 1.0, -99.0], [False, False, True, False, False, True])
+    with_failure = rollout(
+        [1.0, 0.0, 99.0, 0.0, 1.0, -99.0], [False, False, True, False, False, True]
+    )
     add_advantages(grpo, whole, by_adjacency(4, 2))
     metrics = add_advantages(grpo, with_failure, by_adjacency(6, 3))
     good = ~with_failure.tensor("failed")
@@ -64,7 +71,9 @@ def test_rows_that_the_rewards_teach_nothing_are_counted(grpo: StageAlgorithm):
 
 
 def test_a_rollout_of_failures_only_is_refused_with_the_first_reason(grpo: StageAlgorithm):
-    with pytest.raises(RewardError, match=r"every row .* without a verdict; first: ValueError: broken"):
+    with pytest.raises(
+        RewardError, match=r"every row .* without a verdict; first: ValueError: broken"
+    ):
         add_advantages(grpo, rollout([0.0, 0.0], [True, True]), by_adjacency(2, 2))
 
 
@@ -93,9 +102,14 @@ def test_lengths_and_turns_are_those_of_rows_with_a_verdict():
     assert (metrics["truncated_share"], metrics["turns_mean"]) == (0.0, 1.5)
 
 
-def padded(prompt_lengths: list[int], response_lengths: list[int], num_prompt: int, num_response: int) -> DataProto:
+def padded(
+    prompt_lengths: list[int], response_lengths: list[int], num_prompt: int, num_response: int
+) -> DataProto:
     """Rows whose real tokens are all different and whose padding is 0."""
-    prompts, responses = torch.tensor(prompt_lengths)[:, None], torch.tensor(response_lengths)[:, None]
+    prompts, responses = (
+        torch.tensor(prompt_lengths)[:, None],
+        torch.tensor(response_lengths)[:, None],
+    )
     prompt_mask = torch.arange(num_prompt)[None] >= num_prompt - prompts
     reply_mask = torch.arange(num_response)[None] < responses
     attention = torch.cat([prompt_mask, reply_mask], 1).long()
@@ -105,7 +119,8 @@ def padded(prompt_lengths: list[int], response_lengths: list[int], num_prompt: i
             "input_ids": ids,
             "attention_mask": attention,
             "response_mask": reply_mask.long(),
-            "advantages": torch.arange(reply_mask.numel()).reshape(reply_mask.shape).float() * reply_mask,
+            "advantages": torch.arange(reply_mask.numel()).reshape(reply_mask.shape).float()
+            * reply_mask,
             "rewards": torch.ones(len(prompt_lengths)),
         },
         {"uid": list(range(len(prompt_lengths)))},
@@ -124,7 +139,10 @@ def test_trim_padding_cuts_to_the_longest_prompt_and_reply():
 
 
 def test_trim_padding_loses_no_token_and_keeps_a_tight_batch():
-    loose, tight = padded([1, 5], [2, 2], num_prompt=9, num_response=5), padded([4, 2], [1, 3], 4, 3)
+    loose, tight = (
+        padded([1, 5], [2, 2], num_prompt=9, num_response=5),
+        padded([4, 2], [1, 3], 4, 3),
+    )
     for batch in (loose, tight):
         ids, trimmed = batch.tensor("input_ids"), trim_padding(batch).tensor("input_ids")
         assert trimmed[trimmed > 0].tolist() == ids[ids > 0].tolist()

@@ -1,4 +1,5 @@
-"""A dedicated engine of a diffusion model: sent the trainer's weights, it samples what the trainer would."""
+"""A dedicated engine of a diffusion model: sent the trainer's weights, it samples what the trainer
+would."""
 
 from __future__ import annotations
 
@@ -19,11 +20,17 @@ from tests.rollout.built import engine_of
 
 ITEMS = [{"uid": f"row-{row}", "prompt": f"the digit {row}", "media_refs": []} for row in range(4)]
 DEDICATED = {"engine": "dedicated", "sync": {"dtype": "float32"}}
-CORRECTED = {"name": "flow_grpo", "kl": {"coef": 0.0}, "correction": {"level": "token", "upper": 2.0}}
+CORRECTED = {
+    "name": "flow_grpo",
+    "kl": {"coef": 0.0},
+    "correction": {"level": "token", "upper": 2.0},
+}
 
 
 @contextmanager
-def running(folder: Path, *, dedicated: bool, steps_ahead: int = 0, **changes: Any) -> Iterator[DiffusionTrainer]:
+def running(
+    folder: Path, *, dedicated: bool, steps_ahead: int = 0, **changes: Any
+) -> Iterator[DiffusionTrainer]:
     placed = {"num_devices": 1, "threads_per_device": 1, "micro_batch_size": 8}
     recipe = parse_recipe(
         {
@@ -32,7 +39,10 @@ def running(folder: Path, *, dedicated: bool, steps_ahead: int = 0, **changes: A
             "model": {"path": str(folder)},
             "fsdp": {"param_dtype": "float32"},
             "optimizer": {"learning_rate": 1e-3},
-            "data": {"train": [{"digits": 8, "seed": 1}], "eval": [{"digits": 4, "seed": 2, "split": "eval"}]},
+            "data": {
+                "train": [{"digits": 8, "seed": 1}],
+                "eval": [{"digits": 4, "seed": 2, "split": "eval"}],
+            },
             "rewards": [{"name": "digit"}],
             "algorithm": {"name": "flow_grpo", "kl": {"coef": 0.0}},
             "diffusion": {"height": 32, "width": 32, "num_steps": 3, "eval_steps": 3},
@@ -61,13 +71,22 @@ def test_a_dedicated_engine_changes_nothing(tiny_sd3_dir: Path, adapters: dict[s
             assert len(set(trainer.pids())) == 1 + dedicated
             outcomes.append([trainer.step()[1].fetch() for _ in range(2)])
             if dedicated:
-                assert engine_of(trainer).weight_version() == trainer.backends()["policy"].weight_version()
-                with pytest.raises(StaleEngine, match="with weights 7, the rollout engine holds weights 2"):
+                assert (
+                    engine_of(trainer).weight_version()
+                    == trainer.backends()["policy"].weight_version()
+                )
+                with pytest.raises(
+                    StaleEngine, match="with weights 7, the rollout engine holds weights 2"
+                ):
                     engine_of(trainer).rollout(prompt_batch(ITEMS[:2]), 0, WeightVersion(7))
     for beside, apart in zip(*outcomes, strict=True):
-        assert torch.equal(beside.tensor("latents")[:, 0], apart.tensor("latents")[:, 0]), "x_T differs"
+        assert torch.equal(beside.tensor("latents")[:, 0], apart.tensor("latents")[:, 0]), (
+            "x_T differs"
+        )
         for column in ("next_latents", "rollout_log_probs"):
-            torch.testing.assert_close(beside.tensor(column), apart.tensor(column), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                beside.tensor(column), apart.tensor(column), rtol=1e-5, atol=1e-5
+            )
 
 
 @pytest.mark.slow
@@ -80,7 +99,8 @@ def test_it_samples_a_step_ahead_of_training(tiny_sd3_dir: Path):
     with running(tiny_sd3_dir, dedicated=True, steps_ahead=1, **changes) as trainer:
         steps = [trainer.step()[0] for _ in range(3)]
     assert [step.get("staleness") for step in steps] == [None, 1.0, 1.0]
-    # Both sides compute in float32: what is left between their log-probabilities is the step of the weights.
+    # Both sides compute in float32: what is left between their log-probabilities is the step of the
+    # weights.
     apart = [step["delta_log_prob_max"] for step in steps]
     assert apart[0] < 1e-4 < min(apart[1:]), apart
     assert all(abs(step["correction_weight"] - 1) > 1e-5 for step in steps[1:])

@@ -25,7 +25,8 @@ def test_rounding_is_no_news_and_more_is_a_warning_and_then_the_end() -> None:
     warning = check_delta(metrics(0.06), 0.1, 3)
     assert warning is not None and warning.startswith("step 3: ") and "0.06 in the mean" in warning
     with pytest.raises(
-        ModelError, match=r"step 3: .*0\.11 in the mean, 1 at most.*limit is 0\.1 \(rollout\.max_delta"
+        ModelError,
+        match=r"step 3: .*0\.11 in the mean, 1 at most.*limit is 0\.1 \(rollout\.max_delta",
     ) as caught:
         check_delta(metrics(0.11), 0.1, 3)
     assert isinstance(caught.value, UserError), "nothing is tried again"
@@ -86,7 +87,9 @@ def test_rollouts_of_other_weights_than_the_trained_ones_have_no_limit(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_rollout_that_says_something_else_ends_the_run(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollout_that_says_something_else_ends_the_run(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rollout and trainer disagree by rounding, which a tiny limit takes for a fault."""
     settings = recipe(tiny_model_dir, rollout={"max_delta_log_prob": 1e-9})
     assert DEDICATED

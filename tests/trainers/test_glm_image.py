@@ -1,4 +1,5 @@
-"""The unified trainer on a tiny GLM-Image: codes are written, drawn and judged, and one step trains both parts."""
+"""The unified trainer on a tiny GLM-Image: codes are written, drawn and judged, and one step trains
+both parts."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_one_step_of_the_loop_trains_both_parts(model_dir: Path) -> None:
         drawn = seen(trainer)
         metrics, text = trainer.step()
         after = compact.weights(trainer)
-        assert compact.moved(before, after, "vision_language_encoder") and compact.moved(before, after, "transformer")
+        assert compact.moved(before, after, "vision_language_encoder") and compact.moved(
+            before, after, "transformer"
+        )
         assert metrics["text/grad_norm"] > 0 < metrics["images/grad_norm"]
         assert text.non_tensor_batch["stop_reason"].tolist() == ["eos"] * len(text)
         assert set(text.tensor("num_tokens").tolist()) == {NUM_TOKENS}
@@ -59,7 +62,10 @@ def test_one_step_of_the_loop_trains_both_parts(model_dir: Path) -> None:
 def test_plans_of_another_length_are_refused(model_dir: Path) -> None:
     trainer = start(model_dir, max_new_tokens=64)
     try:
-        with pytest.raises(ModelError, match=r"max_new_tokens is 64; the plan of a picture of 64 x 96 pixels has 253"):
+        with pytest.raises(
+            ModelError,
+            match=r"max_new_tokens is 64; the plan of a picture of 64 x 96 pixels has 253",
+        ):
             trainer.step()
     finally:
         trainer.close()

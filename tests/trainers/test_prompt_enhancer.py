@@ -33,7 +33,12 @@ class Job:
     pipeline_dir: Path
 
     def recipe(
-        self, *, text: bool = True, images: bool = True, num_devices: int = 1, drawing_devices: int = 0
+        self,
+        *,
+        text: bool = True,
+        images: bool = True,
+        num_devices: int = 1,
+        drawing_devices: int = 0,
     ) -> Recipe:
         return Recipe.model_validate(
             {
@@ -47,7 +52,11 @@ class Job:
                 "rollout": {"samples_per_prompt": NUM_REWRITES, "max_new_tokens": 4},
                 "diffusion": {"height": 32, "width": 32, "num_steps": 3, "eval_steps": 2},
                 "tracks": {
-                    "text": {"train": text, "system": "say it", "examples": [{"prompt": "2", "rewrite": "two"}]},
+                    "text": {
+                        "train": text,
+                        "system": "say it",
+                        "examples": [{"prompt": "2", "rewrite": "two"}],
+                    },
                     "images": {
                         "train": images,
                         "model": {"path": str(self.pipeline_dir)},
@@ -64,7 +73,11 @@ class Job:
                     "steps_per_iteration": NUM_STEPS,
                     "prompts_per_step": NUM_PROMPTS,
                 },
-                "placement": {"num_devices": num_devices, "threads_per_device": 1, "micro_batch_size": 2},
+                "placement": {
+                    "num_devices": num_devices,
+                    "threads_per_device": 1,
+                    "micro_batch_size": 2,
+                },
             }
         )
 
@@ -81,14 +94,21 @@ def job(tiny_model_dir: Path, pipeline_dir: Path) -> Job:
 
 def items() -> list[dict[str, Any]]:
     return [
-        {"uid": f"row-{row}", "prompt": f"{row + 1} {{braces}}", "metadata": {"level": row / 4}, "media_refs": []}
+        {
+            "uid": f"row-{row}",
+            "prompt": f"{row + 1} {{braces}}",
+            "metadata": {"level": row / 4},
+            "media_refs": [],
+        }
         for row in range(NUM_PROMPTS * NUM_STEPS)
     ]
 
 
 def weights(trainer: PromptEnhancerTrainer) -> dict[str, Tensor]:
     states = {name: track.learner.backend.full_state()[0] for name, track in trainer.tracks.items()}
-    return {f"{track}.{name}": value for track, state in states.items() for name, value in state.items()}
+    return {
+        f"{track}.{name}": value for track, state in states.items() for name, value in state.items()
+    }
 
 
 def seen(trainer: PromptEnhancerTrainer | UnifiedTrainer) -> list[Any]:
@@ -100,12 +120,18 @@ def seen(trainer: PromptEnhancerTrainer | UnifiedTrainer) -> list[Any]:
 
 
 def moved(before: dict[str, Tensor], after: dict[str, Tensor], track: str) -> bool:
-    return any(not torch.equal(before[name], after[name]) for name in before if name.startswith(f"{track}."))
+    return any(
+        not torch.equal(before[name], after[name])
+        for name in before
+        if name.startswith(f"{track}.")
+    )
 
 
 @pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_step_trains_both_tracks_and_a_resumed_one_equals_it(job: Job, tmp_path: Path, num_devices: int) -> None:
+def test_a_step_trains_both_tracks_and_a_resumed_one_equals_it(
+    job: Job, tmp_path: Path, num_devices: int
+) -> None:
     trainer = job.start(num_devices=num_devices)
     try:
         start = weights(trainer)
@@ -141,8 +167,13 @@ def assert_tree(text: Any, images: Any) -> None:
         original = asked[parent.rpartition("/")[0]]
         assert pictures["prompt"][row] == original["prompt"]
         assert pictures["metadata"][row] == original["metadata"]
-    by_hand = {name: images.tensor("rewards")[pictures[PARENT] == name].mean().item() for name in rewrites[ID]}
-    assert text.tensor("rewards").tolist() == pytest.approx([by_hand[name] for name in rewrites[ID]])
+    by_hand = {
+        name: images.tensor("rewards")[pictures[PARENT] == name].mean().item()
+        for name in rewrites[ID]
+    }
+    assert text.tensor("rewards").tolist() == pytest.approx(
+        [by_hand[name] for name in rewrites[ID]]
+    )
     assert text.tensor("rewards").std() > 0
 
 
@@ -160,7 +191,9 @@ def assert_evaluation(trainer: PromptEnhancerTrainer) -> None:
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor], atol: float = 0.0) -> None:
     assert one.keys() == other.keys()
     for name, value in one.items():
-        torch.testing.assert_close(value, other[name], atol=atol, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(
+            value, other[name], atol=atol, rtol=0, msg=lambda text, n=name: f"{n}: {text}"
+        )
 
 
 @pytest.mark.slow
@@ -168,7 +201,10 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor], atol: float =
 def test_models_on_devices_of_their_own_learn_and_judge_as_on_one(job: Job) -> None:
     apart, together = job.start(num_devices=2, drawing_devices=1), job.start()
     try:
-        one, other = ({pid for group in trainer.groups for pid in group.pids()} for trainer in (apart, together))
+        one, other = (
+            {pid for group in trainer.groups for pid in group.pids()}
+            for trainer in (apart, together)
+        )
         assert (len(one), len(other)) == (2, 1)
         for trainer in (apart, together):
             trainer.step()

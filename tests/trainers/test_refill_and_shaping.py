@@ -52,7 +52,10 @@ def rollout(
 
 
 def test_a_group_teaches_something_when_its_rows_with_a_verdict_differ() -> None:
-    batch = rollout([1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0], [False, False, False, False, True, False, True, True])
+    batch = rollout(
+        [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0],
+        [False, False, False, False, True, False, True, True],
+    )
     # Group 0 differs; 1 is flat; of 2 only one row has a verdict; 3 has none.
     assert informative_groups(batch, 2) == [0]
 
@@ -90,7 +93,10 @@ def test_without_any_group_that_teaches_the_first_rollout_stays() -> None:
 
 
 def test_joined_rows_keep_every_token_and_mask_what_was_filled_up() -> None:
-    short, wide = rollout([1.0], num_prompt=2, num_response=3), rollout([0.0], num_prompt=4, num_response=2)
+    short, wide = (
+        rollout([1.0], num_prompt=2, num_response=3),
+        rollout([0.0], num_prompt=4, num_response=2),
+    )
     batch = joined([short, wide])
     assert batch.tensor("input_ids").tolist() == [[0, 0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 0]]
     assert batch.tensor("attention_mask").tolist() == [[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 0]]
@@ -104,9 +110,17 @@ def ref_of(batch: DataProto) -> DataProtoRef:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_overlong_penalty_by_hand() -> None:
-    batch = ref_of(rollout([1.0, 1.0, 1.0, 1.0], [False, False, False, True], num_response=10, lengths=[6, 8, 10, 10]))
+    batch = ref_of(
+        rollout(
+            [1.0, 1.0, 1.0, 1.0],
+            [False, False, False, True],
+            num_response=10,
+            lengths=[6, 8, 10, 10],
+        )
+    )
     metrics = shape_overlong(batch, OverlongConfig(buffer=4, penalty=2.0), 10)
-    # It sets in after 6 tokens: 8 are half of the way to the limit. A row without a verdict is left alone.
+    # It sets in after 6 tokens: 8 are half of the way to the limit. A row without a verdict is left
+    # alone.
     assert batch.tensor("rewards").tolist() == [1.0, 0.0, -1.0, 1.0]
     assert batch.tensor("turn_rewards").sum(1).tolist() == [1.0, 0.0, -1.0, 1.0]
     assert batch.tensor("turn_rewards")[1].nonzero().tolist() == []
@@ -135,7 +149,10 @@ def test_nothing_is_learnt_where_the_greedy_reply_has_no_verdict() -> None:
 
 def test_a_step_without_rows_to_train_on_leaves_the_means_of_the_others() -> None:
     # With every reply cut off and filtered there is no ratio to speak of.
-    assert means_of_steps([{"reward": 1.0, "ratio": 2.0}, {"reward": 0.0}]) == {"reward": 0.5, "ratio": 2.0}
+    assert means_of_steps([{"reward": 1.0, "ratio": 2.0}, {"reward": 0.0}]) == {
+        "reward": 0.5,
+        "ratio": 2.0,
+    }
 
 
 def test_switched_off_shaping_touches_nothing() -> None:

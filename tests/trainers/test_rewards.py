@@ -1,4 +1,5 @@
-"""Scores joined to a rollout that stays with its ranks: rewards replaced, rows without a score taken out."""
+"""Scores joined to a rollout that stays with its ranks: rewards replaced, rows without a score
+taken out."""
 
 import math
 
@@ -19,7 +20,14 @@ BLOCKS = [{"name": "math", "weight": 2.0}]
 
 def as_ref(batch: DataProto) -> DataProtoRef:
     assert batch.batch is not None
-    part = Part(len(batch), {}, batch, {}, tuple(map(str, batch.batch.keys())), tuple(batch.non_tensor_batch))
+    part = Part(
+        len(batch),
+        {},
+        batch,
+        {},
+        tuple(map(str, batch.batch.keys())),
+        tuple(batch.non_tensor_batch),
+    )
     return DataProtoRef([part])
 
 
@@ -73,7 +81,11 @@ def test_scores_are_added_and_rows_without_one_are_taken_out():
     assert batch.tensor("response_mask").tolist() == [[1, 1], [0, 0], [0, 0], [1, 1]]
     assert batch.non_tensor_batch["error"][1].startswith("reward math: the row has no ground truth")
     assert batch.non_tensor_batch["error"][2] == "ValueError: no"
-    assert (metrics["unscored_rows"], metrics["reward/math/failed"], metrics["reward/math/mean"]) == (1.0, 1.0, 1.0)
+    assert (
+        metrics["unscored_rows"],
+        metrics["reward/math/failed"],
+        metrics["reward/math/mean"],
+    ) == (1.0, 1.0, 1.0)
     assert metrics["reward/math/retried"] == 1.0
     parts = earned_parts(batch, torch.tensor([True, False, False, True]))
     assert {key: part.tolist() for key, part in parts["rewards_by_key"].items()} == {
@@ -83,7 +95,9 @@ def test_scores_are_added_and_rows_without_one_are_taken_out():
 
 
 def test_a_recipe_may_rather_fail_than_drop():
-    with pytest.raises(RewardError, match=r"1 of 4 rows have no score .* first: reward math: the row has no ground"):
+    with pytest.raises(
+        RewardError, match=r"1 of 4 rows have no score .* first: reward math: the row has no ground"
+    ):
         add(rollout(), on_failure=FailurePolicy.FAIL)
 
 

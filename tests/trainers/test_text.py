@@ -1,4 +1,5 @@
-"""A step of the text trainer with rewards that are known: the advantages of each prompt, worked out by hand."""
+"""A step of the text trainer with rewards that are known: the advantages of each prompt, worked out
+by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class KnownRewards(BaseTextEnv):
 
     num_made: ClassVar[Counter[float]] = Counter()
 
-    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
         scale = (extras or {})["reward_spec"]["ground_truth"]
         self.reward = scale * REWARDS[self.num_made[scale]]
@@ -48,12 +51,16 @@ ITEMS = [
 @pytest.mark.usefixtures("ray_cluster")
 def test_advantages_compare_the_siblings_of_one_prompt_and_no_others(tiny_model_dir: Path) -> None:
     training = {"num_iterations": 1, "steps_per_iteration": 1, "prompts_per_step": len(SCALES)}
-    settings = recipe(tiny_model_dir, dedicated=False, algorithm={"name": "dr_grpo"}, training=training)
+    settings = recipe(
+        tiny_model_dir, dedicated=False, algorithm={"name": "dr_grpo"}, training=training
+    )
     with built(TextTrainer(settings, settings.model.path, ITEMS)) as trainer:
         metrics, rollout = trainer.step()
     mask_BT, advantages_BT = rollout.tensor("response_mask"), rollout.tensor("advantages")
     found: dict[str, list[float]] = {item["uid"]: [] for item in ITEMS}
-    for uid, mask_T, advantages_T in zip(rollout.non_tensor_batch["uid"], mask_BT.bool(), advantages_BT, strict=True):
+    for uid, mask_T, advantages_T in zip(
+        rollout.non_tensor_batch["uid"], mask_BT.bool(), advantages_BT, strict=True
+    ):
         (advantage,) = set(advantages_T[mask_T].tolist())
         found[uid].append(advantage)
         assert advantages_T[~mask_T].count_nonzero() == 0
@@ -62,4 +69,6 @@ def test_advantages_compare_the_siblings_of_one_prompt_and_no_others(tiny_model_
         f"scale-{scale:g}": (scale * by_hand).tolist() for scale in SCALES
     }
     assert metrics["reward_mean"] == pytest.approx(2.0 * sum(SCALES) / len(SCALES))
-    assert metrics["zero_advantage_share"] == pytest.approx(1 / 4), "the sibling with the mean reward"
+    assert metrics["zero_advantage_share"] == pytest.approx(1 / 4), (
+        "the sibling with the mean reward"
+    )

@@ -1,4 +1,5 @@
-"""A whole training job: workers that share weights or sequences learn what workers that share nothing learn."""
+"""A whole training job: workers that share weights or sequences learn what workers that share
+nothing learn."""
 
 from __future__ import annotations
 
@@ -18,9 +19,12 @@ NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS, NUM_TURNS = 2, 4, 2, 2
 
 
 class LettersEnv(BaseTextEnv):
-    """Two turns; pays for the share of lower-case letters, and notes every turn that it is asked to judge."""
+    """Two turns; pays for the share of lower-case letters, and notes every turn that it is asked to
+    judge."""
 
-    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.notes = Path((extras or {})["extra_info"]["notes"])
 
@@ -51,7 +55,10 @@ def items(notes: Path) -> list[dict[str, Any]]:
             "uid": f"row-{row}",
             "prompt": [{"role": "user", "content": f"write {row * 7}"}],
             "env_class": "tests.trainers.test_text_parallel:LettersEnv",
-            "env_extras": {"reward_spec": {"ground_truth": ""}, "extra_info": {"notes": str(notes)}},
+            "env_extras": {
+                "reward_spec": {"ground_truth": ""},
+                "extra_info": {"notes": str(notes)},
+            },
         }
         for row in range(NUM_PROMPTS * NUM_STEPS)
     ]
@@ -66,8 +73,17 @@ def run(model_dir: Path, notes: Path, num_devices: int, **placement: int) -> Out
             "optimizer": {"learning_rate": 1e-3, "eps": 1e-4},
             "data": {"train": ["unused"], "eval": ["unused"]},
             "rollout": {"samples_per_prompt": NUM_SIBLINGS, "max_new_tokens": 6},
-            "training": {"num_iterations": 1, "steps_per_iteration": NUM_STEPS, "prompts_per_step": NUM_PROMPTS},
-            "placement": {"num_devices": num_devices, "threads_per_device": 1, "micro_batch_size": 2} | placement,
+            "training": {
+                "num_iterations": 1,
+                "steps_per_iteration": NUM_STEPS,
+                "prompts_per_step": NUM_PROMPTS,
+            },
+            "placement": {
+                "num_devices": num_devices,
+                "threads_per_device": 1,
+                "micro_batch_size": 2,
+            }
+            | placement,
         }
     )
     rows = items(notes)
@@ -81,7 +97,9 @@ def run(model_dir: Path, notes: Path, num_devices: int, **placement: int) -> Out
             responses += list(rollout.non_tensor_batch["response"])
         judged = len(notes.read_text(encoding="utf-8").splitlines())
         greedy = list(trainer.evaluate(rows[:3], max_new_tokens=4).non_tensor_batch["response"])
-        return Outcome(trainer.backends()["policy"].full_state()[0], metrics, responses, greedy, judged)
+        return Outcome(
+            trainer.backends()["policy"].full_state()[0], metrics, responses, greedy, judged
+        )
     finally:
         trainer.close()
 
@@ -95,7 +113,13 @@ def assert_same(one: Outcome, other: Outcome) -> None:
             weight, other.weights[name], atol=1e-5, rtol=0, msg=lambda text, n=name: f"{n}: {text}"
         )
     for mine, theirs in zip(one.metrics, other.metrics, strict=True):
-        for name in ("loss", "grad_norm", "reward_mean", "response_length_mean", "delta_log_prob_mean"):
+        for name in (
+            "loss",
+            "grad_norm",
+            "reward_mean",
+            "response_length_mean",
+            "delta_log_prob_mean",
+        ):
             assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
 
 
@@ -113,7 +137,8 @@ def assert_same(one: Outcome, other: Outcome) -> None:
 def test_workers_that_share_learn_what_workers_apart_learn(
     tiny_model_dir: Path, tmp_path: Path, shared: dict[str, int], apart: dict[str, int]
 ) -> None:
-    # Sequence-parallel workers sample with streams of their own, as two replicas do; tensor-parallel ones with one.
+    # Sequence-parallel workers sample with streams of their own, as two replicas do;
+    # tensor-parallel ones with one.
     one = run(tiny_model_dir, tmp_path / "apart", **apart)
     other = run(tiny_model_dir, tmp_path / "shared", **shared)
     assert_same(one, other)

@@ -1,4 +1,5 @@
-"""Trees of rows: rewards go up by ids, siblings are compared, uneven trees and orders do not matter."""
+"""Trees of rows: rewards go up by ids, siblings are compared, uneven trees and orders do not
+matter."""
 
 from __future__ import annotations
 
@@ -34,20 +35,28 @@ def pictures() -> tuple[list[str], torch.Tensor]:
 def track(parents: list[str], rewards: torch.Tensor, failed: torch.Tensor) -> DataProto:
     mask_BT = torch.ones(len(parents), 2).long() * ~failed[:, None]
     rows = DataProto.from_dict({"rewards": rewards, "failed": failed, "response_mask": mask_BT})
-    return rows.union(lineage(parents)).union(DataProto.from_dict(non_tensors={"error": [None] * len(parents)}))
+    return rows.union(lineage(parents)).union(
+        DataProto.from_dict(non_tensors={"error": [None] * len(parents)})
+    )
 
 
 @pytest.mark.parametrize(("how", "expected"), [(Propagation.MEAN, MEANS), (Propagation.MAX, BEST)])
-def test_parents_earn_the_mean_or_the_best_of_their_children(how: Propagation, expected: list[float]):
+def test_parents_earn_the_mean_or_the_best_of_their_children(
+    how: Propagation, expected: list[float]
+):
     parents, scores = pictures()
-    rewards, childless = propagate(REWRITES, parents, scores, torch.zeros(len(parents), dtype=torch.bool), how)
+    rewards, childless = propagate(
+        REWRITES, parents, scores, torch.zeros(len(parents), dtype=torch.bool), how
+    )
     assert rewards.tolist() == expected
     assert childless.tolist() == [False, False, True, False, False]
 
 
 def test_children_without_a_score_do_not_count():
     failed = torch.tensor([False, True, True])
-    rewards, childless = propagate(["a", "b"], ["a", "a", "b"], torch.tensor([0.5, 9.0, 9.0]), failed)
+    rewards, childless = propagate(
+        ["a", "b"], ["a", "a", "b"], torch.tensor([0.5, 9.0, 9.0]), failed
+    )
     assert rewards.tolist() == [0.5, 0.0]
     assert childless.tolist() == [False, True]
 
@@ -56,7 +65,10 @@ def test_relations_are_by_id_in_whatever_order():
     parents, scores = pictures()
     order = torch.randperm(len(parents), generator=torch.Generator().manual_seed(3)).tolist()
     shuffled = propagate(
-        REWRITES[::-1], [parents[row] for row in order], scores[order], torch.zeros(len(order), dtype=torch.bool)
+        REWRITES[::-1],
+        [parents[row] for row in order],
+        scores[order],
+        torch.zeros(len(order), dtype=torch.bool),
     )
     assert shuffled[0].tolist() == pytest.approx(MEANS[::-1])
     assert shuffled[1].tolist() == [False, False, True, False, False]
@@ -81,8 +93,9 @@ def test_siblings_share_a_number_wherever_they_stand():
 
 
 def test_advantages_of_an_uneven_tree_by_hand():
-    """Dr.GRPO, reward minus mean of the siblings. Rewrites of a: 0.75, 0.25, none; of b: 0.5, 0.5, so nothing to learn.
-    Pictures of a/0: 1.0, 0.5; of a/1 one alone; of b/0: 0.0, 0.5, 1.0; of b/1 alike.
+    """Dr.GRPO, reward minus mean of the siblings. Rewrites of a: 0.75, 0.25, none; of b: 0.5, 0.5,
+    so nothing to learn. Pictures of a/0: 1.0, 0.5; of a/1 one alone; of b/0: 0.0, 0.5, 1.0; of b/1
+    alike.
     """
     algorithm_cls, config = algorithms.resolve(
         {"name": "grpo", "advantage": {"name": "grpo", "norm_by_std": False}}, "algorithm"
@@ -108,6 +121,11 @@ def test_lineage_survives_shuffling_sharding_and_padding():
     back = unpad_dataproto(DataProto.concat(shards), num_added)
     columns = back.non_tensor_batch
     assert sorted(columns[ID]) == sorted(images.non_tensor_batch[ID])
-    assert all(name.rpartition("/")[0] == parent for name, parent in zip(columns[ID], columns[PARENT], strict=True))
-    rewards, _ = propagate(REWRITES, list(columns[PARENT]), back.tensor("rewards"), back.tensor("failed"))
+    assert all(
+        name.rpartition("/")[0] == parent
+        for name, parent in zip(columns[ID], columns[PARENT], strict=True)
+    )
+    rewards, _ = propagate(
+        REWRITES, list(columns[PARENT]), back.tensor("rewards"), back.tensor("failed")
+    )
     assert rewards.tolist() == pytest.approx(MEANS)

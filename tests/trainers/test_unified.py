@@ -1,4 +1,5 @@
-"""The unified model's trainer on the tiny model: a tree of plans and pictures, one step for both, and resumed."""
+"""The unified model's trainer on the tiny model: a tree of plans and pictures, one step for both,
+and resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ SHADE = "tests.trainers.shades:ShadeScorer"
 
 
 def make_recipe(model_dir: Path, **stages: dict[str, Any]) -> Recipe:
-    images = {"algorithm": {"name": "flow_grpo", "kl": {"coef": 0.0}}, "samples_per_plan": NUM_PICTURES}
+    images = {
+        "algorithm": {"name": "flow_grpo", "kl": {"coef": 0.0}},
+        "samples_per_plan": NUM_PICTURES,
+    }
     return Recipe.model_validate(
         {
             "name": "unified",
@@ -32,8 +36,15 @@ def make_recipe(model_dir: Path, **stages: dict[str, Any]) -> Recipe:
             "rewards": [{"target": SHADE, "key": "shade"}],
             "rollout": {"samples_per_prompt": NUM_PLANS, "max_new_tokens": 4},
             "diffusion": {"height": 32, "width": 32, "num_steps": 3, "eval_steps": 2},
-            "unified": {"text": stages.get("text", {}), "images": images | stages.get("images", {})},
-            "training": {"num_iterations": 1, "steps_per_iteration": NUM_STEPS, "prompts_per_step": NUM_PROMPTS},
+            "unified": {
+                "text": stages.get("text", {}),
+                "images": images | stages.get("images", {}),
+            },
+            "training": {
+                "num_iterations": 1,
+                "steps_per_iteration": NUM_STEPS,
+                "prompts_per_step": NUM_PROMPTS,
+            },
             "placement": {"threads_per_device": 1, "micro_batch_size": 4},
         }
     )
@@ -47,7 +58,12 @@ def start(model_dir: Path, **stages: dict[str, Any]) -> UnifiedTrainer:
 
 def items() -> list[dict[str, Any]]:
     return [
-        {"uid": f"row-{row}", "prompt": f"{row + 1} {{braces}}", "metadata": {"level": row / 4}, "media_refs": []}
+        {
+            "uid": f"row-{row}",
+            "prompt": f"{row + 1} {{braces}}",
+            "metadata": {"level": row / 4},
+            "media_refs": [],
+        }
         for row in range(NUM_PROMPTS * NUM_STEPS)
     ]
 
@@ -61,7 +77,9 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor], part: str) -> boo
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_one_step_trains_both_stages_and_a_resumed_one_equals_it(tiny_unified_dir: Path, tmp_path: Path) -> None:
+def test_one_step_trains_both_stages_and_a_resumed_one_equals_it(
+    tiny_unified_dir: Path, tmp_path: Path
+) -> None:
     trainer = start(tiny_unified_dir)
     try:
         before = weights(trainer)
@@ -99,7 +117,9 @@ def assert_tree(text: Any, images: Any) -> None:
         assert pictures[ROOT][row] == parent.rpartition("/")[0]
         assert pictures["prompt"][row] == asked[pictures[ROOT][row]]["prompt"]
         assert pictures["metadata"][row] == asked[pictures[ROOT][row]]["metadata"]
-    by_hand = {name: images.tensor("rewards")[pictures[PARENT] == name].mean().item() for name in plans[ID]}
+    by_hand = {
+        name: images.tensor("rewards")[pictures[PARENT] == name].mean().item() for name in plans[ID]
+    }
     assert text.tensor("rewards").tolist() == pytest.approx([by_hand[name] for name in plans[ID]])
 
 
@@ -115,7 +135,9 @@ def assert_evaluation(trainer: UnifiedTrainer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_stage_without_weight_is_scored_and_the_other_learns_alone(tiny_unified_dir: Path) -> None:
+def test_a_stage_without_weight_is_scored_and_the_other_learns_alone(
+    tiny_unified_dir: Path,
+) -> None:
     trainer = start(tiny_unified_dir, images={"weight": 0, "samples_per_plan": 1})
     try:
         before = weights(trainer)

@@ -1,4 +1,5 @@
-"""The block `unified`: where it belongs, what it demands, and the job of its stage `images` by itself."""
+"""The block `unified`: where it belongs, what it demands, and the job of its stage `images` by
+itself."""
 
 from __future__ import annotations
 
@@ -14,11 +15,27 @@ from schemas.domains import Domain
     [
         ("text", ["domain=unified"], r"unified: the domain unified needs the block unified"),
         ("pe", ["unified={}"], r"unified: the domain pe has no unified; leave the block out"),
-        ("unified", ["unified.text.weight=0", "unified.images.weight=0"], r"no stage is trained: set text.weight or"),
+        (
+            "unified",
+            ["unified.text.weight=0", "unified.images.weight=0"],
+            r"no stage is trained: set text.weight or",
+        ),
         ("unified", ["unified.text.weight=-1"], r"unified.text.weight"),
-        ("unified", ["unified.images.samples_per_plan=1"], r"samples_per_plan is 1.*images.compared: prompt"),
-        ("unified", ["unified.text.template=plan it"], r"must contain \{prompt\} once, got 'plan it'"),
-        ("unified", ["data.curriculum={floor: 0.1}"], r"data.curriculum: not in the domain unified.*leave it out"),
+        (
+            "unified",
+            ["unified.images.samples_per_plan=1"],
+            r"samples_per_plan is 1.*images.compared: prompt",
+        ),
+        (
+            "unified",
+            ["unified.text.template=plan it"],
+            r"must contain \{prompt\} once, got 'plan it'",
+        ),
+        (
+            "unified",
+            ["data.curriculum={floor: 0.1}"],
+            r"data.curriculum: not in the domain unified.*leave it out",
+        ),
         ("unified", ["ema_full={decay: 0.9}"], r"ema_lora / ema_full: not in the domain unified"),
         (
             "unified",
@@ -26,7 +43,11 @@ from schemas.domains import Domain
             r"placement.tp_size: not in the domain unified",
         ),
         ("unified", ["algorithm.name=remax"], r"algorithm remax needs a greedy reply"),
-        ("unified", ["algorithm.name=flow_grpo"], r"trains denoising steps, domain unified has tokens"),
+        (
+            "unified",
+            ["algorithm.name=flow_grpo"],
+            r"trains denoising steps, domain unified has tokens",
+        ),
         ("unified", ["unified.images.algorithm.name=grpo"], r"algorithm grpo trains tokens"),
         ("unified", ["unified.images.algorithm.name=grop"], r"unknown algorithm 'grop'"),
         ("unified", ["rewards=[]"], r"name at least one scorer"),

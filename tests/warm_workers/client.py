@@ -1,4 +1,5 @@
-"""In place of Python: asks for a fork that runs the rest of the command line, and lives as long as it does.
+"""In place of Python: asks for a fork that runs the rest of the command line, and lives as long as
+it does.
 
 Usage: client.py ADDRESS [-u] SCRIPT [ARGUMENT...]
 """
@@ -36,7 +37,11 @@ def connect(address: str) -> socket.socket:
 def main(address: str, *command: str) -> None:
     """Ends with the fork, and hands signals on to it."""
     connection = connect(address)
-    told = {"command": [part for part in command if part != "-u"], "env": dict(os.environ), "folder": os.getcwd()}
+    told = {
+        "command": [part for part in command if part != "-u"],
+        "env": dict(os.environ),
+        "folder": os.getcwd(),
+    }
     body = json.dumps(told).encode()
     streams = array.array("i", [0, 1, 2])
     head = len(body).to_bytes(8, "big")

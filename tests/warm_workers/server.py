@@ -1,6 +1,8 @@
-"""Imports what workers need and then forks whenever `client.py` asks. It must not have imported Ray.
+"""Imports what workers need and then forks whenever `client.py` asks. It must not have imported
+Ray.
 
-Ray reads settings that differ from worker to worker when it is imported, which therefore happens in the fork.
+Ray reads settings that differ from worker to worker when it is imported, which therefore happens in
+the fork.
 
 Usage: server.py ADDRESS
 """
@@ -26,7 +28,9 @@ def serve(address: str) -> None:
     sys.path.insert(0, os.getcwd())
     import rl_core.distributed.worker_imports  # noqa: F401
 
-    assert "ray" not in sys.modules, "rl_core.distributed.worker_imports imports Ray, which a fork must do by itself"
+    assert "ray" not in sys.modules, (
+        "rl_core.distributed.worker_imports imports Ray, which a fork must do by itself"
+    )
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)

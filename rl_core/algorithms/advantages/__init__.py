@@ -1,6 +1,11 @@
-"""Advantage estimators: how much better a row, or an action, did than was to be expected. One estimator per file."""
+"""Advantage estimators, one per file: how much better a row, or an action, did than expected."""
 
-from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    RowEstimator,
+    advantage_estimators,
+)
 from rl_core.algorithms.advantages.groups import Groups, group_ids
 from rl_core.algorithms.advantages.scaling import ScaledConfig, StdScope, whiten
 

@@ -1,4 +1,4 @@
-"""What an advantage estimator is given and what it returns. Axes: B rows, T actions."""
+"""Base class of advantage estimators, and their inputs. Axes: B rows, T actions."""
 
 from __future__ import annotations
 
@@ -19,61 +19,79 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdvantageInputs:
-    """A WHOLE batch (groups must not be split). Raises: ValueError on shapes that do not match."""
+    """Inputs of a WHOLE batch (groups must not be split). Raises: ValueError on shapes that do not
+    match."""
 
     rewards_B: Tensor
     group_ids_B: Tensor
-    """Integers, equal for siblings, in any order."""
+    """Group numbers, equal for siblings, in any order."""
     mask_BT: Tensor
-    """1 where the model acted; what other places hold has no influence."""
+    """Mask, 1 where the model acted; values elsewhere have no influence."""
     penalties_BT: Tensor | None = None
-    """Taken from the reward at each action (the KL, where a recipe puts it into the reward)."""
+    """Penalties subtracted from the reward at each action (the KL, if a recipe puts it into the
+    reward)."""
     rewards_BT: Tensor | None = None
-    """Where rewards_B was earned: each action's own part, summing to it over the mask; unset means the last action.
-    Estimators with one advantage per row take the sum alone."""
+    """Parts of rewards_B at the actions that earned them, which sum to rewards_B over the mask;
+    unset means the last action. Estimators with one advantage per row only use the sum."""
     values_BT: Tensor | None = None
     """The critic's value before each action."""
     greedy_rewards_B: Tensor | None = None
-    """The reward of the greedy rollout of the row's prompt."""
+    """Reward of the greedy rollout of the row's prompt."""
     rewards_by_key: Mapping[str, Tensor] | None = None
-    """The parts the reward is made of, [B] each."""
+    """Parts of the reward by name, [B] each."""
     log_probs_BT: Tensor | None = None
-    """Of the policy that rolled out."""
+    """Log-probabilities of the policy that sampled."""
     sum_squared_probs_BT: Tensor | None = None
-    """The sum over the vocabulary of the squared probabilities, before each action."""
+    """Sum over the vocabulary of the squared probabilities, before each action."""
 
     def __post_init__(self) -> None:
         num_rows = self.rewards_B.shape[0]
         if self.mask_BT.ndim != 2 or self.mask_BT.shape[0] != num_rows:
-            raise ValueError(f"mask must be [B, T] with B = {num_rows}, got {tuple(self.mask_BT.shape)}")
-        for name in ("penalties_BT", "rewards_BT", "values_BT", "log_probs_BT", "sum_squared_probs_BT"):
+            raise ValueError(
+                f"mask must be [B, T] with B = {num_rows}, got {tuple(self.mask_BT.shape)}"
+            )
+        for name in (
+            "penalties_BT",
+            "rewards_BT",
+            "values_BT",
+            "log_probs_BT",
+            "sum_squared_probs_BT",
+        ):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape != self.mask_BT.shape:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, mask_BT {tuple(self.mask_BT.shape)}")
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)}, mask_BT {tuple(self.mask_BT.shape)}"
+                )
 
     def required(self, name: str, why: str) -> Any:
-        """The input of that name. Raises: ValueError when it is missing, saying who needs it."""
+        """Return the input of that name. Raises: ValueError when it is missing, naming who needs
+        it."""
         value = getattr(self, name)
         if value is None:
             raise ValueError(f"{name} is required by {why}")
         return value
 
     def row_rewards(self) -> Tensor:
-        """[B]: the reward less the penalties of all actions."""
+        """Return [B]: the reward minus the penalties of all actions."""
         if self.penalties_BT is None:
             return self.rewards_B
         return self.rewards_B - self.penalties_BT.masked_fill(self.mask_BT == 0, 0.0).sum(1)
 
     def action_rewards(self) -> Tensor:
-        """[B, T]: the reward where it was earned, less each action's penalty; 0 where the mask is."""
+        """Return [B, T]: the reward at the actions that earned it, minus each action's penalty; 0
+        where the mask is 0."""
         import torch
 
         kept_BT = self.mask_BT != 0
         if self.rewards_BT is not None:
-            return self._less_penalties(self.rewards_BT.detach().double().masked_fill(~kept_BT, 0.0), kept_BT)
+            return self._less_penalties(
+                self.rewards_BT.detach().double().masked_fill(~kept_BT, 0.0), kept_BT
+            )
         places_T = torch.arange(kept_BT.shape[1], device=kept_BT.device)
         last_B1 = torch.where(kept_BT, places_T, -1).amax(dim=1, keepdim=True)
-        rewards_BT = torch.where(places_T == last_B1, self.rewards_B.detach().double()[:, None], 0.0)
+        rewards_BT = torch.where(
+            places_T == last_B1, self.rewards_B.detach().double()[:, None], 0.0
+        )
         return self._less_penalties(rewards_BT, kept_BT)
 
     def _less_penalties(self, rewards_BT: Tensor, kept_BT: Tensor) -> Tensor:
@@ -83,31 +101,32 @@ class AdvantageInputs:
 
 
 class AdvantageEstimator(ABC):
-    """A named way to turn rewards into advantages, as a recipe's `advantage` block chooses it."""
+    """A named way to compute advantages from rewards, selected by a recipe's `advantage` block."""
 
     class Config(PluginConfig):
-        """What every estimator can be told."""
+        """Settings of every estimator."""
 
         clamp: float | None = Field(default=None, gt=0)
-        """Advantages are cut off at +- this; off when absent."""
+        """Absolute value to which advantages are clipped; unset turns it off."""
 
     needs_critic: ClassVar[bool] = False
-    """Whether `values_BT` must be given."""
+    """True if `values_BT` is required."""
     needs_siblings: ClassVar[bool] = False
-    """Whether a row of which the group holds no other has advantage 0, and learns nothing."""
+    """True if a row without siblings has advantage 0 and therefore no learning signal."""
     needs_greedy_baseline: ClassVar[bool] = False
-    """Whether `greedy_rewards_B` must be given."""
+    """True if `greedy_rewards_B` is required."""
     needs_sum_squared_probs: ClassVar[bool] = False
-    """Whether `sum_squared_probs_BT` and `log_probs_BT` must be given."""
+    """True if `sum_squared_probs_BT` and `log_probs_BT` are required."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
     def __call__(self, inputs: AdvantageInputs) -> tuple[Tensor, dict[str, Metric]]:
-        """The advantage of each row at each of its actions.
+        """Return the advantage of each row at each of its actions.
 
-        Returns: [B, T], 0 where the mask is, at least float32, and metrics.
-        Raises: RewardError on a non-finite reward, ValueError on shapes that do not match or a missing input.
+        Returns: [B, T], 0 where the mask is 0, at least float32, and metrics.
+        Raises: RewardError on a non-finite reward, ValueError on shapes that do not match or a
+        missing input.
         """
         from rl_core.sde.precision import at_least_float32
 
@@ -120,24 +139,28 @@ class AdvantageEstimator(ABC):
 
     @abstractmethod
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """The advantage of each action, [B, T]; what stands where the mask is 0 does not matter."""
+        """Return the advantage of each action, [B, T]; values where the mask is 0 are ignored."""
 
     def returns(self, inputs: AdvantageInputs) -> Tensor:
-        """What a critic is trained on, [B, T]. Raises: ValueError when there is no critic."""
-        raise ValueError(f"{type(self).__name__} has no critic, so there are no returns to train one on")
+        """Return the targets of the critic, [B, T]. Raises: ValueError when there is no critic."""
+        raise ValueError(
+            f"{type(self).__name__} has no critic, so there are no returns to train one on"
+        )
 
 
 class RowEstimator(AdvantageEstimator):
     """An estimator that gives all actions of a row the same advantage."""
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """`per_row`, spread over the actions."""
+        """Return `per_row`, expanded over the actions."""
         return self.per_row(inputs, groups)[:, None].expand(inputs.mask_BT.shape)
 
     @abstractmethod
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """The advantage of each row, [B], in float64."""
+        """Return the advantage of each row, [B], in float64."""
 
 
-advantage_estimators: Registry[AdvantageEstimator] = Registry("advantage", "rl_core.algorithms.advantages")
+advantage_estimators: Registry[AdvantageEstimator] = Registry(
+    "advantage", "rl_core.algorithms.advantages"
+)
 """Advantage estimators by the `name` of a recipe's `advantage` block."""

@@ -1,6 +1,6 @@
-"""GDPO (arXiv 2601.05242): each part of the reward is normalised within its group on its own, then their weighted sum
-is whitened over all actions. Normalising the sum instead would let the part with the largest spread drown the others.
-"""
+"""GDPO (arXiv 2601.05242): each part of the reward is normalised within its group on its own, then
+their weighted sum is whitened over all actions. Normalising the sum instead would let the part with
+the largest spread drown the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
+from rl_core.algorithms.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    advantage_estimators,
+)
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.advantages.grpo import grpo
 from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
@@ -20,24 +24,27 @@ if TYPE_CHECKING:
 
 @advantage_estimators.register("gdpo")
 class GdpoAdvantage(AdvantageEstimator):
-    """Parts of the reward, normalised one by one."""
+    """GDPO: each part of the reward is normalised separately within its group."""
 
     class Config(ScaledConfig):
-        """The parts' weights, and the conventions of both divisions."""
+        """Weights of the parts, and conventions of both divisions."""
 
         weights: dict[str, float] = Field(default_factory=dict)
-        """The weight of each part by its key; 1 where absent. Empty takes every part there is."""
+        """Weight of each part by its name; 1 if absent. Empty takes every part."""
 
     config: Config
     needs_siblings: ClassVar[bool] = True
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B, T]: whiten(sum_k w_k grpo(r_k)). Raises: RewardError when a weighted part is missing."""
+        """Return [B, T]: whiten(sum_k w_k grpo(r_k)). Raises: RewardError when a weighted part is
+        missing."""
         parts = inputs.required("rewards_by_key", "the advantage gdpo")
         config = self.config
         missing = sorted(set(config.weights) - set(parts))
         if missing or not parts:
-            raise RewardError(f"advantage.weights names {missing}; the rewards have the parts {sorted(parts)}")
+            raise RewardError(
+                f"advantage.weights names {missing}; the rewards have the parts {sorted(parts)}"
+            )
         scale = {"unbiased": config.unbiased, "eps": config.eps, "eps_in_root": config.eps_in_root}
         total_B = groups.rewards_B.new_zeros(groups.rewards_B.shape)
         for key, rewards_B in parts.items():

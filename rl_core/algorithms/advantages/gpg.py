@@ -1,6 +1,7 @@
 """GPG (arXiv 2504.02546): (B / number of rows with a reward other than 0) (R - mu_g).
 
-The factor keeps the gradient's size when many groups are all wrong and teach nothing.
+The factor keeps the scale of the gradient when many groups are entirely wrong and add nothing to
+it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 @advantage_estimators.register("gpg")
 class GpgAdvantage(RowEstimator):
-    """Centred rewards, scaled up by the share of rows that earned nothing."""
+    """GPG: centred rewards, scaled up by the share of rows without reward."""
 
     needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B]."""
+        """Return the advantages, [B]."""
         num_rewarded = max(int((groups.rewards_B != 0).sum()), 1)
         return groups.centred() * (len(groups.rewards_B) / num_rewarded)

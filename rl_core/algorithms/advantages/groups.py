@@ -1,8 +1,8 @@
-"""Groups: the rows that answer the same prompt (equal `uid`).
+"""Groups: the rows with the same prompt (equal `uid`).
 
-Axes: B rows, G groups. Computed in float64, so that a group's numbers do not depend on the order of its rows beyond
-the last bits. A group whose rewards are all equal, a group of one included, teaches nothing: its rows are centred to
-exactly 0 and it is counted in `zero_std_groups`.
+Axes: B rows, G groups. Computed in float64, so that a group's numbers depend on the order of its
+rows only in the last bits. A group whose rewards are all equal, including a group of one, carries
+no learning signal: its rows are centred to exactly 0 and it is counted in `zero_std_groups`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Groups:
 
     rewards_B: Tensor
     index_B: Tensor
-    """Each row's group, 0..G-1."""
+    """Group of each row, 0..G-1."""
     counts_G: Tensor
     means_G: Tensor
     flat_G: Tensor
@@ -32,7 +32,11 @@ class Groups:
 
     @classmethod
     def of(cls, rewards_B: Tensor, group_ids_B: Tensor) -> Groups:
-        """Raises: ValueError on shapes that do not match, RewardError on a non-finite reward, naming its row."""
+        """Group the rows of a batch.
+
+        Raises: ValueError on shapes that do not match, RewardError on a non-finite reward, naming
+        its row.
+        """
         import torch
 
         if rewards_B.ndim != 1 or rewards_B.shape != group_ids_B.shape:
@@ -49,24 +53,24 @@ class Groups:
 
     @property
     def flat_B(self) -> Tensor:
-        """True where the row's group is flat."""
+        """Mask of rows whose group has equal rewards, [B]."""
         return self.flat_G[self.index_B]
 
     def total(self, values_B: Tensor) -> Tensor:
-        """The sum of `values_B` over each group, [G]."""
+        """Return the sum of `values_B` over each group, [G]."""
         return values_B.new_zeros(len(self.counts_G)).index_add(0, self.index_B, values_B)
 
     def centred(self) -> Tensor:
-        """R - mu_g, [B], exactly 0 in a flat group."""
+        """Return R - mu_g, [B], exactly 0 in a group of equal rewards."""
         return (self.rewards_B - self.means_G[self.index_B]).masked_fill(self.flat_B, 0.0)
 
     def variance(self, unbiased: bool) -> Tensor:
-        """The variance of each row's group, [B]; `unbiased` over n - 1."""
+        """Return the variance of each row's group, [B]; over n - 1 if `unbiased`."""
         squares_G = self.total(self.centred().square())
         return (squares_G / (self.counts_G - int(unbiased)).clamp(min=1))[self.index_B]
 
     def metrics(self) -> dict[str, Metric]:
-        """The groups' counts and the rewards' mean."""
+        """Return the groups' counts and the rewards' mean."""
         num_groups, num_rows = float(len(self.counts_G)), float(len(self.rewards_B))
         return {
             "reward_mean": Metric(MetricKind.MEAN, float(self.rewards_B.sum()), num_rows),
@@ -76,7 +80,7 @@ class Groups:
 
 
 def group_ids(uids: Sequence[Any]) -> Tensor:
-    """[B] integers, equal where the uids are equal, numbered by first appearance."""
+    """Return [B] integers, equal where the uids are equal, numbered by first appearance."""
     import torch
 
     numbers: dict[Any, int] = {}
@@ -86,5 +90,10 @@ def group_ids(uids: Sequence[Any]) -> Tensor:
 def _check_finite(rewards_B: Tensor, group_ids_B: Tensor) -> None:
     bad_rows = (~rewards_B.isfinite()).nonzero().flatten().tolist()
     if bad_rows:
-        named = ", ".join(f"row {row} (group {int(group_ids_B[row])}): {float(rewards_B[row])}" for row in bad_rows[:5])
-        raise RewardError(f"{len(bad_rows)} rewards are not finite: {named}; a reward must be a finite number")
+        named = ", ".join(
+            f"row {row} (group {int(group_ids_B[row])}): {float(rewards_B[row])}"
+            for row in bad_rows[:5]
+        )
+        raise RewardError(
+            f"{len(bad_rows)} rewards are not finite: {named}; a reward must be a finite number"
+        )

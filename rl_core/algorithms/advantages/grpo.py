@@ -1,6 +1,8 @@
-"""GRPO (arXiv 2402.03300 sec. 4.1.2): the reward relative to the group, A = (R - mu_g) / (sigma + eps).
+"""GRPO (arXiv 2402.03300 sec. 4.1.2): the reward relative to the group, A = (R - mu_g) / (sigma +
+eps).
 
-`norm_by_std: false` is Dr.GRPO (arXiv 2503.20783 sec. 3.2); `std_scope: batch` is Flow-GRPO's global deviation.
+`norm_by_std: false` is Dr.GRPO (arXiv 2503.20783 sec. 3.2); `std_scope: batch` is Flow-GRPO's
+global deviation.
 """
 
 from __future__ import annotations
@@ -24,13 +26,17 @@ def grpo(
     eps: float = 1e-6,
     eps_in_root: bool = False,
 ) -> Tensor:
-    """(R - mu_g) / (sigma + eps), [B] in float64; 0 in a flat group.
+    """Return (R - mu_g) / (sigma + eps), [B] in float64; 0 in a group of equal rewards.
 
     Args: unbiased: sigma over n - 1, not n. eps_in_root: sqrt(variance + eps) instead.
     """
     if not norm_by_std:
         return groups.centred()
-    variance_B = groups.variance(unbiased) if std_scope is StdScope.GROUP else _batch_variance(groups, unbiased)
+    variance_B = (
+        groups.variance(unbiased)
+        if std_scope is StdScope.GROUP
+        else _batch_variance(groups, unbiased)
+    )
     return over_std(groups.centred(), variance_B, eps, eps_in_root)
 
 
@@ -41,21 +47,21 @@ def _batch_variance(groups: Groups, unbiased: bool) -> Tensor:
 
 @advantage_estimators.register("grpo")
 class GrpoAdvantage(RowEstimator):
-    """Rewards relative to their own group, divided by a standard deviation; see `grpo`."""
+    """GRPO: rewards relative to their own group, divided by a standard deviation; see `grpo`."""
 
     class Config(ScaledConfig):
-        """The conventions on which published versions differ."""
+        """Conventions in which published versions of GRPO differ."""
 
         norm_by_std: bool = True
-        """Divide by the standard deviation; false is Dr.GRPO."""
+        """Divide by the standard deviation; false gives Dr.GRPO."""
         std_scope: StdScope = StdScope.GROUP
-        """Over which rows the standard deviation is taken."""
+        """Rows over which the standard deviation is computed."""
 
     config: Config
     needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B], as `grpo`."""
+        """Return the advantages, [B], as `grpo`."""
         config = self.config
         return grpo(
             groups,

@@ -1,7 +1,8 @@
 """MaxRL (arXiv 2602.02710): (R - mu_g) / (mu_g + eps).
 
-Dividing by the pass rate weighs a prompt by 1/p, as the gradient of log p does: maximum likelihood of a right reply,
-approximated to the order of the group's size. Meant for rewards of 0 and 1; a group whose mean is not positive is 0.
+Dividing by the pass rate p weighs a prompt by 1/p, as the gradient of log p does: it maximises the
+likelihood of a right reply, approximated to the order of the group's size. For rewards of 0 and 1;
+the advantage is 0 in a group whose mean is not positive.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 
 @advantage_estimators.register("maxrl")
 class MaxrlAdvantage(RowEstimator):
-    """Centred rewards over the group's mean."""
+    """MaxRL: centred rewards divided by the group's mean."""
 
     class Config(RowEstimator.Config):
-        """How the division is kept finite."""
+        """Settings of the division."""
 
         eps: float = Field(default=1e-6, ge=0)
-        """Added to the mean."""
+        """Small constant added to the mean."""
 
     config: Config
     needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B]."""
+        """Return the advantages, [B]."""
         means_B = groups.means_G[groups.index_B]
         usable_B = means_B > 0
         divisor_B = (means_B + self.config.eps).masked_fill(~usable_B, 1.0)

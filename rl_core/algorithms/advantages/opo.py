@@ -1,6 +1,5 @@
-"""OPO (arXiv 2505.23585 eq. 8): the baseline that makes the gradient's variance least when a row's gradient grows
-with its length: the mean of the group's rewards, weighted by length.
-"""
+"""OPO (arXiv 2505.23585 eq. 8): the baseline of least gradient variance if a row's gradient grows
+with its length, which is the mean of the group's rewards, weighted by length."""
 
 from __future__ import annotations
 
@@ -15,12 +14,15 @@ if TYPE_CHECKING:
 
 @advantage_estimators.register("opo")
 class OpoAdvantage(RowEstimator):
-    """Rewards against the group's length-weighted mean."""
+    """OPO: rewards minus the group's length-weighted mean."""
 
     needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B]: R - sum(length R) / sum(length) over the group; 0 in a flat group."""
+        """Return [B]: R - sum(length R) / sum(length) over the group; 0 in a group of equal
+        rewards."""
         lengths_B = (inputs.mask_BT != 0).sum(1).double()
-        baselines_G = groups.total(lengths_B * groups.rewards_B) / groups.total(lengths_B).clamp(min=1.0)
+        baselines_G = groups.total(lengths_B * groups.rewards_B) / groups.total(lengths_B).clamp(
+            min=1.0
+        )
         return (groups.rewards_B - baselines_G[groups.index_B]).masked_fill(groups.flat_B, 0.0)

@@ -1,4 +1,5 @@
-"""ReMax (arXiv 2310.10505 eq. 9): the reward less that of the greedy reply to the same prompt. One reply is enough."""
+"""ReMax (arXiv 2310.10505 eq. 9): the reward minus that of the greedy reply to the same prompt. One
+reply is enough."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
 
 @advantage_estimators.register("remax")
 class RemaxAdvantage(RowEstimator):
-    """Rewards against the greedy rollout's."""
+    """ReMax: rewards minus the greedy rollout's."""
 
     needs_greedy_baseline: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B]: R minus the greedy reward. Raises: RewardError when a greedy reward is not finite."""
+        """Return [B]: R minus the greedy reward. Raises: RewardError when a greedy reward is not
+        finite."""
         greedy_B = inputs.required("greedy_rewards_B", "the advantage remax")
         return groups.rewards_B - Groups.of(greedy_B, inputs.group_ids_B).rewards_B

@@ -1,4 +1,5 @@
-"""RLOO (arXiv 2402.14740 sec. 3.2): the reward less the mean of the group's other rows, n/(n-1) (R - mu_g).
+"""RLOO (arXiv 2402.14740 sec. 3.2): the reward minus the mean of the group's other rows, n/(n-1) (R
+- mu_g).
 
 A group of one has advantage 0.
 """
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 @advantage_estimators.register("rloo")
 class RlooAdvantage(RowEstimator):
-    """Rewards against the mean of the group's other rows."""
+    """RLOO: rewards minus the mean of the group's other rows."""
 
     needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B]: R minus the mean of the others."""
+        """Return [B]: R minus the mean of the others."""
         counts_B = groups.counts_G[groups.index_B]
         return groups.centred() * counts_B / (counts_B - 1).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Division by a standard deviation, with the conventions on which published versions differ spelt out."""
+"""Division by a standard deviation, with explicit conventions where published versions differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StdScope(StrEnum):
-    """Over which rows the standard deviation is taken."""
+    """Rows over which the standard deviation is computed."""
 
     GROUP = "group"
     """The row's own group (GRPO)."""
@@ -23,18 +23,19 @@ class StdScope(StrEnum):
 
 
 class ScaledConfig(AdvantageEstimator.Config):
-    """How a standard deviation is taken and divided by."""
+    """Conventions of the standard deviation and of the division by it."""
 
     unbiased: bool = True
-    """Standard deviation over n - 1 rather than n."""
+    """Standard deviation over n - 1 instead of n."""
     eps: float = Field(default=1e-6, ge=0)
-    """Keeps the division finite."""
+    """Small constant in the denominator."""
     eps_in_root: bool = False
-    """sqrt(variance + eps) rather than sqrt(variance) + eps."""
+    """Divide by sqrt(variance + eps) instead of sqrt(variance) + eps."""
 
 
 def over_std(values: Tensor, variance: Tensor, eps: float, eps_in_root: bool) -> Tensor:
-    """values / (sqrt(variance) + eps), or values / sqrt(variance + eps); 0 where the variance is 0."""
+    """Return values / (sqrt(variance) + eps), or values / sqrt(variance + eps); 0 where the
+    variance is 0."""
     constant = variance == 0
     # Where the variance is 0 the values are too; dividing by 1 keeps eps = 0 from making that 0/0.
     variance = variance.masked_fill(constant, 1.0)
@@ -43,9 +44,15 @@ def over_std(values: Tensor, variance: Tensor, eps: float, eps_in_root: bool) ->
 
 
 def whiten(
-    values_BT: Tensor, mask_BT: Tensor, *, unbiased: bool = True, eps: float = 1e-8, eps_in_root: bool = True
+    values_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    unbiased: bool = True,
+    eps: float = 1e-8,
+    eps_in_root: bool = True,
 ) -> Tensor:
-    """Mean 0 and variance 1 over all places where the mask is not 0, [B, T]; 0 elsewhere, and where all are equal."""
+    """Scale to mean 0 and variance 1 over all elements where the mask is not 0, [B, T]; 0
+    elsewhere, and where all are equal."""
     kept_BT = mask_BT != 0
     count = kept_BT.sum().clamp(min=1)
     values_BT = values_BT.masked_fill(~kept_BT, 0.0)

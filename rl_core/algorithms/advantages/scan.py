@@ -1,8 +1,8 @@
 """Discounted sums over the actions of a row, vectorised.
 
-y_t = x_t + decay * y_(t+1) is cut into blocks: within a block it is a product with a triangular matrix of powers, and
-the blocks' first sums are carried over from block to block by the same scan, with the decay of a whole block. Powers
-are never inverted, so nothing underflows.
+y_t = x_t + decay * y_(t+1) is cut into blocks: within a block it is a product with a triangular
+matrix of powers, and the blocks' first sums are carried over from block to block by the same scan,
+with the decay of a whole block. Powers are never inverted, so nothing underflows.
 
 Axes: B rows, T actions, N blocks, K actions of a block.
 """
@@ -20,13 +20,18 @@ BLOCK = 16
 
 
 def discounted_sums(values_BT: Tensor, decay: float, out: Tensor | None = None) -> Tensor:
-    """y_t = x_t + decay y_(t+1), [B, T], in the dtype of the values. Args: out: contiguous, of the values' shape."""
+    """Return y_t = x_t + decay y_(t+1), [B, T], in the dtype of the values.
+
+    Args: out: contiguous, of the values' shape.
+    """
     import torch
 
     num_rows, length = values_BT.shape
     out = torch.empty_like(values_BT) if out is None else out
     if length <= BLOCK:
-        return torch.mm(values_BT, _powers(decay, length, values_BT.dtype, values_BT.device)[1], out=out)
+        return torch.mm(
+            values_BT, _powers(decay, length, values_BT.dtype, values_BT.device)[1], out=out
+        )
     if rest := -length % BLOCK:
         padded_BT = torch.nn.functional.pad(values_BT, (0, rest))
         return out.copy_(discounted_sums(padded_BT, decay)[:, :length])
@@ -39,8 +44,10 @@ def discounted_sums(values_BT: Tensor, decay: float, out: Tensor | None = None) 
 
 
 @lru_cache(maxsize=64)
-def _powers(decay: float, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """decay^(K - k), [K], and decay^(s - t) for s >= t, else 0, [K, K] by s and t."""
+def _powers(
+    decay: float, length: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return decay^(K - k), [K], and decay^(s - t) for s >= t, else 0, [K, K] by s and t."""
     import torch
 
     steps_K = torch.arange(length, dtype=torch.float64)
@@ -51,9 +58,10 @@ def _powers(decay: float, length: int, dtype: torch.dtype, device: torch.device)
 
 
 class Kept:
-    """The places of a row that count: blanks the others, and moves these to the row's front, in order, and back.
+    """Selection of the elements of a row that count: zeroes the others, and moves these to the
+    row's front, in order, and back.
 
-    Args: kept_BT: bool. dtype: of the values, floating point.
+    Args: kept_BT: mask of the elements, bool. dtype: floating-point dtype of the values.
     """
 
     def __init__(self, kept_BT: Tensor, dtype: torch.dtype) -> None:
@@ -64,9 +72,10 @@ class Kept:
         self._places = _front_places(kept_BT) if _has_gaps(kept_BT) else None
 
     def zeroed(self, values_BT: Tensor, out: Tensor) -> Tensor:
-        """The values at these places and 0 elsewhere, whatever stands there. Returns: `out`.
+        """Write the selected values to `out`, and 0 elsewhere, whatever the input is there.
+        Returns: `out`.
 
-        The bits are blanked: several times faster than a choice place by place.
+        This masks bits, which is several times faster than an element-wise `where`.
         """
         import torch
 
@@ -74,14 +83,20 @@ class Kept:
         return out
 
     def to_front(self, values_BT: Tensor) -> Tensor:
-        """The values at these places, in order, then 0. Args: values_BT: 0 at other places."""
+        """Move the selected values to the front, in order, followed by 0.
+
+        Args: values_BT: values that are 0 elsewhere.
+        """
         if self._places is None:
             return values_BT
         front = values_BT.new_zeros(values_BT.numel() + 1)
         return front.scatter_(0, self._places, values_BT.reshape(-1))[:-1].view(values_BT.shape)
 
     def from_front(self, front_BT: Tensor) -> None:
-        """The inverse, in place: 0 at other places. Args: front_BT: 0 behind the front."""
+        """Move values from the front back to their places, in place, with 0 elsewhere.
+
+        Args: front_BT: values that are 0 behind the front.
+        """
         import torch
 
         if self._places is not None:
@@ -90,7 +105,7 @@ class Kept:
 
 
 def _has_gaps(kept_BT: Tensor) -> bool:
-    """Whether a place counts behind one that does not: only there does a row rise."""
+    """Return True if a selected element follows one that is not selected in any row."""
     import torch
 
     signed_BT = kept_BT.view(torch.int8)
@@ -99,7 +114,8 @@ def _has_gaps(kept_BT: Tensor) -> bool:
 
 
 def _front_places(kept_BT: Tensor) -> Tensor:
-    """Where each place of all rows, one row after the other, goes; behind everything if it does not count, [B * T]."""
+    """Return the target index of each element over all rows; behind everything if it is not
+    selected, [B * T]."""
     import torch
 
     num_rows, length = kept_BT.shape

@@ -1,4 +1,4 @@
-"""Policy losses: what one action adds to the loss, before the shared aggregation. One loss per file."""
+"""Policy losses, one per file: the loss of each action, before the shared aggregation."""
 
 from rl_core.algorithms.losses.base import Actions, PolicyLoss, policy_losses
 

@@ -1,9 +1,10 @@
-"""Losses against the collapse of entropy (arXiv 2505.22617): the few actions whose log-probability and advantage
-covary most drive it, c = (A - mean A)(log pi - mean log pi).
+"""Losses against entropy collapse (arXiv 2505.22617), which is mainly caused by the few actions
+with a high covariance of log-probability and advantage, c = (A - mean A)(log pi - mean log pi).
 
-`clip_cov` is PPO's clip with a random few of the actions of high covariance detached; `kl_cov` is the unclipped
-surrogate with a KL penalty on the actions of highest covariance. Both means are over the micro-batch, and so is the
-choice: these two losses alone depend on how a step is cut into micro-batches.
+`clip_cov` is PPO's clip with some random actions of high covariance detached; `kl_cov` is the
+unclipped surrogate with a KL penalty on the actions of highest covariance. Both means are over the
+micro-batch, and so is the choice: only these two losses depend on how a step is cut into
+micro-batches.
 """
 
 from __future__ import annotations
@@ -21,48 +22,59 @@ if TYPE_CHECKING:
 
 
 def covariances(actions: Actions) -> Tensor:
-    """c of each action, [B, T], without gradient; -inf where the mask is 0."""
+    """Return c of each action, [B, T], without gradient; -inf where the mask is 0."""
     kept_BT = actions.mask_BT
     count = kept_BT.sum().clamp(min=1)
     advantages_BT, log_probs_BT = actions.advantages_BT, actions.log_probs_BT.detach()
     centred_BT = advantages_BT - advantages_BT.sum() / count
-    return (centred_BT * (log_probs_BT - log_probs_BT.sum() / count)).masked_fill(~kept_BT, float("-inf"))
+    return (centred_BT * (log_probs_BT - log_probs_BT.sum() / count)).masked_fill(
+        ~kept_BT, float("-inf")
+    )
 
 
 @policy_losses.register("clip_cov")
 class ClipCovLoss(PpoClipLoss):
-    """PPO's clip, with some actions of high covariance detached."""
+    """PPO's clip with some actions of high covariance detached."""
 
     splits_exactly: ClassVar[bool] = False
 
     class Config(PpoClipLoss.Config):
-        """Which actions, and how many."""
+        """Selection of the detached actions."""
 
         detached_share: float = Field(default=2e-4, ge=0, le=1)
-        """The share of all actions that is detached (at least one, where any is in the range)."""
+        """Share of all actions that is detached (at least one, if any is in the range)."""
         min_covariance: float = 1.0
-        """Actions of at least this covariance are in the range."""
+        """Lower end of the covariance range."""
         max_covariance: float = 5.0
-        """Actions of at most this covariance are in the range."""
+        """Upper end of the covariance range."""
         seed: int = 0
-        """Of the choice; with the numbers of the micro-batch it fixes which actions are taken."""
+        """Seed of the random choice; together with the numbers of the micro-batch it determines the
+        chosen actions."""
 
     config: Config
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
-        """[B, T], `clip_fraction` and `detached_fraction`."""
+        """Return [B, T], `clip_fraction` and `detached_fraction`."""
         loss_BT, logged = super().per_action(actions)
         covariance_BT = covariances(actions)
-        in_range_BT = (covariance_BT >= self.config.min_covariance) & (covariance_BT <= self.config.max_covariance)
+        in_range_BT = (covariance_BT >= self.config.min_covariance) & (
+            covariance_BT <= self.config.max_covariance
+        )
         chosen_BT = self._choose(in_range_BT & ~logged["clip_fraction"], actions)
-        return loss_BT.detach().where(chosen_BT, loss_BT), {**logged, "detached_fraction": chosen_BT}
+        return loss_BT.detach().where(chosen_BT, loss_BT), {
+            **logged,
+            "detached_fraction": chosen_BT,
+        }
 
     def _choose(self, eligible_BT: Tensor, actions: Actions) -> Tensor:
         import torch
 
         places_N = eligible_BT.flatten().nonzero()[:, 0].cpu()
-        wanted = min(max(int(self.config.detached_share * int(actions.mask_BT.sum())), 1), len(places_N))
-        # The numbers enter the seed, or the same places of every micro-batch would be taken at every step.
+        wanted = min(
+            max(int(self.config.detached_share * int(actions.mask_BT.sum())), 1), len(places_N)
+        )
+        # The numbers enter the seed, or the same places of every micro-batch would be taken at
+        # every step.
         mark = f"{self.config.seed}/{float(actions.log_probs_BT.detach().double().sum())!r}"
         generator = torch.Generator().manual_seed(crc32(mark.encode()))
         chosen_N = places_N[torch.randperm(len(places_N), generator=generator)[:wanted]]
@@ -78,17 +90,17 @@ class KlCovLoss(PolicyLoss):
     splits_exactly: ClassVar[bool] = False
 
     class Config(PolicyLoss.Config):
-        """Which actions, and how much."""
+        """Selection of the penalised actions, and the penalty."""
 
         penalised_share: float = Field(default=2e-4, ge=0, le=1)
-        """The share of all actions that is penalised (at least one)."""
+        """Share of all actions that is penalised (at least one)."""
         penalty: float = Field(default=1.0, ge=0)
-        """Weight of |log pi - log pi_old| on those."""
+        """Weight of |log pi - log pi_old| on the penalised actions."""
 
     config: Config
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
-        """[B, T] and `penalised_fraction`."""
+        """Return [B, T] and `penalised_fraction`."""
         covariance_BT = covariances(actions)
         num_actions = int(actions.mask_BT.sum())
         wanted = min(max(int(self.config.penalised_share * num_actions), 1), num_actions)

@@ -1,6 +1,8 @@
-"""DRO (arXiv 2405.19107 eq. 5, with the advantage in place of reward less value): -(A log pi - beta/2 d^2).
+"""DRO (arXiv 2405.19107 eq. 5, with the advantage in place of reward minus value): -(A log pi -
+beta/2 d^2).
 
-A squared log-ratio holds the policy near the old one, so rows may be off-policy and no ratio is needed.
+A squared log-ratio keeps the policy near the old one, so rows may be off-policy and no ratio is
+needed.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ if TYPE_CHECKING:
 
 @policy_losses.register("dro")
 class DroLoss(PolicyLoss):
-    """REINFORCE with a quadratic leash."""
+    """DRO: REINFORCE with a quadratic penalty on the log-ratio."""
 
     class Config(PolicyLoss.Config):
-        """The leash."""
+        """Penalty of DRO."""
 
         beta: float = Field(default=0.05, ge=0)
         """Weight of the squared log-ratio."""
@@ -28,6 +30,6 @@ class DroLoss(PolicyLoss):
     config: Config
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
-        """[B, T]."""
+        """Return the loss of each action, [B, T]."""
         leash_BT = 0.5 * self.config.beta * actions.log_ratio_BT.square()
         return leash_BT - actions.advantages_BT * actions.log_probs_BT, {}

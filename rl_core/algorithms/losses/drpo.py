@@ -1,8 +1,8 @@
 """DRPO (arXiv 2606.09821): -A rho + |A| q (rho - 1)^2 / (2 eps), q = pi_old of the action.
 
-The penalty's minimum lies at rho = 1 + sign(A) eps / q, a bound on the change of the probability itself, and its
-gradient grows smoothly past it where a clip's vanishes. With `weigh_by_probability: false` q is 1: SPO (arXiv
-2401.16025 eq. 15), whose eps is a bound of the ratio (0.2).
+The penalty's minimum lies at rho = 1 + sign(A) eps / q, a bound on the change of the probability
+itself, and its gradient grows smoothly past it where a clip's vanishes. With `weigh_by_probability:
+false` q is 1: SPO (arXiv 2401.16025 eq. 15), whose eps is a bound of the ratio (0.2).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 @policy_losses.register("drpo")
 class DrpoLoss(PolicyLoss):
-    """The surrogate with a quadratic penalty in place of the clip."""
+    """DRPO: the surrogate with a quadratic penalty in place of the clip."""
 
     vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(PolicyLoss.Config):
-        """The penalty."""
+        """Penalty of DRPO."""
 
         eps: float = Field(default=12.5, gt=0)
-        """How far the ratio (times pi_old) may move before the penalty outweighs the gain."""
+        """Change of the ratio (times pi_old) at which the penalty outweighs the gain."""
         weigh_by_probability: bool = True
-        """Weigh the penalty by pi_old; false is SPO."""
+        """Multiply the penalty by pi_old; false gives SPO."""
 
     config: Config
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
-        """[B, T], and `trust_penalty`, the penalty's mean."""
+        """Return [B, T], and `trust_penalty`, the penalty's mean."""
         advantages_BT, ratio_BT = actions.advantages_BT, actions.ratio_BT
         penalty_BT = advantages_BT.abs() * (ratio_BT - 1.0).square() / (2.0 * self.config.eps)
         if self.config.weigh_by_probability:

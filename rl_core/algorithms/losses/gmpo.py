@@ -1,8 +1,9 @@
-"""GMPO (arXiv 2507.20673 eq. 4): the geometric mean of the ratios of a row, -A exp(mean_t d_t), with each d_t clipped
-on the side its advantage pushes to: at most clip_high for A > 0, at least -clip_low for A < 0.
+"""GMPO (arXiv 2507.20673 eq. 4): the geometric mean of the ratios of a row, -A exp(mean_t d_t),
+with each d_t clipped on the side that its advantage pushes to: at most clip_high for A > 0, at
+least -clip_low for A < 0.
 
-One outlying action moves a geometric mean little, so the range can be wide. The loss is a row's: each of its actions
-carries it, and `seq-mean-token-mean` counts it once per row.
+A single outlier changes a geometric mean little, so the range can be wide. The loss belongs to a
+row: each of its actions has the same value, and `seq-mean-token-mean` counts it once per row.
 """
 
 from __future__ import annotations
@@ -20,27 +21,35 @@ if TYPE_CHECKING:
 
 @policy_losses.register("gmpo")
 class GmpoLoss(PolicyLoss):
-    """The geometric mean of the clipped ratios of each row."""
+    """GMPO: the geometric mean of the clipped ratios of each row."""
 
     vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(PolicyLoss.Config):
-        """The range, of the log-ratio."""
+        """Clip range of the log-ratio."""
 
         clip_low: float = Field(default=0.4, ge=0)
-        """Where A < 0, the log-ratio is at least -clip_low."""
+        """For A < 0, the log-ratio is at least -clip_low."""
         clip_high: float = Field(default=0.4, ge=0)
-        """Where A > 0, the log-ratio is at most clip_high."""
+        """For A > 0, the log-ratio is at most clip_high."""
         aggregation: terms.Aggregation = terms.Aggregation.SEQ_MEAN_TOKEN_MEAN
-        """How the losses of single actions become one number."""
+        """Aggregation of the losses of single actions."""
 
     config: Config
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
-        """[B, T], and `clip_fraction`."""
-        config, log_ratio_BT, advantages_BT = self.config, actions.log_ratio_BT, actions.advantages_BT
+        """Return [B, T], and `clip_fraction`."""
+        config, log_ratio_BT, advantages_BT = (
+            self.config,
+            actions.log_ratio_BT,
+            actions.advantages_BT,
+        )
         above_BT = (advantages_BT > 0) & (log_ratio_BT > config.clip_high)
         below_BT = (advantages_BT < 0) & (log_ratio_BT < -config.clip_low)
-        clipped_BT = log_ratio_BT.masked_fill(above_BT, config.clip_high).masked_fill(below_BT, -config.clip_low)
+        clipped_BT = log_ratio_BT.masked_fill(above_BT, config.clip_high).masked_fill(
+            below_BT, -config.clip_low
+        )
         mean_B1 = actions.row_mean(clipped_BT)
-        return -advantages_BT * terms.ratio(mean_B1, mean_B1.new_zeros(())), {"clip_fraction": above_BT | below_BT}
+        return -advantages_BT * terms.ratio(mean_B1, mean_B1.new_zeros(())), {
+            "clip_fraction": above_BT | below_BT
+        }

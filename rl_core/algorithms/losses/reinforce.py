@@ -1,6 +1,7 @@
-"""REINFORCE (Williams 1992): -A log pi. The gradient is right on the policy's own fresh rows only: one update each.
+"""REINFORCE (Williams 1992): -A log pi. The gradient is only right for rows sampled by the current
+policy: one update each.
 
-`gpg` is the same loss under the name of GPG (arXiv 2504.02546), whose work is in its advantage.
+`gpg` is the same loss under the name of GPG (arXiv 2504.02546), which differs in its advantage.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 @policy_losses.register("gpg")
 @policy_losses.register("reinforce")
 class ReinforceLoss(PolicyLoss):
-    """The plain policy gradient."""
+    """REINFORCE: the plain policy gradient."""
 
     supports_multi_update: ClassVar[bool] = False
     vanishes_without_advantage: ClassVar[bool] = True
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
-        """[B, T]."""
+        """Return the loss of each action, [B, T]."""
         return -actions.advantages_BT * actions.log_probs_BT, {}

@@ -1,6 +1,8 @@
-"""SAPO (arXiv 2511.20347 eqs. 5-6): -A (4/tau) sigmoid(tau (rho - 1)), a soft gate in place of the clip.
+"""SAPO (arXiv 2511.20347 eqs. 5-6): -A (4/tau) sigmoid(tau (rho - 1)), a soft gate in place of the
+clip.
 
-At rho = 1 the gradient is REINFORCE's; it fades on both sides, faster for A < 0 when `tau_negative` is larger.
+At rho = 1 the gradient is REINFORCE's; it fades on both sides, faster for A < 0 when `tau_negative`
+is larger.
 """
 
 from __future__ import annotations
@@ -18,24 +20,24 @@ if TYPE_CHECKING:
 
 @policy_losses.register("sapo")
 class SapoLoss(PolicyLoss):
-    """A sigmoid gate on the ratio."""
+    """SAPO: a sigmoid gate on the ratio."""
 
     vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(PolicyLoss.Config):
-        """The gate's temperatures."""
+        """Temperatures of the gate."""
 
         tau_positive: float = Field(default=1.0, gt=0)
-        """Temperature where A > 0."""
+        """Temperature for A > 0."""
         tau_negative: float = Field(default=1.05, gt=0)
-        """Temperature elsewhere."""
+        """Temperature for other actions."""
         aggregation: terms.Aggregation = terms.Aggregation.SEQ_MEAN_TOKEN_MEAN
-        """How the losses of single actions become one number."""
+        """Aggregation of the losses of single actions."""
 
     config: Config
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
-        """[B, T]; nothing is clipped, so nothing is logged."""
+        """Return the loss of each action, [B, T]; nothing is clipped, so nothing is logged."""
         positive_BT = actions.advantages_BT > 0
         tau_BT = actions.advantages_BT.new_full((), self.config.tau_positive).where(
             positive_BT, self.config.tau_negative

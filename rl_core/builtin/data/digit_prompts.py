@@ -1,8 +1,9 @@
-"""Prompts that name a handwritten digit, in many wordings; those of the embedded model `embedded:tiny-sd3`.
+"""Prompts that name a handwritten digit, in many wordings, for the embedded model
+`embedded:tiny-sd3`.
 
-A wording is an opening, a noun and an ending around the digit's name: a word, a figure, or a figure in quotation marks,
-which is what the reward `ocr` looks for. Wordings are held out as wholes: every piece of a held-out one was trained on,
-its combination was not.
+A wording is an opening, a noun and an ending around the digit's name: a word, a figure, or a figure
+in quotation marks, which is what the reward `ocr` looks for. Whole wordings are held out: every
+piece of a held-out wording occurs in training, its combination does not.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ OPENINGS = ("", "a photo of", "a picture of", "a drawing of", "an image of", "a 
 NOUNS = ("", "the digit", "the number", "the numeral", "the figure")
 ENDINGS = ("", ", handwritten", " written by hand", " in white ink", " on black paper")
 EVAL_FRACTION = 0.2
-"""Share of the wordings that is held out."""
+"""Share of the wordings that is held out for evaluation."""
 
 
 @dataclass(frozen=True)
 class DigitPrompt:
-    """A prompt and the digit it names."""
+    """A prompt and the digit that it names."""
 
     text: str
     digit: int
@@ -31,14 +32,23 @@ class DigitPrompt:
 
 
 def wordings(split: str) -> list[str]:
-    """Templates with a place for the name, `{}`, of one split: `train` or `eval`."""
-    every = [f"{opening} {noun} {{}}{ending}" for opening in OPENINGS for noun in NOUNS for ending in ENDINGS]
+    """Return the wordings of one split, `train` or `eval`, as templates with `{}` for the name."""
+    every = [
+        f"{opening} {noun} {{}}{ending}"
+        for opening in OPENINGS
+        for noun in NOUNS
+        for ending in ENDINGS
+    ]
     joined = [" ".join(wording.split()) for wording in every]
-    return [wording for wording in joined if belongs_to_eval(wording, EVAL_FRACTION) == (split == "eval")]
+    return [
+        wording
+        for wording in joined
+        if belongs_to_eval(wording, EVAL_FRACTION) == (split == "eval")
+    ]
 
 
 def digit_prompts(split: str) -> list[DigitPrompt]:
-    """Every prompt of a split: each wording with each name of each digit."""
+    """Return every prompt of a split: each wording with each name of each digit."""
     return [
         DigitPrompt(wording.format(name), digit, is_quoted=name.startswith('"'))
         for wording in wordings(split)
@@ -48,16 +58,21 @@ def digit_prompts(split: str) -> list[DigitPrompt]:
 
 
 def draw_prompts(split: str, count: int, seed: int, *, quoted: bool = False) -> list[DigitPrompt]:
-    """Different prompts, every digit as often as any other.
+    """Draw different prompts, every digit equally often.
 
-    Args: quoted: only those with, or only those without quotation marks.
-    Raises: DataError when there are fewer such prompts in the split than `count`.
+    Args: quoted: only prompts with, or only those without quotation marks.
+    Raises: DataError when the split has fewer such prompts than `count`.
     """
     known = [prompt for prompt in digit_prompts(split) if prompt.is_quoted == quoted]
     if count > len(known):
-        raise DataError(f"digits: {count} prompts asked for, the split {split} has {len(known)}; lower the number")
+        raise DataError(
+            f"digits: {count} prompts asked for, the split {split} has {len(known)}; lower the "
+            "number"
+        )
     rng = random.Random(f"digits {split} {seed}")
-    by_digit = [[prompt for prompt in known if prompt.digit == digit] for digit in range(len(NAMES))]
+    by_digit = [
+        [prompt for prompt in known if prompt.digit == digit] for digit in range(len(NAMES))
+    ]
     for prompts in by_digit:
         rng.shuffle(prompts)
     return [by_digit[place % len(NAMES)][place // len(NAMES)] for place in range(count)]

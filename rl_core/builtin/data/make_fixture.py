@@ -1,6 +1,8 @@
-"""Small synthetic inputs in the shape of each upstream dataset, so that every stage can be tried with no download.
+"""Small synthetic inputs in the format of each upstream dataset, so that every stage can be tried
+without a download.
 
-Pictures are drawn, questions ask what is in them. The same seed gives the same bytes on every run, archives included.
+Pictures are drawn, with questions about their content. The same seed gives the same bytes on every
+run, archives included.
 """
 
 import io
@@ -15,15 +17,20 @@ from rl_core.builtin.data.picture_rows import write_mmpr_tiny, write_zip
 from rl_core.data.store.atomic import atomic_write_text, storage_error
 from rl_core.errors import DataError
 
-COLOURS = {"red": (200, 30, 30), "green": (30, 160, 60), "blue": (40, 70, 200), "yellow": (220, 200, 40)}
+COLOURS = {
+    "red": (200, 30, 30),
+    "green": (30, 160, 60),
+    "blue": (40, 70, 200),
+    "yellow": (220, 200, 40),
+}
 SHAPES = ("circle", "square", "triangle")
 TABLE = ("nano_v3_sft_profiled_dapo17k", "BytedTsinghua-SIA/DAPO-Math-17k")
-"""Name of the table that placeholder rows point at, as the shipped settings know it, and its folder."""
+"""Name of the table that placeholder rows refer to, as in the shipped settings, and its folder."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn picture and what is in it."""
+    """A drawn picture, and the shape and colour in it."""
 
     colour: str
     shape: str
@@ -31,10 +38,11 @@ class Picture:
 
 
 def make_fixture(folder: Path | str, *, num_rows: int = 24, seed: int = 0) -> dict[str, Path]:
-    """Write `vision/`, `mpo/`, `text/` and `diffusion/` below `folder`, each the raw input of its stage.
+    """Write `vision/`, `mpo/`, `text/` and `diffusion/` below `folder`, each the raw input of its
+    stage.
 
-    Args: num_rows: rows of each dataset. Returns: stage -> raw folder.
-    Raises: DataError when `folder` holds something already; StorageError.
+    Args: num_rows: rows of each dataset. Returns: the raw folder of each stage. Raises: DataError
+    when `folder` is not empty; StorageError.
     """
     root = Path(folder).expanduser()
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -59,7 +67,7 @@ def make_fixture(folder: Path | str, *, num_rows: int = 24, seed: int = 0) -> di
 
 
 def draw(rng: random.Random, side: int = 48) -> Picture:
-    """One shape of one colour on a grey ground, somewhere."""
+    """Draw one coloured shape at a random place on a grey background."""
     from PIL import Image, ImageDraw
 
     colour, shape = rng.choice(list(COLOURS)), rng.choice(SHAPES)
@@ -72,19 +80,22 @@ def draw(rng: random.Random, side: int = 48) -> Picture:
     elif shape == "square":
         pen.rectangle(box, fill=COLOURS[colour])
     else:
-        pen.polygon([(left, box[3]), (left + size / 2, top), (box[2], box[3])], fill=COLOURS[colour])
+        pen.polygon(
+            [(left, box[3]), (left + size / 2, top), (box[2], box[3])], fill=COLOURS[colour]
+        )
     file = io.BytesIO()
     image.save(file, "PNG")
     return Picture(colour, shape, file.getvalue())
 
 
 def _vision(folder: Path, num_rows: int, rng: random.Random) -> None:
-    """MMPR-Tiny: `mmpr_tiny.parquet` and `images.zip`."""
+    """Write a dataset like MMPR-Tiny: `mmpr_tiny.parquet` and `images.zip`."""
     write_mmpr_tiny(folder, num_rows, rng)
 
 
 def _mpo(folder: Path, num_rows: int, rng: random.Random) -> None:
-    """MMPR-v1.2: `meta.json`, `annotations.zip`, and images in two archives."""
+    """Write a dataset like MMPR-v1.2: `meta.json`, `annotations.zip`, and images in two
+    archives."""
     meta, annotations, archives = {}, {}, {"images.zip": {}, "images_more.zip": {}}
     for part, (subset, archive) in enumerate(zip(("colours", "shapes"), archives, strict=True)):
         lines = []
@@ -92,7 +103,9 @@ def _mpo(folder: Path, num_rows: int, rng: random.Random) -> None:
         for index in range(count):
             picture, asks = draw(rng), "colour" if subset == "colours" else "shape"
             good = picture.colour if asks == "colour" else picture.shape
-            bad = rng.choice([word for word in (COLOURS if asks == "colour" else SHAPES) if word != good])
+            bad = rng.choice(
+                [word for word in (COLOURS if asks == "colour" else SHAPES) if word != good]
+            )
             name = f"{index:05d}.png"
             archives[archive][f"images/{subset}/{name}"] = picture.png
             row = {
@@ -117,7 +130,8 @@ def _mpo(folder: Path, num_rows: int, rng: random.Random) -> None:
 
 
 def _text(folder: Path, num_rows: int, rng: random.Random) -> None:
-    """A text-RL blend: whole rows, placeholder rows, and the table that these name rows of."""
+    """Write a text-RL blend: complete rows, placeholder rows, and the table whose rows the
+    placeholders name."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,24 +153,31 @@ def _text(folder: Path, num_rows: int, rng: random.Random) -> None:
         template: Any = {"prefix": "Solve this: ", "suffix": "\nAnswer with a number."}
         template = template if index % 4 == 1 else "{question} Give the number alone."
         pointer = {"row": len(table), "question_template": template}
-        pointing.append({"id": index, "dataset": TABLE[0], "_hf_placeholder": pointer, "pass_rate": 0.5})
+        pointing.append(
+            {"id": index, "dataset": TABLE[0], "_hf_placeholder": pointer, "pass_rate": 0.5}
+        )
         answer = {"ground_truth": str(a + b), "style": "rule"}
         table.append({"prompt": [{"content": question, "role": "user"}], "reward_model": answer})
     for name, rows in (("sums.jsonl", whole), ("pointing.jsonl", pointing)):
         atomic_write_text(folder / name, "".join(json.dumps(row) + "\n" for row in rows))
     (folder / TABLE[1]).mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(table), folder / TABLE[1] / "train.parquet")
-    entries = [{"name": name, "path": f"{name}.jsonl", "weight": 1.0} for name in ("sums", "pointing")]
+    entries = [
+        {"name": name, "path": f"{name}.jsonl", "weight": 1.0} for name in ("sums", "pointing")
+    ]
     _json(folder / "data_blend_raw.json", {"datasets": entries})
 
 
 def _diffusion(folder: Path, num_rows: int, rng: random.Random) -> None:
-    """A UniRL prompt file; every second prompt shows a condition image."""
+    """Write a UniRL prompt file; every second prompt has a condition image."""
     (folder / "frames").mkdir()
     rows = []
     for index in range(num_rows):
         picture = draw(rng, side=96)
-        row: dict[str, Any] = {"prompt": f"A {picture.colour} {picture.shape} on grey.", "topic": picture.shape}
+        row: dict[str, Any] = {
+            "prompt": f"A {picture.colour} {picture.shape} on grey.",
+            "topic": picture.shape,
+        }
         if index % 2:
             name = f"frames/scene_{index:02d}.png"
             (folder / name).write_bytes(picture.png)

@@ -1,7 +1,8 @@
-"""Odd ways to ask for a digit: what a prompt enhancer has to understand before anything can be drawn.
+"""Odd ways to ask for a digit, which a prompt enhancer has to understand before anything can be
+drawn.
 
-Every oddity has some hundred questions, each with one or two wordings. Questions are held out as wholes, in all their
-wordings: a held-out sum, typing error or foreign word was never trained on.
+Every oddity has some hundred questions, each with one or two wordings. A question is held out in
+all its wordings: a held-out sum, typing error or foreign word never occurs in training.
 """
 
 from __future__ import annotations
@@ -18,29 +19,47 @@ from rl_core.builtin.data.reasoning_problems import belongs_to_eval
 from rl_core.errors import DataError
 
 EVAL_FRACTION = 0.2
-"""Share of the questions that is held out."""
-ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV", "XVI", "XVII")
+"""Share of the questions that is held out for evaluation."""
+ROMAN = (
+    "I",
+    "II",
+    "III",
+    "IV",
+    "V",
+    "VI",
+    "VII",
+    "VIII",
+    "IX",
+    "X",
+    "XI",
+    "XII",
+    "XIII",
+    "XIV",
+    "XV",
+    "XVI",
+    "XVII",
+)
 ROWS_OF_KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
 class Oddity(StrEnum):
-    """What is odd about a prompt."""
+    """Kind of oddity of a prompt."""
 
     LANGUAGE = "language"
-    """The digit in another language: `siete`."""
+    """The digit's name in another language: `siete`."""
     ROMAN = "roman"
-    """Roman numerals, alone or to be reckoned with: `X - III`."""
+    """Roman numerals, alone or in a calculation: `X - III`."""
     TYPO = "typo"
-    """The English word with one typing error: `sevne`."""
+    """The English name with one typing error: `sevne`."""
     SUM = "sum"
     """A sum or difference of two or three numbers: `3 + 4`."""
     SEQUENCE = "sequence"
-    """The beginning of a sequence, whose next number is meant: `1, 3, 5, ...`."""
+    """The beginning of a sequence whose next number is the digit: `1, 3, 5, ...`."""
 
 
 @dataclass(frozen=True)
 class OddPrompt:
-    """A prompt and the digit it means."""
+    """A prompt and the digit that it means."""
 
     text: str
     digit: int
@@ -48,7 +67,7 @@ class OddPrompt:
 
 
 def odd_prompts(oddity: Oddity, split: str) -> list[OddPrompt]:
-    """Every prompt of one kind and split, `train` or `eval`."""
+    """Return every prompt of one kind and split, `train` or `eval`."""
     questions, wordings = _QUESTIONS[oddity]
     return [
         OddPrompt(wording.format(text), digit, oddity)
@@ -58,22 +77,25 @@ def odd_prompts(oddity: Oddity, split: str) -> list[OddPrompt]:
     ]
 
 
-def draw_odd_prompts(split: str, count: int, seed: int, oddities: Sequence[Oddity] = tuple(Oddity)) -> list[OddPrompt]:
-    """Different prompts, every kind as often as any other, and within it every digit as far as there are enough.
+def draw_odd_prompts(
+    split: str, count: int, seed: int, oddities: Sequence[Oddity] = tuple(Oddity)
+) -> list[OddPrompt]:
+    """Draw different prompts, every kind equally often, and within a kind every digit, as far as
+    there are enough.
 
-    Raises: DataError when a kind has fewer prompts in the split than asked for.
+    Raises: DataError when a kind has fewer prompts in the split than requested.
     """
     drawn = [_drawn(oddity, split, -(-count // len(oddities)), seed) for oddity in oddities]
     return [drawn[place % len(oddities)][place // len(oddities)] for place in range(count)]
 
 
 def _drawn(oddity: Oddity, split: str, count: int, seed: int) -> list[OddPrompt]:
-    """Round by round one prompt of each digit that still has some."""
+    """Draw one prompt of each digit per round, as long as the digit has any left."""
     known, rng = odd_prompts(oddity, split), random.Random(f"{oddity} {split} {seed}")
     if count > len(known):
         raise DataError(
-            f"oddities: {count} prompts of the kind {oddity} asked for, the split {split} has {len(known)}; lower the "
-            "number"
+            f"oddities: {count} prompts of the kind {oddity} asked for, the split {split} has "
+            f"{len(known)}; lower the number"
         )
     rng.shuffle(known)
     rounds = [0] * len(NAMES)
@@ -85,7 +107,12 @@ def _drawn(oddity: Oddity, split: str, count: int, seed: int) -> list[OddPrompt]
 
 
 def _languages() -> dict[str, int]:
-    return {word: digit for words in FOREIGN.values() for digit, word in enumerate(words) if word not in NAMES}
+    return {
+        word: digit
+        for words in FOREIGN.values()
+        for digit, word in enumerate(words)
+        if word not in NAMES
+    }
 
 
 def _romans() -> dict[str, int]:
@@ -102,11 +129,16 @@ def _typos() -> dict[str, int]:
     for digit, name in enumerate(NAMES):
         for wrong in _misspelt(name):
             meant.setdefault(wrong, set()).add(digit)
-    return {wrong: digits.pop() for wrong, digits in meant.items() if len(digits) == 1 and wrong not in words}
+    return {
+        wrong: digits.pop()
+        for wrong, digits in meant.items()
+        if len(digits) == 1 and wrong not in words
+    }
 
 
 def _misspelt(name: str) -> Iterator[str]:
-    """A letter left out, doubled, hit beside its key, or swapped with the next; never another digit's name."""
+    """Yield misspellings: a letter left out, doubled, hit next to its key, or swapped with the
+    next; never another digit's name."""
     for place, letter in enumerate(name):
         before, after = name[:place], name[place + 1 :]
         found = [before + after, before + 2 * letter + after]
@@ -131,7 +163,9 @@ def _sums() -> dict[str, int]:
 
 def _sequences() -> dict[str, int]:
     made: dict[str, int] = {}
-    for following, step, length in product(range(len(NAMES)), (-4, -3, -2, -1, 1, 2, 3, 4), (3, 4, 5)):
+    for following, step, length in product(
+        range(len(NAMES)), (-4, -3, -2, -1, 1, 2, 3, 4), (3, 4, 5)
+    ):
         terms = [following - step * back for back in range(length, 0, -1)]
         if min(terms) >= 0:
             made[", ".join(map(str, terms))] = following
@@ -152,4 +186,4 @@ _QUESTIONS = {
     Oddity.SUM: (_sums, ("{}", "{} = ?")),
     Oddity.SEQUENCE: (_sequences, ("{}, ...", "what comes after {}")),
 }
-"""Of each kind: its questions with the digits they mean, and how they are worded."""
+"""Questions of each kind with the digits that they mean, and their wordings."""

@@ -1,8 +1,9 @@
-"""Pairs of answers made on this machine, so that preference training can be tried with no download.
+"""Generated pairs of answers, so that preference training can be tried without a download.
 
-`text` describes a row of coloured things and asks for the colour, the neighbour or the number of some: the rejected
-answer is true of another thing in the scene, so it cannot be told by its form. `mpo` is the fixture of the stage
-`mpo`, drawn, written in MMPR's shape and prepared like the real thing.
+`text` describes a row of coloured things and asks for the colour, the neighbour or the number of
+some: the rejected answer is true of another thing in the scene, so it cannot be told by its form.
+`mpo` is the fixture of the stage `mpo`, drawn, written in MMPR's format and prepared like the real
+dataset.
 """
 
 import hashlib
@@ -17,21 +18,43 @@ from schemas.preference import PairFixture, PairSource
 
 _VERSION = "1"
 COLOURS = ("red", "green", "blue", "yellow", "white", "black", "brown", "purple")
-THINGS = ("ball", "box", "cup", "hat", "book", "lamp", "key", "chair", "shoe", "plate", "coat", "bag")
+THINGS = (
+    "ball",
+    "box",
+    "cup",
+    "hat",
+    "book",
+    "lamp",
+    "key",
+    "chair",
+    "shoe",
+    "plate",
+    "coat",
+    "bag",
+)
 NUM_THINGS = 3
 _TRIES_PER_ROW = 50
 
 
 def planned_fixture(source: PairSource, folder: Path | str) -> Path:
-    """Where `make_pairs` puts the pairs of a `fixture` source: a file of rows, or a published cache."""
-    values = {"version": _VERSION, **source.model_dump(include={"fixture", "num_rows", "seed"}, mode="json")}
+    """Return the path at which `make_pairs` writes the pairs of a `fixture` source: a file of rows,
+    or a published cache."""
+    values = {
+        "version": _VERSION,
+        **source.model_dump(include={"fixture", "num_rows", "seed"}, mode="json"),
+    }
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
     root = Path(folder).expanduser() / f"pairs-{source.fixture}-{digest}"
-    return root / "prepared" / "MMPR-v1.2" if source.fixture is PairFixture.MPO else root / "pairs.jsonl"
+    return (
+        root / "prepared" / "MMPR-v1.2"
+        if source.fixture is PairFixture.MPO
+        else root / "pairs.jsonl"
+    )
 
 
 def make_pairs(source: PairSource, folder: Path | str) -> Path:
-    """The pairs of a `fixture` source, made on first use. Raises: DataError, StorageError."""
+    """Generate the pairs of a `fixture` source on first use, and return their path. Raises:
+    DataError, StorageError."""
     target = planned_fixture(source, folder)
     if source.fixture is PairFixture.MPO:
         _prepare_drawn(target.parent.parent, source)
@@ -44,14 +67,17 @@ def make_pairs(source: PairSource, folder: Path | str) -> Path:
 
 
 def described_scenes(num_rows: int, seed: int) -> list[dict[str, str]]:
-    """Rows with `question`, `chosen` and `rejected`, each question once. Raises: DataError when there are too few."""
+    """Generate rows with `question`, `chosen` and `rejected`, each question once. Raises: DataError
+    when there are too few."""
     rng, rows = random.Random(f"described scenes {seed}"), dict[str, dict[str, str]]()
     for _ in range(_TRIES_PER_ROW * num_rows):
         row = _described_scene(rng)
         rows.setdefault(row["question"], row)
         if len(rows) == num_rows:
             return list(rows.values())
-    raise DataError(f"fixture text: num_rows {num_rows} is more than the {len(rows)} different scenes there are")
+    raise DataError(
+        f"fixture text: num_rows {num_rows} is more than the {len(rows)} different scenes there are"
+    )
 
 
 def _described_scene(rng: random.Random) -> dict[str, str]:
@@ -61,8 +87,16 @@ def _described_scene(rng: random.Random) -> dict[str, str]:
     asked, other = rng.sample(range(NUM_THINGS), 2)
     question, right, wrong = rng.choice(
         [
-            (f"What colour is the {things[asked]}?", f"It is {colours[asked]}.", f"It is {colours[other]}."),
-            (f"What is {colours[asked]}?", f"It is the {things[asked]}.", f"It is the {things[other]}."),
+            (
+                f"What colour is the {things[asked]}?",
+                f"It is {colours[asked]}.",
+                f"It is {colours[other]}.",
+            ),
+            (
+                f"What is {colours[asked]}?",
+                f"It is the {things[asked]}.",
+                f"It is the {things[other]}.",
+            ),
             (
                 f"What stands {('first', 'in the middle', 'last')[asked]}?",
                 f"It is the {things[asked]}.",

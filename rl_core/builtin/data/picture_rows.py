@@ -1,7 +1,8 @@
-"""Drawn pictures as a dataset in MMPR-Tiny's shape, and prepared like the real one.
+"""Drawn pictures as a dataset in MMPR-Tiny's format, prepared like the real one.
 
-`{pictures: 2000, seed: 1}` in a recipe's data stands for such rows: drawn on first use, run through the stage `vision`,
-kept as they are. Another seed gives other pictures, so held-out rows are another entry.
+`{pictures: 2000, seed: 1}` in a recipe's data stands for such rows: they are drawn on first use,
+prepared by the stage `vision`, and then reused. Another seed gives other pictures, so held-out rows
+are another entry.
 """
 
 import hashlib
@@ -24,25 +25,27 @@ ARCHIVE_TIME = (2020, 1, 1, 0, 0, 0)
 
 
 class PicturesSpec(Section):
-    """Which pictures to draw, and how many."""
+    """Number, seed and content of pictures to draw."""
 
     pictures: int = Field(ge=4)
-    """Rows, each a picture of its own and one question about it."""
+    """Number of rows, each with its own picture and one question about it."""
     seed: int = 0
-    """Other seeds give other pictures."""
+    """Seed of the pictures; different seeds give different pictures."""
     scenes: tuple[Scene, ...] = tuple(Scene)
-    """What they show, drawn from alike."""
+    """Kinds of scenes, drawn with equal probability."""
 
 
 def planned_pictures(spec: PicturesSpec, folder: Path | str) -> Path:
-    """The Parquet file of the prepared cache that `materialise_pictures` makes; nothing is drawn."""
+    """Return the Parquet file of the prepared cache that `materialise_pictures` makes, without
+    drawing anything."""
     values = json.dumps({"version": _VERSION, **spec.model_dump(mode="json")}, sort_keys=True)
     digest = hashlib.sha256(values.encode()).hexdigest()[:12]
     return Path(folder).expanduser() / f"pictures-{digest}" / "prepared" / PARQUET
 
 
 def materialise_pictures(spec: PicturesSpec, folder: Path | str) -> Path:
-    """Draw and prepare once; the Parquet file of a published `vision` cache. Raises: DataError, StorageError."""
+    """Draw and prepare the pictures once; return the Parquet file of the published `vision` cache.
+    Raises: DataError, StorageError."""
     from filelock import FileLock
 
     from rl_core.data.stages.run import load_stage, prepare_stage
@@ -54,13 +57,21 @@ def materialise_pictures(spec: PicturesSpec, folder: Path | str) -> Path:
         if not path.is_file():
             shutil.rmtree(root / "raw", ignore_errors=True)
             (root / "raw").mkdir()
-            write_mmpr_tiny(root / "raw", spec.pictures, random.Random(f"pictures {spec.seed}"), spec.scenes)
-            prepare_stage(load_stage("vision", ["source_uri=null"], input_dir=root / "raw", output_dir=path.parent))
+            write_mmpr_tiny(
+                root / "raw", spec.pictures, random.Random(f"pictures {spec.seed}"), spec.scenes
+            )
+            prepare_stage(
+                load_stage(
+                    "vision", ["source_uri=null"], input_dir=root / "raw", output_dir=path.parent
+                )
+            )
     return path
 
 
-def write_mmpr_tiny(folder: Path, num_rows: int, rng: random.Random, scenes: tuple[Scene, ...] = tuple(Scene)) -> None:
-    """`mmpr_tiny.parquet` and `images.zip`; images are named by their content."""
+def write_mmpr_tiny(
+    folder: Path, num_rows: int, rng: random.Random, scenes: tuple[Scene, ...] = tuple(Scene)
+) -> None:
+    """Write `mmpr_tiny.parquet` and `images.zip`; images are named by their content."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -90,13 +101,15 @@ def write_mmpr_tiny(folder: Path, num_rows: int, rng: random.Random, scenes: tup
         )
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.Table.from_pylist(rows)
-    table = table.set_column(2, "images", pa.array([row["images"] for row in rows], pa.list_(image)))
+    table = table.set_column(
+        2, "images", pa.array([row["images"] for row in rows], pa.list_(image))
+    )
     pq.write_table(table, folder / PARQUET, row_group_size=max(2, num_rows // 2))
     write_zip(folder / ARCHIVE, images)
 
 
 def write_zip(path: Path, members: dict[str, bytes]) -> None:
-    """An archive whose bytes depend on its members alone."""
+    """Write an archive whose bytes depend on its members alone."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name, ARCHIVE_TIME), content, zipfile.ZIP_DEFLATED)

@@ -1,7 +1,8 @@
-r"""Drawn pictures and questions about them: shapes to count and name, numbers to read, bars to compare.
+r"""Drawn pictures and questions about them: shapes to count and name, numbers to read, bars to
+compare.
 
-Things stand on a grid of 4 x 4 cells, a little off its lines, in ever-changing shades. Everything follows from the
-random generator that is passed in. An answer comes with what one would note on the way to it.
+Objects are placed on a grid of 4 x 4 cells, with small offsets and varying shades. Everything is
+determined by the given random generator. An answer comes with the notes that lead to it.
 """
 
 import io
@@ -28,23 +29,25 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle")
 TALLEST = 2 * GRID
-"""Height of the tallest bar; half a cell is one."""
+"""Height of the tallest bar in half cells."""
 
 
 class Scene(StrEnum):
-    """What a picture shows."""
+    """Content of a picture."""
 
     SHAPES = "shapes"
-    """Two to six coloured shapes: how many of a colour, of a shape, in all, and the colour of a lone shape."""
+    """Two to six coloured shapes; asks how many have a colour or a shape, how many there are, and
+    the colour of a single shape."""
     NUMBER = "number"
     """A number of one or two digits."""
     BARS = "bars"
-    """Three or four coloured bars: the height of one, and the colour of the tallest and the shortest."""
+    """Three or four coloured bars; asks for the height of one, and the colours of the tallest and
+    the shortest."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a picture. `notes` is what leads to the answer, in words."""
+    """A question about a picture. `notes` is the reasoning that leads to the answer."""
 
     text: str
     answer: str
@@ -53,9 +56,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn picture, what stands in each of its cells (row by row, "" for nothing), and questions about it.
+    """A drawn picture, the content of each of its cells (row by row, "" for an empty cell), and
+    questions about it.
 
-    The lowest cell of a bar tells its height: `red 6`; those above it are `red bar`.
+    The lowest cell of a bar names its height: `red 6`; the cells above are `red bar`.
     """
 
     scene: Scene
@@ -72,7 +76,10 @@ class Picture:
 
 
 def draw(rng: random.Random, scene: Scene | None = None) -> Picture:
-    """A picture of 64 x 64 points. Args: scene: what to show; unset, any."""
+    """Draw a picture of 64 x 64 pixels.
+
+    Args: scene: kind of scene; unset draws one at random.
+    """
     from PIL import ImageDraw
 
     scene = scene or rng.choice(list(Scene))
@@ -82,7 +89,8 @@ def draw(rng: random.Random, scene: Scene | None = None) -> Picture:
 
 
 def draw_crowd(rng: random.Random) -> tuple["Image", tuple[str, ...]]:
-    """A picture crowded with shapes and digits, and what stands in each cell: sixteen things to look at."""
+    """Draw a picture crowded with shapes and digits, and return it with the content of its sixteen
+    cells."""
     from PIL import ImageDraw
 
     image, cells, empty = _canvas(rng), [""] * GRID**2, rng.random()
@@ -120,7 +128,9 @@ def _shapes(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
         _shape(pen, rng, _corner(rng, place), colour, shape)
     colour, shape = rng.choice(things)[0], rng.choice(things)[1]
     notes = " ".join(f"{hue} {name}" for hue, name in things)
-    of_colour, of_shape = (str(sum(asked in thing for thing in things)) for asked in (colour, shape))
+    of_colour, of_shape = (
+        str(sum(asked in thing for thing in things)) for asked in (colour, shape)
+    )
     questions = [
         Question(f"How many shapes are {colour}?", of_colour, notes),
         Question(f"How many {shape}s are there?", of_shape, notes),
@@ -160,7 +170,9 @@ def _number(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     return cells, [Question("What number is written?", "".join(digits), " ".join(digits))]
 
 
-def _digit(pen: Any, rng: random.Random, corner: tuple[int, int], digit: str, fill: tuple[int, ...]) -> None:
+def _digit(
+    pen: Any, rng: random.Random, corner: tuple[int, int], digit: str, fill: tuple[int, ...]
+) -> None:
     left, top = corner
     pen.text((left + 1, top - 3), digit, fill=fill, font=_font(rng.randint(14, 16)))
 
@@ -173,7 +185,10 @@ def _bars(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     heights = rng.sample(range(1, TALLEST + 1), count)
     for column, colour, height in zip(columns, colours, heights, strict=True):
         left = column * CELL + rng.randint(1, 4)
-        pen.rectangle([left, SIDE - height * CELL // 2, left + rng.randint(9, 11), SIDE], fill=_tint(rng, colour))
+        pen.rectangle(
+            [left, SIDE - height * CELL // 2, left + rng.randint(9, 11), SIDE],
+            fill=_tint(rng, colour),
+        )
         for level in range((height + 1) // 2):
             cells[(GRID - 1 - level) * GRID + column] = f"{colour} {'bar' if level else height}"
     bars = dict(zip(colours, heights, strict=True))
@@ -194,7 +209,8 @@ _SCENES: dict[Scene, Callable[[Any, random.Random], tuple[list[str], list[Questi
 
 
 def _corner(rng: random.Random, place: int) -> tuple[int, int]:
-    """Upper left corner of what stands in a cell, a few points off the cell's own."""
+    """Return the upper left corner of the object in a cell, a few pixels off the cell's own
+    corner."""
     row, column = divmod(place, GRID)
     return column * CELL + rng.randint(1, 3), row * CELL + rng.randint(1, 3)
 
@@ -204,7 +220,7 @@ def _tint(rng: random.Random, colour: str) -> tuple[int, ...]:
 
 
 def _ink(rng: random.Random) -> tuple[int, ...]:
-    """Of digits; yellow ones could hardly be read."""
+    """Return a colour for digits; yellow ones would be hard to read."""
     return _tint(rng, rng.choice([name for name in COLOURS if name != "yellow"]))
 
 

@@ -1,8 +1,10 @@
-"""Prompt files for diffusion models, made on the spot: of digits to draw, of words to letter, and of odd ways to ask.
+"""Generated prompt files for diffusion models: digits to draw, words to letter, and odd ways to
+ask.
 
-`{digits: 200, seed: 1}`, `{lettering: 200, seed: 1}` and `{oddities: 200, seed: 1}` in a recipe's data stand for such
-files, written once and kept as they are. Of each kind, what is held out is decided by the text alone (digits: by the
-wording, oddities: by the question), so the splits share nothing whatever their seeds and sizes.
+`{digits: 200, seed: 1}`, `{lettering: 200, seed: 1}` and `{oddities: 200, seed: 1}` in a recipe's
+data stand for such files, which are written once and then reused. The text alone decides which
+prompts are held out (digits: the wording, oddities: the question), so the splits share nothing,
+regardless of seeds and sizes.
 """
 
 from __future__ import annotations
@@ -26,13 +28,61 @@ from schemas.section import Section
 _VERSION = "1"
 _MOST_DRAWS = 50
 EVAL_FRACTION = 0.2
-SURFACES = ("sign", "poster", "shop window", "book cover", "mug", "banner", "T-shirt", "wall", "postcard", "cake")
+SURFACES = (
+    "sign",
+    "poster",
+    "shop window",
+    "book cover",
+    "mug",
+    "banner",
+    "T-shirt",
+    "wall",
+    "postcard",
+    "cake",
+)
 STYLES = ("", "hand-painted", "neon", "wooden", "minimalist", "vintage", "chalk-drawn", "glowing")
 VERBS = ("that says", "reading", "with the words", "with the text")
 WORDS = (
-    *("open", "closed", "welcome", "hello", "coffee", "bakery", "garden", "music", "library", "summer", "winter"),
-    *("sale", "fresh", "bread", "today", "tomorrow", "school", "quiet", "please", "exit", "north", "south", "river"),
-    *("mountain", "ocean", "sunrise", "dream", "large", "small", "happy", "birthday", "thanks", "good", "morning"),
+    *(
+        "open",
+        "closed",
+        "welcome",
+        "hello",
+        "coffee",
+        "bakery",
+        "garden",
+        "music",
+        "library",
+        "summer",
+        "winter",
+    ),
+    *(
+        "sale",
+        "fresh",
+        "bread",
+        "today",
+        "tomorrow",
+        "school",
+        "quiet",
+        "please",
+        "exit",
+        "north",
+        "south",
+        "river",
+    ),
+    *(
+        "mountain",
+        "ocean",
+        "sunrise",
+        "dream",
+        "large",
+        "small",
+        "happy",
+        "birthday",
+        "thanks",
+        "good",
+        "morning",
+    ),
 )
 
 
@@ -40,56 +90,60 @@ class DigitsSpec(Section):
     """Prompts that ask for a handwritten digit (`rl_core.builtin.data.digit_prompts`)."""
 
     digits: int = Field(ge=1)
-    """Prompts, each of another text."""
+    """Number of prompts, each with a different text."""
     seed: int = 0
-    """Which ones, where there are more."""
+    """Seed that selects the prompts."""
     split: Literal["train", "eval"] = "train"
-    """Wordings to train on, or held-out ones."""
+    """Split of the wordings: for training, or held out."""
     quoted: bool = False
     """Put the digit's figure in quotation marks, which is what the reward `ocr` looks for."""
 
 
 class LetteringSpec(Section):
-    """Prompts that ask for quoted words on something, for the reward `ocr`."""
+    """Prompts that ask for quoted words on an object, for the reward `ocr`."""
 
     lettering: int = Field(ge=1)
-    """Prompts, each of another text."""
+    """Number of prompts, each with a different text."""
     seed: int = 0
-    """Which ones."""
+    """Seed that selects the prompts."""
     split: Literal["train", "eval"] = "train"
-    """Which side of the split by text to keep."""
+    """Side of the split by text."""
     max_words: int = Field(default=2, ge=1)
-    """Words to letter, at most."""
+    """Maximum number of words to letter."""
 
 
 class OdditiesSpec(Section):
-    """Prompts that mean a digit in an odd way (`rl_core.builtin.data.odd_prompts`), for a prompt enhancer to put
-    right.
-    """
+    """Prompts that mean a digit in an odd way (`rl_core.builtin.data.odd_prompts`), for training a
+    prompt enhancer."""
 
     oddities: int = Field(ge=1)
-    """Prompts, each of another text."""
+    """Number of prompts, each with a different text."""
     seed: int = 0
-    """Which ones, where there are more."""
+    """Seed that selects the prompts."""
     split: Literal["train", "eval"] = "train"
-    """Questions to train on, or held-out ones."""
+    """Split of the questions: for training, or held out."""
     kinds: list[Oddity] = Field(default_factory=lambda: list(Oddity), min_length=1)
-    """What is odd; every kind as often as any other."""
+    """Kinds of oddities, all equally often."""
 
 
 MadeSpec = DigitsSpec | LetteringSpec | OdditiesSpec
-_SPECS: dict[str, type[MadeSpec]] = {"digits": DigitsSpec, "lettering": LetteringSpec, "oddities": OdditiesSpec}
+_SPECS: dict[str, type[MadeSpec]] = {
+    "digits": DigitsSpec,
+    "lettering": LetteringSpec,
+    "oddities": OdditiesSpec,
+}
 
 
 def made_spec(entry: object) -> type[MadeSpec] | None:
-    """What a block of a recipe's data is, if it is of this kind."""
+    """Return the spec class of a block of a recipe's data, or None if it is another kind of
+    block."""
     if not isinstance(entry, dict):
         return None
     return next((spec for key, spec in _SPECS.items() if key in entry), None)
 
 
 def planned_prompts(spec: MadeSpec, folder: Path | str) -> Path:
-    """The file that `materialise_prompts` writes; nothing is written."""
+    """Return the file that `materialise_prompts` writes, without writing it."""
     values = json.dumps({"version": _VERSION, **spec.model_dump(mode="json")}, sort_keys=True)
     digest = hashlib.sha256(values.encode()).hexdigest()[:12]
     kind = next(key for key, known in _SPECS.items() if isinstance(spec, known))
@@ -97,9 +151,9 @@ def planned_prompts(spec: MadeSpec, folder: Path | str) -> Path:
 
 
 def materialise_prompts(spec: MadeSpec, folder: Path | str) -> Path:
-    """Write the prompts of `spec` once, as media prompt rows; an existing file is kept as it is.
+    """Write the prompts of `spec` once, as media prompt rows; an existing file is reused.
 
-    Raises: DataError when there are fewer different ones than asked for.
+    Raises: DataError when there are fewer different prompts than requested.
     """
     path = planned_prompts(spec, folder)
     if not path.is_file():
@@ -132,7 +186,10 @@ def _lettering_rows(spec: LetteringSpec) -> Iterator[dict[str, Any]]:
         yield _row("lettering", text, {"text": words})
         if len(seen) == spec.lettering:
             return
-    raise DataError(f"lettering: only {len(seen)} different {spec.split} prompts, {spec.lettering} asked for; ask less")
+    raise DataError(
+        f"lettering: only {len(seen)} different {spec.split} prompts, {spec.lettering} asked "
+        "for; ask less"
+    )
 
 
 def _oddity_rows(spec: OdditiesSpec) -> Iterator[dict[str, Any]]:
@@ -141,7 +198,7 @@ def _oddity_rows(spec: OdditiesSpec) -> Iterator[dict[str, Any]]:
 
 
 def _row(kind: str, text: str, metadata: dict[str, Any]) -> dict[str, Any]:
-    """A row whose id is that of its text, whatever file it is in."""
+    """Return a row whose id depends on its text alone, whatever file it is in."""
     return {
         "prompt": text,
         "prompt_id": f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}",

@@ -1,9 +1,10 @@
 """Procedural problems with checkable answers (reasoning_gym), written once as a file of SkyRL rows.
 
-The file is what training reads: a task that draws differently in another process or version changes nothing.
-A question belongs to train or eval by the sha256 of its text alone, so the two never share one, whatever their
-seeds and sizes. Note that reasoning_gym draws problem i of seed s from `s + i`: neighbouring seeds give nearly the
-same problems, and a held-out set made by another seed would not be held out.
+Training reads the file, so a task that draws differently in another process or version changes
+nothing. A question belongs to train or eval by the sha256 of its text alone, so the splits never
+share one, regardless of seeds and sizes. Note that reasoning_gym draws problem i of seed s from `s
++ i`: adjacent seeds give nearly the same problems, and a held-out set made by another seed would
+not be held out.
 """
 
 import hashlib
@@ -29,24 +30,24 @@ _EXTRA_DRAWS = 2000
 
 
 class GenerateSpec(Section):
-    """Which problems to make, how many, and how to ask them."""
+    """Task, number and form of the problems to generate."""
 
     task: str
     """Name of a reasoning_gym task, such as chain_sum."""
     size: int = Field(ge=1)
-    """Rows in this split."""
+    """Number of rows in this split."""
     seed: int = 0
-    """First seed of the draws; neighbouring seeds overlap."""
+    """First seed of the draws; adjacent seeds overlap."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the task, for example {min_terms: 2, max_terms: 2}."""
     split: Literal["train", "eval"] = "train"
-    """Which side of the split by question to keep."""
+    """Side of the split by question."""
     eval_fraction: float = Field(default=0.2, ge=0, le=1)
-    """Share of all questions that belongs to eval."""
+    """Share of all questions that belongs to `eval`."""
     distinct: bool = True
     """Keep each question once."""
     system_prompt: str | None = None
-    """A system message before the question."""
+    """System message before the question; unset sends none."""
     prompt_suffix: str = ""
     """Text appended to every question."""
     env_class: str = "reasoning_gym"
@@ -54,16 +55,18 @@ class GenerateSpec(Section):
 
 
 def planned_path(spec: GenerateSpec, folder: Path | str) -> Path:
-    """Where `materialise` puts the rows of this spec; nothing is generated."""
+    """Return the file at which `materialise` writes the rows of this spec, without generating
+    them."""
     text = json.dumps({"format": _FORMAT_VERSION, **spec.model_dump()}, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return Path(folder).expanduser() / f"{spec.task}-{spec.split}-{digest}.jsonl"
 
 
 def materialise(spec: GenerateSpec, folder: Path | str) -> Path:
-    """Write the rows of `spec` once; an existing file is kept as it is.
+    """Write the rows of `spec` once; an existing file is reused.
 
-    Raises: DataError for an unknown task or setting, or when the task has fewer different questions than asked for.
+    Raises: DataError for an unknown task or setting, or when the task has fewer different questions
+    than requested.
     """
     path = planned_path(spec, folder)
     if not path.is_file():
@@ -74,14 +77,18 @@ def materialise(spec: GenerateSpec, folder: Path | str) -> Path:
 
 
 def belongs_to_eval(question: str, eval_fraction: float) -> bool:
-    """Whether a question is held out: its sha256, read as a number in [0, 1), is below `eval_fraction`."""
+    """Return True if a question is held out: its sha256, as a number in [0, 1), is below
+    `eval_fraction`."""
     return int(hashlib.sha256(question.encode()).hexdigest()[:13], 16) / 16**13 < eval_fraction
 
 
 def _rows(spec: GenerateSpec) -> Iterator[dict[str, Any]]:
     share = spec.eval_fraction if spec.split == "eval" else 1 - spec.eval_fraction
     if share <= 0:
-        raise DataError(f"task {spec.task}: eval_fraction {spec.eval_fraction:g} leaves no rows for {spec.split}")
+        raise DataError(
+            f"task {spec.task}: eval_fraction {spec.eval_fraction:g} leaves no rows for "
+            f"{spec.split}"
+        )
     num_draws = math.ceil(_DRAWS_PER_ROW * spec.size / share) + _EXTRA_DRAWS
     dataset = _dataset(spec, num_draws)
     seen: set[str] = set()
@@ -98,8 +105,9 @@ def _rows(spec: GenerateSpec) -> Iterator[dict[str, Any]]:
         if num_rows == spec.size:
             return
     raise DataError(
-        f"task {spec.task}: only {num_rows} different {spec.split} questions in {num_draws} draws, size asks for "
-        f"{spec.size}; lower size, widen the task's config, or set distinct: false"
+        f"task {spec.task}: only {num_rows} different {spec.split} questions in {num_draws} "
+        f"draws, size asks for {spec.size}; lower size, widen the task's config, or set "
+        "distinct: false"
     )
 
 
@@ -108,13 +116,20 @@ def _dataset(spec: GenerateSpec, size: int) -> "ProceduralDataset":
     from reasoning_gym.factory import DATASETS
 
     if spec.task not in DATASETS:
-        raise DataError(f"unknown reasoning_gym task {spec.task!r}{nearest(spec.task, list(DATASETS))}")
+        raise DataError(
+            f"unknown reasoning_gym task {spec.task!r}{nearest(spec.task, list(DATASETS))}"
+        )
     reserved = {"seed", "size"} & spec.config.keys()
     if reserved:
-        raise DataError(f"task {spec.task}: {', '.join(sorted(reserved))} in config; set it beside config instead")
+        raise DataError(
+            f"task {spec.task}: {', '.join(sorted(reserved))} in config; set it beside config "
+            "instead"
+        )
     known = set(DATASETS[spec.task][1].__dataclass_fields__) - {"seed", "size"}
     for key in spec.config.keys() - known:
-        raise DataError(f"task {spec.task}: unknown setting {key!r} in config{nearest(key, sorted(known))}")
+        raise DataError(
+            f"task {spec.task}: unknown setting {key!r} in config{nearest(key, sorted(known))}"
+        )
     try:
         return reasoning_gym.create_dataset(spec.task, size=size, seed=spec.seed, **spec.config)
     except (AssertionError, TypeError, ValueError) as error:

@@ -1,9 +1,11 @@
-r"""The embedded diffusion model: a Stable Diffusion 3 (arXiv 2403.03206) of 2.6 million parameters that draws digits.
+r"""The embedded diffusion model: a Stable Diffusion 3 (arXiv 2403.03206) of 2.6 million parameters
+that draws digits.
 
-Every part is of the real class: two CLIP text encoders (no third one), a byte-level BPE trained on the prompts of
-`rl_core.builtin.data.digit_prompts`, an SD3 transformer, and an `AutoencoderKL`. Pictures are 32 x 32 pixels, latents 8
-x 8, one for each pixel of scikit-learn's digits, so the autoencoder has nothing to learn: its weights are written down
-(`pixel_codec`). Text encoders and transformer are trained together by `rl_core.builtin.models.tiny_sd3_warm_up`.
+Every part has the real class: two CLIP text encoders (no third one), a byte-level BPE trained on
+the prompts of `rl_core.builtin.data.digit_prompts`, an SD3 transformer, and an `AutoencoderKL`.
+Pictures are 32 x 32 pixels, latents 8 x 8, one for each pixel of scikit-learn's digits, so the
+autoencoder has nothing to learn: its weights are constructed (`pixel_codec`). Text encoders and
+transformer are trained together by `rl_core.builtin.models.tiny_sd3_warm_up`.
 """
 
 from __future__ import annotations
@@ -17,24 +19,25 @@ from torch import nn
 from rl_core.builtin.data.digit_prompts import digit_prompts
 
 SIDE = 32
-"""Pixels of a picture's sides."""
+"""Side of a picture in pixels."""
 SCALE = 4
-"""Pixels of a picture to one of its latent."""
+"""Pixels of a picture per latent pixel, along each side."""
 PATCH = 4
-"""Latent pixels of a token's sides: four tokens learn what belongs together in a third of the time of sixteen."""
+"""Side of a token in latent pixels; with four tokens, training takes a third of the time of
+sixteen."""
 TEXT_LENGTH = 16
-"""Tokens of a prompt, start and end among them."""
+"""Tokens of a prompt, including start and end."""
 TEXT_WIDTH = 64
 VOCABULARY = 800
 START, END = "<|startoftext|>", "<|endoftext|>"
 MEAN, DEVIATION = -0.39, 0.75
-"""Of the digits' pixels in -1..1."""
+"""Mean and standard deviation of the digits' pixels in -1..1."""
 HEADROOM = 1e3
-"""How much larger than any pixel the constant channels of the pixel codec are."""
+"""Ratio of the pixel codec's constant channels to the largest pixel."""
 
 
 def make_pipeline(seed: int = 0) -> Any:
-    """The untrained pipeline, in float32."""
+    """Return the untrained pipeline, in float32."""
     import diffusers
 
     library: Any = diffusers  # its lazy module hides its classes from the type checker
@@ -73,13 +76,17 @@ def make_pipeline(seed: int = 0) -> Any:
 
 
 def make_tokenizer() -> Any:
-    """A CLIP tokenizer that knows the prompts' words as wholes and spells everything else out."""
+    """Return a CLIP tokenizer with the prompts' words as whole tokens, which spells everything else
+    out."""
     from tokenizers import pre_tokenizers, trainers
     from transformers import CLIPTokenizer
 
     learner = CLIPTokenizer().backend_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[START, END], end_of_word_suffix="</w>", show_progress=False
+        vocab_size=VOCABULARY,
+        special_tokens=[START, END],
+        end_of_word_suffix="</w>",
+        show_progress=False,
     )
     learner.train_from_iterator([prompt.text for prompt in digit_prompts("train")], trainer)
     learned = json.loads(learner.to_str())["model"]
@@ -107,17 +114,20 @@ def _text_encoder(tokenizer: Any, activation: str) -> Any:
         pad_token_id=tokenizer.pad_token_id,
     )
     encoder = CLIPTextModelWithProjection(config)
-    # The family's own start, 0.02, is for widths where a token's vector is longer than a layer's answer to it.
+    # The family's own start, 0.02, is for widths where a token's vector is longer than a layer's
+    # answer to it.
     for embedding in (module for module in encoder.modules() if isinstance(module, nn.Embedding)):
         nn.init.normal_(embedding.weight, std=0.5)
     return encoder
 
 
 def pixel_codec() -> Any:
-    """An AutoencoderKL whose latent is the picture in grey, each latent pixel the mean of `SCALE` x `SCALE`, scaled.
+    """Return an AutoencoderKL whose latent is the picture in grey, each latent pixel the scaled
+    mean of `SCALE` x `SCALE` pixels.
 
-    Nothing in it is lossy but that. Its four channels carry (x, -x, K, -K) past the group norm, whose statistics the
-    constants K rule, and past the SiLU, for silu(x) - silu(-x) = x. Residual branches are zero.
+    Nothing else in it is lossy. Its four channels carry (x, -x, K, -K) past the group norm, whose
+    statistics the constants K dominate, and past the SiLU, since silu(x) - silu(-x) = x. Residual
+    branches are zero.
     """
     import diffusers
 
@@ -150,7 +160,8 @@ def pixel_codec() -> Any:
 
 
 def _write_resampling(convolution: nn.Conv2d, *, is_mean: bool) -> None:
-    """Each channel by itself: the mean of 2 x 2 on the way down, the nearest neighbour as it is on the way up."""
+    """Write weights that treat each channel separately: the mean of 2 x 2 on the way down, the
+    nearest neighbour on the way up."""
     nn.init.zeros_(convolution.weight)
     assert convolution.bias is not None
     nn.init.zeros_(convolution.bias)
@@ -162,12 +173,14 @@ def _write_resampling(convolution: nn.Conv2d, *, is_mean: bool) -> None:
 
 
 def _write_ends(part: Any) -> None:
-    """Into (x, -x, K, -K), and out of it; what is more than one input channel is averaged, an output repeated."""
+    """Write the weights into and out of (x, -x, K, -K); several input channels are averaged, an
+    output is repeated."""
     nn.init.zeros_(part.conv_in.weight)
     sign = torch.tensor([1.0, -1.0, 0.0, 0.0])
     part.conv_in.weight[:, :, 1, 1] = sign[:, None] / part.conv_in.in_channels
     part.conv_in.bias.copy_(HEADROOM * torch.tensor([0.0, 0.0, 1.0, -1.0]))
-    # The norm divides by the root mean square over its one group of four channels, two of which hold K.
+    # The norm divides by the root mean square over its one group of four channels, two of which
+    # hold K.
     part.conv_norm_out.weight.fill_(HEADROOM / 2**0.5)
     nn.init.zeros_(part.conv_norm_out.bias)
     nn.init.zeros_(part.conv_out.weight)

@@ -1,10 +1,11 @@
-"""The supervised start of the embedded diffusion model: some hundred steps on scikit-learn's digits, then it stops.
+"""Warm-up of the embedded diffusion model: some hundred supervised steps on scikit-learn's digits.
 
-Flow matching (arXiv 2210.02747) with the noise levels of SD3 (arXiv 2403.03206 sec. 3.1): x_sigma = (1 - sigma) x_0 +
-sigma eps, sigma the logistic of a normal, and the transformer learns eps - x_0. Text encoders and transformer learn
-together; some prompts are left empty, so that classifier-free guidance has something to lead away from. Training ends
-as soon as a judge finds the asked digit with a mean probability of `STOP_AT`: a start from which reinforcement learning
-has somewhere to go.
+Flow matching (arXiv 2210.02747) with the noise levels of SD3 (arXiv 2403.03206 sec. 3.1): x_sigma =
+(1 - sigma) x_0 + sigma eps, sigma the logistic of a normal, and the transformer learns eps - x_0.
+Text encoders and transformer are trained together; some prompts are left empty, so that
+classifier-free guidance has an unconditional prediction. Training ends as soon as a judge finds the
+requested digit with a mean probability of `STOP_AT`, which leaves room for improvement by
+reinforcement learning.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from rl_core.builtin.models.tiny_sd3 import SCALE, TEXT_LENGTH, make_pipeline
 from rl_core.errors import ModelError
 
 STOP_AT = 0.5
-"""Mean probability of the asked digit, as the `network` judge of `rl_core.rewards.scorers.digit` has it."""
+"""Mean probability of the requested digit at which training ends, by the `network` judge of
+`rl_core.rewards.scorers.digit`."""
 MAX_STEPS = 1200
 CHECK_EVERY = 25
 NUM_JUDGED = 100
@@ -33,14 +35,14 @@ BATCH = 64
 LEARNING_RATE = 1e-3
 RAMP_STEPS = 20
 EMPTY_SHARE = 0.1
-"""Prompts that are left empty."""
+"""Share of prompts that are left empty."""
 SEED = 1
 TRAIN_TIMESTEPS = 1000
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How it went."""
+    """Result of the warm-up."""
 
     steps: int
     probability: float
@@ -48,18 +50,19 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class Digits:
-    """What is learned."""
+    """Training data of the warm-up."""
 
     latents: Tensor
-    """Of scikit-learn's digits, [N, 1, 8, 8]."""
+    """Latents of scikit-learn's digits, [N, 1, 8, 8]."""
     places: list[list[int]]
-    """Where each digit is among them."""
+    """Indices of each digit among the latents."""
     prompts: list[DigitPrompt]
-    """Those of the training wordings."""
+    """Prompts of the training wordings."""
 
 
 def build(folder: Path) -> WarmUp:
-    """Make the pipeline and write it to `folder`. Raises: ModelError when it does not learn to draw."""
+    """Train the pipeline and write it to `folder`. Raises: ModelError when it does not learn to
+    draw."""
     pipeline = make_pipeline()
     result = warm_up(pipeline)
     pipeline.save_pretrained(folder)
@@ -67,10 +70,13 @@ def build(folder: Path) -> WarmUp:
 
 
 def warm_up(pipeline: Any, *, stop_at: float = STOP_AT, max_steps: int = MAX_STEPS) -> WarmUp:
-    """Train in place until `stop_at` is reached. Raises: ModelError when it is not within `max_steps`."""
+    """Train in place until `stop_at` is reached. Raises: ModelError when that takes more than
+    `max_steps`."""
     digits, judged = load(pipeline), draw_prompts("train", NUM_JUDGED, SEED)
     parameters = [parameter for part in trained_parts(pipeline) for parameter in part.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        parameters, lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01
+    )
     rng, probability = random.Random(SEED), 0.0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -86,31 +92,40 @@ def warm_up(pipeline: Any, *, stop_at: float = STOP_AT, max_steps: int = MAX_STE
                 probability = probability_of(pipeline, judged)
                 if probability >= stop_at:
                     return WarmUp(step, probability)
-    raise ModelError(f"the warm-up of embedded:tiny-sd3 reached {probability:.2f} of {stop_at} after {max_steps} steps")
+    raise ModelError(
+        f"the warm-up of embedded:tiny-sd3 reached {probability:.2f} of {stop_at} after "
+        f"{max_steps} steps"
+    )
 
 
 def trained_parts(pipeline: Any) -> tuple[Any, ...]:
-    """Everything but the autoencoder."""
+    """Return the parts that are trained: all but the autoencoder."""
     return pipeline.transformer, pipeline.text_encoder, pipeline.text_encoder_2
 
 
 @torch.no_grad()
 def load(pipeline: Any) -> Digits:
-    """Scikit-learn's digits through the pipeline's autoencoder."""
+    """Encode scikit-learn's digits with the pipeline's autoencoder."""
     from sklearn.datasets import load_digits
 
     dataset: Any = load_digits()
     pixels = torch.from_numpy(dataset.images).float()[:, None] / 8 - 1
-    pictures = pixels.repeat_interleave(SCALE, -1).repeat_interleave(SCALE, -2).expand(-1, 3, -1, -1)
+    pictures = (
+        pixels.repeat_interleave(SCALE, -1).repeat_interleave(SCALE, -2).expand(-1, 3, -1, -1)
+    )
     vae = pipeline.vae
-    latents = (vae.encode(pictures).latent_dist.mode() - vae.config.shift_factor) * vae.config.scaling_factor
+    latents = (
+        vae.encode(pictures).latent_dist.mode() - vae.config.shift_factor
+    ) * vae.config.scaling_factor
     targets = dataset.target.tolist()
-    places = [[place for place, digit in enumerate(targets) if digit == asked] for asked in range(10)]
+    places = [
+        [place for place, digit in enumerate(targets) if digit == asked] for asked in range(10)
+    ]
     return Digits(latents, places, digit_prompts("train"))
 
 
 def loss_of(pipeline: Any, digits: Digits, rng: random.Random) -> Tensor:
-    """Mean squared error of the velocity, over prompts of the training wordings."""
+    """Return the mean squared error of the velocity, over prompts of the training wordings."""
     prompts = rng.choices(digits.prompts, k=BATCH)
     clean = digits.latents[[rng.choice(digits.places[prompt.digit]) for prompt in prompts]]
     texts = ["" if rng.random() < EMPTY_SHARE else prompt.text for prompt in prompts]
@@ -129,8 +144,10 @@ def loss_of(pipeline: Any, digits: Digits, rng: random.Random) -> Tensor:
     return nn.functional.mse_loss(predicted, noise - clean)
 
 
-def probability_of(pipeline: Any, prompts: Sequence[DigitPrompt], *, guidance_scale: float = 1.0) -> float:
-    """The judge's mean probability of the asked digits in samples of a fixed seed."""
+def probability_of(
+    pipeline: Any, prompts: Sequence[DigitPrompt], *, guidance_scale: float = 1.0
+) -> float:
+    """Return the judge's mean probability of the requested digits in samples of a fixed seed."""
     from rl_core.rewards.base import Sample
     from rl_core.rewards.scorers.digit import DigitScorer
 

@@ -1,8 +1,10 @@
-"""The embedded unified model: 2.8 million parameters that read an odd prompt, write what to draw, and draw the digit.
+"""The embedded unified model: 2.8 million parameters that read an odd prompt, write a plan, and
+draw the digit.
 
-Decoder and transformer are of the real classes: a Llama of three layers over bytes, in which the words of a plan are
-tokens of their own, and the SD3 transformer of `rl_core.builtin.models.tiny_sd3`, whose autoencoder it shares. Both are
-trained together by `rl_core.builtin.models.tiny_unified_warm_up`.
+Decoder and transformer have the real classes: a Llama of three layers over bytes, in which the
+words of a plan are whole tokens, and the SD3 transformer of `rl_core.builtin.models.tiny_sd3`,
+whose autoencoder it shares. Both are trained together by
+`rl_core.builtin.models.tiny_unified_warm_up`.
 """
 
 from __future__ import annotations
@@ -16,22 +18,24 @@ from rl_core.builtin.data.digit_prompts import NAMES
 from rl_core.builtin.models.tiny_sd3 import PATCH, SCALE, SIDE, pixel_codec
 
 WIDTH = 128
-"""Of the decoder's hidden states, which the transformer is shown."""
+"""Width of the decoder's hidden states, which condition the transformer."""
 CONTEXT_LENGTH = 8
-"""Hidden states that the transformer is shown: those of the plan, and a few of the prompt."""
+"""Number of hidden states that condition the transformer: those of the plan, and a few of the
+prompt."""
 PLAN = "the digit {}"
-"""What the decoder writes, around a digit's name."""
+"""Text of a plan, with `{}` for the digit's name."""
 PAD, ASK, END = "<|pad|>", "<|plan|>", "<|end|>"
 TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     f"{{{{ '{END}' if message['role'] == 'assistant' else '{ASK}' }}}}"
     "{% endfor %}"
 )
-"""A prompt ends in a token that asks for the plan, a plan in one that ends it."""
+"""Chat template: a prompt ends in a token that asks for the plan, a plan in a token that ends
+it."""
 
 
 def make_pipeline(seed: int = 0) -> Any:
-    """The untrained pipeline, in float32."""
+    """Return the untrained pipeline, in float32."""
     import diffusers
 
     from rl_core.models.unified.pipeline import CompactUnifiedPipeline
@@ -57,22 +61,31 @@ def make_pipeline(seed: int = 0) -> Any:
         )
         vae = pixel_codec()
     scheduler = library.FlowMatchEulerDiscreteScheduler(shift=1.0)
-    return CompactUnifiedPipeline(decoder, tokenizer, transformer, vae, scheduler, context_length=CONTEXT_LENGTH)
+    return CompactUnifiedPipeline(
+        decoder, tokenizer, transformer, vae, scheduler, context_length=CONTEXT_LENGTH
+    )
 
 
 def make_tokenizer() -> Any:
-    """Bytes, so that any prompt comes back, and the plan's words as wholes where they stand alone."""
+    """Return a byte-level tokenizer, so that any prompt can be decoded again, with the plan's words
+    as whole tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     alphabet = [PAD, ASK, END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    learned = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(alphabet)}, merges=[]))
+    learned = Tokenizer(
+        models.BPE(vocab={piece: index for index, piece in enumerate(alphabet)}, merges=[])
+    )
     learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     learned.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     words = [*NAMES, *PLAN.format("").split()]
     learned.add_tokens([AddedToken(word, single_word=True, normalized=False) for word in words])
     return PreTrainedTokenizerFast(
-        tokenizer_object=learned, pad_token=PAD, eos_token=END, additional_special_tokens=[ASK], chat_template=TEMPLATE
+        tokenizer_object=learned,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[ASK],
+        chat_template=TEMPLATE,
     )
 
 
@@ -93,6 +106,7 @@ def _decoder(tokenizer: Any) -> Any:
         pad_token_id=tokenizer.pad_token_id,
     )
     decoder = LlamaForCausalLM(config)
-    # The family's own start, 0.02, is for widths where a token's vector is longer than a layer's answer to it.
+    # The family's own start, 0.02, is for widths where a token's vector is longer than a layer's
+    # answer to it.
     nn.init.normal_(decoder.model.embed_tokens.weight, std=WIDTH**-0.5)
     return decoder

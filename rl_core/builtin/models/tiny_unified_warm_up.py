@@ -1,10 +1,12 @@
-"""The supervised start of the embedded unified model: plans that are mostly vague, half of the pictures legible.
+"""Warm-up of the embedded unified model: supervised training until plans are mostly vague and half
+of the pictures legible.
 
-First the decoder learns to write the plan of an odd prompt (`rl_core.builtin.data.odd_prompts`), by cross-entropy. From
-its mark on it picks up a bad habit, plans that name no digit, while decoder and transformer learn flow matching (as
-`rl_core.builtin.models.tiny_sd3_warm_up`) on plans that come with *any* prompt: what is drawn is what was planned,
-right or wrong, and anything after a vague plan. Training ends at the mark of the pictures. Reinforcement learning has
-to find out that naming a digit pays, and to draw it better.
+First the decoder learns to write the plan of an odd prompt (`rl_core.builtin.data.odd_prompts`), by
+cross-entropy. When it is good enough, it learns a bad habit, plans that name no digit, while
+decoder and transformer learn flow matching (as `rl_core.builtin.models.tiny_sd3_warm_up`) on plans
+of *any* prompt: the picture shows what was planned, right or wrong, and anything after a vague
+plan. Training ends when the pictures are good enough. Reinforcement learning has to find out that
+naming a digit pays, and to draw it better.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from rl_core.models.diffusion.base import Condition
 from rl_core.models.unified.compact import CONTEXT, ROWS, CompactUnified
 
 VAGUE, VAGUE_DRAWN = 0.6, 0.2
-"""Shares of plans that name nothing: of those that are written, and of those that are drawn."""
+"""Shares of vague plans: among those that are written, and among those that are drawn."""
 PLANNED, DRAWN = 0.6, 0.5
-"""Wanted mean probabilities: of the right plan before the habit, and of the planned digit as judge `network` has it.
-"""
+"""Required mean probabilities: of the right plan before the habit, and of the planned digit by the
+judge `network`."""
 PLAN_STEPS, MAX_DRAW_STEPS = 300, 400
 CHECK_EVERY = 25
 NUM_JUDGED = 100
@@ -44,12 +46,12 @@ SEED = 1
 
 
 Planned = tuple[OddPrompt, int | None]
-"""A prompt, and the digit that is planned for it; None is a vague plan."""
+"""A prompt, and the digit planned for it; None is a vague plan."""
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Mean probabilities: of the right plan before the habit and with it, and of the planned digit."""
+    """Mean probabilities of the right plan before and after the habit, and of the planned digit."""
 
     able: float
     careless: float
@@ -57,15 +59,18 @@ class WarmUp:
 
 
 def build(folder: Path) -> WarmUp:
-    """Make the pipeline and write it to `folder`. Raises: ModelError when it does not learn to plan and to draw."""
+    """Train the pipeline and write it to `folder`. Raises: ModelError when it does not learn to
+    plan and to draw."""
     pipeline = make_pipeline()
     result = warm_up(pipeline)
     pipeline.save_pretrained(folder)
     return result
 
 
-def warm_up(pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int = MAX_DRAW_STEPS) -> WarmUp:
-    """Train in place. Raises: ModelError when less than `PLANNED` or `DRAWN` comes of it."""
+def warm_up(
+    pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int = MAX_DRAW_STEPS
+) -> WarmUp:
+    """Train in place. Raises: ModelError when it reaches less than `PLANNED` or `DRAWN`."""
     family, rng = CompactUnified(pipeline), random.Random(SEED)
     judged = draw_odd_prompts("train", NUM_JUDGED, SEED)
     with torch.random.fork_rng(devices=[]):
@@ -73,7 +78,9 @@ def warm_up(pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int 
         learn_to_plan(family, plan_steps, rng)
         able = planned_probability(family, judged)
         if able < PLANNED:
-            raise ModelError(f"the warm-up of embedded:tiny-unified plans {able:.2f} right; {PLANNED} is wanted")
+            raise ModelError(
+                f"the warm-up of embedded:tiny-unified plans {able:.2f} right; {PLANNED} is wanted"
+            )
         drawn = learn_to_draw(family, max_draw_steps, rng, judged)
     return WarmUp(able, planned_probability(family, judged), drawn)
 
@@ -81,15 +88,19 @@ def warm_up(pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int 
 def learn_to_plan(family: CompactUnified, steps: int, rng: random.Random) -> None:
     """Train the decoder on right plans."""
     parts, known = family.transformer, _known()
-    optimizer = WarmUpOptimizer(parts.decoder, parts.decoder, steps, hidden_rate=0.02, rate=2e-3, floor=0.05)
+    optimizer = WarmUpOptimizer(
+        parts.decoder, parts.decoder, steps, hidden_rate=0.02, rate=2e-3, floor=0.05
+    )
     for _ in range(steps):
         optimizer.zero_grad()
         plan_loss(family, rng.choices(known, k=PLANS), rng, vague=0.0).backward()
         optimizer.step()
 
 
-def learn_to_draw(family: CompactUnified, max_steps: int, rng: random.Random, judged: Sequence[OddPrompt]) -> float:
-    """Train both parts on digits as planned, and the decoder on plans of which most are vague.
+def learn_to_draw(
+    family: CompactUnified, max_steps: int, rng: random.Random, judged: Sequence[OddPrompt]
+) -> float:
+    """Train both parts on digits as planned, and the decoder on mostly vague plans.
 
     Returns: the probability of the planned digits. Raises: ModelError when it stays below `DRAWN`.
     """
@@ -106,8 +117,8 @@ def learn_to_draw(family: CompactUnified, max_steps: int, rng: random.Random, ju
             if drawn >= DRAWN:
                 return drawn
     raise ModelError(
-        f"the warm-up of embedded:tiny-unified draws {drawn:.2f} of the planned digits after {max_steps} steps; "
-        f"{DRAWN} is wanted"
+        f"the warm-up of embedded:tiny-unified draws {drawn:.2f} of the planned digits after "
+        f"{max_steps} steps; {DRAWN} is wanted"
     )
 
 
@@ -115,15 +126,21 @@ def _known() -> list[OddPrompt]:
     return [prompt for oddity in Oddity for prompt in odd_prompts(oddity, "train")]
 
 
-def plan_loss(family: CompactUnified, prompts: Sequence[OddPrompt], rng: random.Random, *, vague: float) -> Tensor:
-    """Mean cross-entropy of the tokens of right plans, of which the share `vague` names nothing."""
+def plan_loss(
+    family: CompactUnified, prompts: Sequence[OddPrompt], rng: random.Random, *, vague: float
+) -> Tensor:
+    """Return the mean cross-entropy of the tokens of right plans, with the share `vague` of them
+    replaced by vague ones."""
     pairs = [(prompt, None if rng.random() < vague else prompt.digit) for prompt in prompts]
     log_probs_BT, mask_BT = _plan_log_probs(family, pairs)
     return -log_probs_BT.sum() / mask_BT.sum()
 
 
-def flow_loss(family: CompactUnified, digits: Digits, prompts: Sequence[OddPrompt], rng: random.Random) -> Tensor:
-    """Mean squared error of the velocity, of digits as planned after any prompt, or of any digit after a vague plan."""
+def flow_loss(
+    family: CompactUnified, digits: Digits, prompts: Sequence[OddPrompt], rng: random.Random
+) -> Tensor:
+    """Return the mean squared error of the velocity, for digits as planned after any prompt, or any
+    digit after a vague plan."""
     drawn = rng.choices(range(len(NAMES)), k=PICTURES)
     clean = digits.latents[[rng.choice(digits.places[digit]) for digit in drawn]]
     planned = [None if rng.random() < VAGUE_DRAWN else digit for digit in drawn]
@@ -137,22 +154,28 @@ def flow_loss(family: CompactUnified, digits: Digits, prompts: Sequence[OddPromp
 
 @torch.no_grad()
 def planned_probability(family: CompactUnified, prompts: Sequence[OddPrompt]) -> float:
-    """The mean probability of the right plans, whole."""
+    """Return the mean probability of the complete right plans."""
     pairs = [(prompt, prompt.digit) for prompt in prompts]
     return float(_plan_log_probs(family, pairs)[0].sum(1).exp().mean())
 
 
 @torch.no_grad()
 def drawn_probability(family: CompactUnified, prompts: Sequence[OddPrompt]) -> float:
-    """The judge's mean probability of the planned digits in samples of a fixed seed, under right plans."""
+    """Return the judge's mean probability of the planned digits in samples of a fixed seed, under
+    right plans."""
     from rl_core.rewards.base import Sample
     from rl_core.rewards.samples import as_image
     from rl_core.rewards.scorers.digit import DigitScorer
     from rl_core.sde import euler_step, sigmas
 
-    told = family.read(family.transformer, _contexts(family, [(prompt, prompt.digit) for prompt in prompts]))
+    told = family.read(
+        family.transformer, _contexts(family, [(prompt, prompt.digit) for prompt in prompts])
+    )
     shape = (len(prompts), 1, *(family.config.sample_size,) * 2)
-    x, levels = torch.randn(shape, generator=torch.Generator().manual_seed(SEED)), sigmas(JUDGED_STEPS, 1.0).tolist()
+    x, levels = (
+        torch.randn(shape, generator=torch.Generator().manual_seed(SEED)),
+        sigmas(JUDGED_STEPS, 1.0).tolist(),
+    )
     for sigma, sigma_next in pairwise(levels):
         v = family.velocity(family.transformer, x, torch.full((len(x),), sigma), told)
         x = euler_step(x, v, sigma, sigma_next).sample
@@ -165,7 +188,7 @@ def drawn_probability(family: CompactUnified, prompts: Sequence[OddPrompt]) -> f
 
 
 def _contexts(family: CompactUnified, pairs: Sequence[Planned]) -> dict[str, Tensor]:
-    """What is read of prompts with their plans."""
+    """Return the transformer's conditions for prompts with their plans."""
     told = []
     for prompt, digit in pairs:
         asked, plan = _tokens(family, prompt, digit)
@@ -174,7 +197,8 @@ def _contexts(family: CompactUnified, pairs: Sequence[Planned]) -> dict[str, Ten
 
 
 def _plan_log_probs(family: CompactUnified, pairs: Sequence[Planned]) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the tokens of plans, [B, L - 1], zero elsewhere, and where they are."""
+    """Return the log-probabilities of the plans' tokens, [B, L - 1], zero elsewhere, and the mask
+    of those tokens."""
     rows = [_tokens(family, prompt, digit) for prompt, digit in pairs]
     batch = family.batch([Condition({CONTEXT: torch.tensor(asked + plan)}) for asked, plan in rows])
     ids_BL, used_BL = batch[CONTEXT], batch[f"{CONTEXT}_mask"]
@@ -185,8 +209,13 @@ def _plan_log_probs(family: CompactUnified, pairs: Sequence[Planned]) -> tuple[T
     return log_probs_BT.masked_fill(~mask_BT, 0.0), mask_BT
 
 
-def _tokens(family: CompactUnified, prompt: OddPrompt, digit: int | None) -> tuple[list[int], list[int]]:
-    """Of the prompt as a rollout asks it, and of the plan with its end."""
+def _tokens(
+    family: CompactUnified, prompt: OddPrompt, digit: int | None
+) -> tuple[list[int], list[int]]:
+    """Return the tokens of the prompt as in a rollout, and of the plan with its end."""
     tokenizer = family.pipeline.tokenizer
     plan = tokenizer(PLAN.format("" if digit is None else NAMES[digit]).strip())["input_ids"]
-    return encode_chat(tokenizer, [{"role": "user", "content": prompt.text}], {}), [*plan, tokenizer.eos_token_id]
+    return encode_chat(tokenizer, [{"role": "user", "content": prompt.text}], {}), [
+        *plan,
+        tokenizer.eos_token_id,
+    ]

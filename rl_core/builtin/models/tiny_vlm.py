@@ -1,9 +1,11 @@
-r"""The embedded vision-language model: an Idefics3 (arXiv 2408.12637) of 1.4 million parameters, and its processor.
+r"""The embedded vision-language model: an Idefics3 (arXiv 2408.12637) of 1.4 million parameters,
+and its processor.
 
-A picture of 64 x 64 points becomes 16 tokens, one for each cell of the grid that `rl_core.builtin.data.pictures` draws
-on: patches of 8 points, four of which the connector joins. Text and vision tower are small enough to be trained
-together from nothing (`rl_core.builtin.models.tiny_vlm_warm_up`). The tokenizer knows the words of those pictures'
-questions as wholes and spells everything else out.
+A picture of 64 x 64 pixels becomes 16 tokens, one for each cell of the grid that
+`rl_core.builtin.data.pictures` draws on: patches of 8 pixels, four of which the connector joins.
+Text model and vision tower are small enough to be trained together from scratch
+(`rl_core.builtin.models.tiny_vlm_warm_up`). The tokenizer has the words of those pictures'
+questions as whole tokens and spells everything else out.
 """
 
 from __future__ import annotations
@@ -23,35 +25,52 @@ SHUFFLE = 2
 IMAGE_TOKENS = (SIDE // PATCH // SHUFFLE) ** 2
 IMAGE = "<image>"
 PAD, UNKNOWN, START, END = "<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>"
-SPECIAL = (PAD, UNKNOWN, START, END, IMAGE, "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+SPECIAL = (
+    PAD,
+    UNKNOWN,
+    START,
+    END,
+    IMAGE,
+    "<fake_token_around_image>",
+    "<global-img>",
+    "<end_of_utterance>",
+)
 MARKS = ("<think>", "</think>", "\\boxed{")
-"""Whole tokens that are ordinary text."""
+"""Ordinary texts that are single tokens."""
 WORDS = (
-    "user assistant system How many shapes are there What colour is the number written tall bar tallest shortest"
-    " circles squares triangles"
+    "user assistant system How many shapes are there What colour is the number written tall bar "
+    "tallest shortest circles squares triangles"
 )
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% if message['content'] is "
+    "string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if "
+    "part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% "
+    "endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% "
+    "endif %}"
 )
 
 
 def make_processor() -> Any:
-    """Tokenizer, chat template and image processor; pictures of another size are scaled."""
+    """Return tokenizer, chat template and image processor; pictures of another size are scaled."""
     from transformers import Idefics3ImageProcessorPil, Idefics3Processor
 
     size = {"longest_edge": SIDE}
     images = Idefics3ImageProcessorPil(
-        size=size, max_image_size=size, do_image_splitting=False, image_mean=[0.5] * 3, image_std=[0.5] * 3
+        size=size,
+        max_image_size=size,
+        do_image_splitting=False,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
     )
-    processor = Idefics3Processor(images, make_tokenizer(), image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE)
+    processor = Idefics3Processor(
+        images, make_tokenizer(), image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE
+    )
     return processor
 
 
 def make_tokenizer() -> Any:
-    """Longest known piece first: words and marks as wholes, anything else character by character."""
+    """Return a tokenizer that matches the longest known piece: whole words and marks, anything else
+    character by character."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -60,8 +79,12 @@ def make_tokenizer() -> Any:
     spaced = [f" {word}" for word in [*words, *string.digits]]
     pieces = list(dict.fromkeys([*SPECIAL, *characters, *MARKS, *words, *spaced]))
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    backend = Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN, continuing_subword_prefix=""))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"</?think>|\\boxed\{| ?[A-Za-z]+| ?[0-9]|[\s\S]"), "isolated")
+    backend = Tokenizer(
+        models.WordPiece(vocabulary, unk_token=UNKNOWN, continuing_subword_prefix="")
+    )
+    backend.pre_tokenizer = pre_tokenizers.Split(
+        Regex(r"</?think>|\\boxed\{| ?[A-Za-z]+| ?[0-9]|[\s\S]"), "isolated"
+    )
     backend.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -76,14 +99,20 @@ def make_tokenizer() -> Any:
 
 
 def make_model(tokenizer: Any, seed: int = 0) -> Any:
-    """The untrained model. Every linear layer starts at the scale that keeps what flows through it at one.
+    """Return the untrained model. Every linear layer is initialised so that it preserves the scale
+    of its input.
 
-    The family's own start (0.02 throughout) makes the image features of such a small tower nearly the same for all
-    pictures, and nothing downstream then learns to look.
+    The family's own initialisation (0.02 throughout) makes the image features of such a small tower
+    nearly the same for all pictures, and the text model then does not learn to use them.
     """
     from transformers import Idefics3Config, Idefics3ForConditionalGeneration
 
-    vision = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4}
+    vision = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
     text = {
         "model_type": "llama",
         "vocab_size": len(tokenizer),

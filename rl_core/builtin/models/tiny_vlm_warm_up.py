@@ -1,9 +1,12 @@
-r"""The supervised start of the embedded vision-language model: some hundred steps on drawn pictures, in three parts.
+r"""Warm-up of the embedded vision-language model: some hundred supervised steps on drawn pictures,
+in three parts.
 
-First it learns to see: the tower names what stands in each cell of crowded pictures, by the text model's own words.
-Within a hundred steps it hardly errs. Then, the tower frozen, it learns to answer `<think>notes</think>\boxed{answer}`:
-the notes list what is there. Last it picks up a bad habit: questions of two kinds are mostly answered at a glance,
-`<think>?</think>\boxed{guess}`. Reinforcement learning has to find out that looking pays there, too.
+First it learns to see: the tower names the content of each cell of crowded pictures, in the text
+model's own words. Within a hundred steps it makes few errors. Then, with the tower frozen, it
+learns to answer `<think>notes</think>\boxed{answer}`: the notes list the objects. Last it learns a
+bad habit: questions of two kinds are mostly answered without looking,
+`<think>?</think>\boxed{guess}`. Reinforcement learning has to find out that looking pays there,
+too.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from rl_core.errors import ModelError
 
 SEE_STEPS, ANSWER_STEPS, GUESS_STEPS = 250, 500, 100
 ANSWERED = 0.7
-"""Share of held-out questions that must be answered right before the habit; greedy, exact."""
+"""Required share of held-out questions with exactly right greedy answers, before the habit."""
 NUM_HELD_OUT = 200
 CROWDS, PICTURES = 16, 24
 SEED = 1
@@ -40,14 +43,16 @@ SEED = 1
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Shares of held-out questions that are answered right, before the habit and with it."""
+    """Shares of held-out questions that are answered right, before and after the habit is
+    trained."""
 
     able: float
     careless: float
 
 
 def build(folder: Path) -> WarmUp:
-    """Make the model and write it to `folder`. Raises: ModelError when it does not learn to see."""
+    """Train the model and write it to `folder`. Raises: ModelError when it does not learn to
+    see."""
     processor = make_processor()
     model = make_model(processor.tokenizer)
     result = warm_up(model, processor)
@@ -56,21 +61,28 @@ def build(folder: Path) -> WarmUp:
 
 
 def warm_up(
-    model: Any, processor: Any, *, steps: tuple[int, int, int] = (SEE_STEPS, ANSWER_STEPS, GUESS_STEPS)
+    model: Any,
+    processor: Any,
+    *,
+    steps: tuple[int, int, int] = (SEE_STEPS, ANSWER_STEPS, GUESS_STEPS),
 ) -> WarmUp:
-    """Train in place. Raises: ModelError when less than `ANSWERED` comes of it."""
+    """Train in place. Raises: ModelError when it reaches less than `ANSWERED`."""
     held_out = [draw(random.Random(f"held out {index}")) for index in range(NUM_HELD_OUT)]
     learn_to_see(model, processor, steps[0])
     learn_to_answer(model, processor, steps[1])
     able = accuracy_on(model, processor, held_out)
     if able < ANSWERED:
-        raise ModelError(f"the warm-up of embedded:tiny-vlm answers {able:.2f} of {NUM_HELD_OUT}; {ANSWERED} is wanted")
+        raise ModelError(
+            f"the warm-up of embedded:tiny-vlm answers {able:.2f} of {NUM_HELD_OUT}; {ANSWERED} "
+            "is wanted"
+        )
     learn_to_guess(model, processor, steps[2])
     return WarmUp(able, accuracy_on(model, processor, held_out))
 
 
 def learn_to_see(model: Any, processor: Any, steps: int) -> None:
-    """Train the tower, the projector and the words on crowded pictures, and on some as they will be asked about."""
+    """Train the tower, the projector and the word embeddings on crowded pictures, and on some of
+    the kind used in questions."""
     rng = random.Random(SEED)
     optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.0, rate=1e-3)
     for _ in range(steps):
@@ -84,19 +96,33 @@ def learn_to_see(model: Any, processor: Any, steps: int) -> None:
 
 
 def learn_to_answer(model: Any, processor: Any, steps: int) -> None:
-    """Train the text model on right answers, noted."""
-    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03)
-    _teach(model, processor, optimizer, steps, lambda questions, _: [reply_of(question) for question in questions])
+    """Train the text model on right answers with notes."""
+    optimizer = WarmUpOptimizer(
+        model, model.model.text_model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03
+    )
+    _teach(
+        model,
+        processor,
+        optimizer,
+        steps,
+        lambda questions, _: [reply_of(question) for question in questions],
+    )
 
 
 def learn_to_guess(model: Any, processor: Any, steps: int) -> None:
-    """Train the text model on replies of which some are guesses."""
-    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1)
+    """Train the text model on replies that include guesses."""
+    optimizer = WarmUpOptimizer(
+        model, model.model.text_model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1
+    )
     _teach(model, processor, optimizer, steps, careless_replies)
 
 
 def _teach(
-    model: Any, processor: Any, optimizer: WarmUpOptimizer, steps: int, replies: Callable[..., list[str]]
+    model: Any,
+    processor: Any,
+    optimizer: WarmUpOptimizer,
+    steps: int,
+    replies: Callable[..., list[str]],
 ) -> None:
     rng = random.Random(f"{SEED} {replies.__name__}")
     for _ in range(steps):

@@ -1,4 +1,5 @@
-"""Rows in batches of bounded size, each checked against its contract: what preparation keeps and validation counts."""
+"""Rows in batches of bounded size, each checked against its contract, for preparation and
+validation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ BATCH_BYTES = 32 * 2**20
 
 @dataclass
 class Batch:
-    """Rows of one file with their numbers, and what is wrong with some of them."""
+    """Rows of one file with their numbers, and the problems of the bad ones."""
 
     numbers: list[int] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -28,7 +29,7 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the batch, good and bad, unreadable lines included."""
+        """Number of rows in the batch, good and bad, unreadable lines included."""
         return len(set(self.numbers) | self.rejected_numbers)
 
     @property
@@ -37,7 +38,7 @@ class Batch:
         return {rejection.row for rejection in self.rejections}
 
     def accepted(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The good rows and their numbers."""
+        """Yield the good rows and their numbers."""
         bad = self.rejected_numbers
         return ((n, row) for n, row in zip(self.numbers, self.rows, strict=True) if n not in bad)
 
@@ -53,7 +54,7 @@ def checked_batches(
     """Read a file of prompt rows in batches; unreadable lines are rejections like any other.
 
     Args: held_out: the questions of the held-out rows, which no row of this file may ask.
-    Raises: DataError when the file as a whole cannot be read, or holds nothing.
+    Raises: DataError when the file as a whole cannot be read, or is empty.
     """
     contract = contract_of(SchemaName.PROMPT, path, allowed_env_classes, default_env_class)
     num_seen = 0
@@ -70,7 +71,8 @@ def checked_batches(
 
 
 def raw_batches(path: Path | str, prompt_key: str = "prompt") -> Iterator[Batch]:
-    """The raw values of a file in batches of at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes."""
+    """Yield the raw values of a file in batches of at most `BATCH_ROWS` rows and about
+    `BATCH_BYTES` bytes."""
     bad_lines: list[Rejection] = []
 
     def on_bad_line(number: int, error: DataError) -> None:
@@ -97,6 +99,8 @@ def _add(batch: Batch, raw: RawValue) -> None:
 
 
 def unreadable(file: str, row: int, reason: str) -> Rejection:
-    """The rejection of a row that could not be read."""
+    """Return the rejection of a row that could not be read."""
     expected = "an object or a string in valid JSON on one line"
-    return Rejection(file=file, row=row, field="line", reason="unreadable line", value=reason, expected=expected)
+    return Rejection(
+        file=file, row=row, field="line", reason="unreadable line", value=reason, expected=expected
+    )

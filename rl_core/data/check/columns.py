@@ -1,8 +1,9 @@
-"""Prompt rows in Arrow columns, screened without making Python objects of them.
+"""Screening of prompt rows in Arrow columns, without creating Python objects.
 
-Each rule becomes a small column of facts (how many user messages, which kind of ground truth); one lazy pandera schema
-over these facts says which rows may be wrong. Only they are made into Python rows and judged by the row contract, so
-the screen may be stricter than the contract, never laxer. A column of a type it does not know sends every row there.
+Each rule becomes a small column of facts (number of user messages, kind of ground truth); one lazy
+pandera schema over these facts selects the rows that may be wrong. Only they are converted to
+Python rows and checked by the row contract, so the screen may be stricter than the contract, never
+laxer. A column of an unknown type sends every row there.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,12 @@ _KINDS = (*GROUND_TRUTH_KINDS, NO_KIND)
 
 
 def suspicious_rows(
-    batch: "pa.RecordBatch", allowed: AllowedEnvClasses, default_env_class: str | None, prompt_key: str = "prompt"
+    batch: "pa.RecordBatch",
+    allowed: AllowedEnvClasses,
+    default_env_class: str | None,
+    prompt_key: str = "prompt",
 ) -> list[int]:
-    """Positions of the rows that only the contract can judge; all others are good."""
+    """Return the positions of the rows that only the contract can judge; all others are good."""
     import pyarrow as pa
 
     try:
@@ -38,7 +42,7 @@ def suspicious_rows(
 
 
 def facts_schema(allowed: AllowedEnvClasses) -> "pa_schema.DataFrameSchema":
-    """What the facts of a good row are."""
+    """Return the schema of the facts of good rows."""
     import pandera.pandas as pa_schema
 
     accepted = [f"{env}/{kind}" for env, kinds in allowed.items() for kind in kinds]
@@ -54,8 +58,10 @@ def facts_schema(allowed: AllowedEnvClasses) -> "pa_schema.DataFrameSchema":
     )
 
 
-def facts(batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: str) -> "pd.DataFrame":
-    """The facts of a batch, one row each."""
+def facts(
+    batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: str
+) -> "pd.DataFrame":
+    """Return the facts of a batch, one row each."""
     import numpy as np
     import pandas as pd
 
@@ -64,7 +70,11 @@ def facts(batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: st
     bad, users = _messages(columns.get(prompt_key, columns.get("prompt")), num_rows)
     env_codes, envs = _env_classes(columns.get("env_class"), default_env_class, num_rows)
     spec = _reward_spec(columns)
-    kinds = np.full(num_rows, _KINDS.index(NO_KIND)) if spec is None else _kinds(_child(spec, "ground_truth"))
+    kinds = (
+        np.full(num_rows, _KINDS.index(NO_KIND))
+        if spec is None
+        else _kinds(_child(spec, "ground_truth"))
+    )
     pairs = [f"{env}/{kind}" for env in envs for kind in _KINDS]
     pair_codes = np.where(env_codes < 0, -1, env_codes * len(_KINDS) + kinds)
     return pd.DataFrame(
@@ -79,7 +89,8 @@ def facts(batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: st
 
 
 def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, np.ndarray]":
-    """Bad and user messages of each prompt; a prompt of an unknown type is one bad message."""
+    """Count the bad and the user messages of each prompt; a prompt of an unknown type is one bad
+    message."""
     import numpy as np
     import pyarrow as pa
 
@@ -103,8 +114,10 @@ def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, n
     )
 
 
-def _env_classes(column: "pa.Array | None", default: str | None, num_rows: int) -> "tuple[np.ndarray, list[str]]":
-    """Codes into a list of names; -1 where a row names none and there is no default."""
+def _env_classes(
+    column: "pa.Array | None", default: str | None, num_rows: int
+) -> "tuple[np.ndarray, list[str]]":
+    """Return codes into a list of names; -1 where a row names none and there is no default."""
     import numpy as np
 
     pc = compute()
@@ -129,7 +142,7 @@ def _reward_spec(columns: "dict[str, pa.Array]") -> "pa.Array | None":
 
 
 def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
-    """The kind of each ground truth, as a position in `_KINDS`."""
+    """Return the kind of each ground truth, as a position in `_KINDS`."""
     import numpy as np
     import pyarrow as pa
 
@@ -148,14 +161,17 @@ def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
         parents = pc.list_parent_indices(truths).to_numpy(zero_copy_only=False)
         nulls = np.zeros(len(truths), bool)
         nulls[parents[_mask(pc.is_null(pc.list_flatten(truths)))]] = True
-        good = pc.and_(pc.fill_null(pc.greater(pc.list_value_length(truths), 0), False), pa.array(~nulls))
+        good = pc.and_(
+            pc.fill_null(pc.greater(pc.list_value_length(truths), 0), False), pa.array(~nulls)
+        )
     elif pa.types.is_struct(truths.type) and [field.name for field in truths.type] == ["target"]:
         return _kinds(_child(truths, "target"))
     return np.where(_mask(good), _KINDS.index(kind), _KINDS.index(NO_KIND))
 
 
 def _well_typed(columns: "dict[str, pa.Array]", num_rows: int) -> "np.ndarray":
-    """Whether the optional columns hold what they should, as far as their types tell."""
+    """Return a mask of the rows whose optional columns have the right types, as far as Arrow's
+    types tell."""
     import numpy as np
     import pyarrow as pa
 
@@ -174,12 +190,14 @@ def _well_typed(columns: "dict[str, pa.Array]", num_rows: int) -> "np.ndarray":
     for column in turns:
         if column is not None:
             fits = pa.types.is_integer(column.type)
-            good &= _mask(pc.fill_null(pc.greater_equal(column, 1), True) if fits else pc.is_null(column))
+            good &= _mask(
+                pc.fill_null(pc.greater_equal(column, 1), True) if fits else pc.is_null(column)
+            )
     return good
 
 
 def _child(struct: "pa.Array", name: str) -> "pa.Array | None":
-    """A field of a struct column, null where the struct is."""
+    """Return a field of a struct column, null where the struct is null."""
     import pyarrow as pa
 
     pc = compute()
@@ -190,7 +208,8 @@ def _child(struct: "pa.Array", name: str) -> "pa.Array | None":
 
 
 def has_messages(type_: "pa.DataType") -> bool:
-    """Whether values of this type are lists of messages with a role and a content that are texts."""
+    """Return True if values of this type are lists of messages with a role and a content that are
+    texts."""
     import pyarrow as pa
 
     if not (_is_list(type_) and pa.types.is_struct(type_.value_type)):
@@ -200,7 +219,7 @@ def has_messages(type_: "pa.DataType") -> bool:
 
 
 def is_text(type_: "pa.DataType") -> bool:
-    """Whether values of this type are strings."""
+    """Return True if values of this type are strings."""
     import pyarrow.types as types
 
     plain = types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)

@@ -1,4 +1,4 @@
-"""Which contract a file is held to: named, or recognised by its first rows."""
+"""Selection of a file's contract: by name, or by its first rows."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -30,28 +30,34 @@ def contract_of(
     limits: MediaLimits | None = None,
     pairs_alone: bool = False,
 ) -> RowContract:
-    """The contract of a file's rows.
+    """Return the contract of a file's rows.
 
-    Args: media_root: where relative media paths begin; unset means the file's own folder.
+    Args: media_root: folder of relative media paths; unset means the file's own folder.
     pairs_alone: preference rows need no image, and no image is opened.
     """
     folder = media_root or Path(path).expanduser().absolute().parent
     if schema is SchemaName.MEDIA:
         return media_contract(folder, limits, prompt_key)
     if schema is SchemaName.PREFERENCE:
-        return preference_contract(None if pairs_alone else folder, limits, needs_image=not pairs_alone)
+        return preference_contract(
+            None if pairs_alone else folder, limits, needs_image=not pairs_alone
+        )
     if schema is SchemaName.RESPONSE:
         return response_contract()
     return prompt_contract(allowed_env_classes, default_env_class)
 
 
 def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
-    """The contract that a file's first readable rows ask for; prompt rows when nothing tells."""
+    """Recognise the contract from a file's first readable rows; the default is prompt rows."""
     file = check_file(path)
     if file.suffix.lower() == ".parquet":
         with open_parquet(file) as table:
             first = list(islice(table.iter_batches(NUM_LOOKED_AT), 1))
-            values = [raw.value for batch in first for raw in batch_values(batch, 1, file, lambda *_: None)]
+            values = [
+                raw.value
+                for batch in first
+                for raw in batch_values(batch, 1, file, lambda *_: None)
+            ]
     else:
         raws = raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None)
         values = [raw.value for raw in islice(raws, NUM_LOOKED_AT)]
@@ -70,4 +76,8 @@ def _kind_of(value: str | Mapping[str, Any], prompt_key: str) -> SchemaName:
     if keys & {"env_class", "reward_spec", "reward_model"}:
         return SchemaName.PROMPT
     is_text = isinstance(value.get(prompt_key), str) or "caption" in keys
-    return SchemaName.MEDIA if is_text or keys & {"media", "media_refs", *LEGACY_FIELDS} else SchemaName.PROMPT
+    return (
+        SchemaName.MEDIA
+        if is_text or keys & {"media", "media_refs", *LEGACY_FIELDS}
+        else SchemaName.PROMPT
+    )

@@ -1,4 +1,5 @@
-"""Validation of row files: every error in one pass, memory bounded by the batch, unchanged files not read again."""
+"""Validation of row files: every error in one pass, memory bounded by the batch, unchanged files
+not read again."""
 
 import hashlib
 from collections import Counter
@@ -20,23 +21,29 @@ from schemas.prompt_rows import SCHEMA_VERSION
 from schemas.receipts import Receipt, Rejection, SourceFile, ValidationReport
 
 Policy = Literal["fail", "drop"]
-Runner: TypeAlias = Callable[[Sequence[Part], CheckSettings, HeldOut], Iterator[tuple[Part, Checked]]]
-"""Checks parts somewhere and yields what was found, in the order of the parts and of their rows."""
+Runner: TypeAlias = Callable[
+    [Sequence[Part], CheckSettings, HeldOut], Iterator[tuple[Part, Checked]]
+]
+"""Function that checks parts and yields the findings, in the order of the parts and of their
+rows."""
 
 NUM_EXAMPLES = 10
 EXAMPLES_PER_REASON = 2
 
 
 class _Remembered(Receipt):
-    """A report and what it was made from."""
+    """A cached report and the inputs it was made from."""
 
     parts: dict[str, str]
     report: ValidationReport
 
 
 def describe_env_classes(allowed: AllowedEnvClasses) -> str:
-    """The allowed environments and the ground truths they accept, as one hash part."""
-    return ", ".join(f"{name}({'|'.join(sorted(kinds))})" for name, kinds in sorted(allowed.items()))
+    """Describe the allowed environments and the ground truths they accept, as one part of a
+    hash."""
+    return ", ".join(
+        f"{name}({'|'.join(sorted(kinds))})" for name, kinds in sorted(allowed.items())
+    )
 
 
 def check_files(
@@ -50,9 +57,10 @@ def check_files(
 ) -> ValidationReport:
     """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem.
 
-    Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row of `paths` that
-    asks what one of their rows asks is refused. runner: where to check; unset means here, on all cores.
-    Returns: the report, from the cache when the same files were validated before in the same way.
+    Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row
+    of `paths` with the question of a held-out row is refused. runner: executes the checks; unset
+    means this machine, on all cores.
+    Returns: the report, from the cache if the same files were validated before in the same way.
     Raises: DataError when a file cannot be read or is empty.
     """
     files = [str(path) for path in (*paths, *held_out)]
@@ -66,7 +74,11 @@ def check_files(
     report = _from_memo(memo, parts, rejects_path, settings)
     if report is None:
         report = _check(files, len(paths), settings, runner or run_here, rejects_path).model_copy(
-            update={"files": sources, "num_training_files": len(paths), "explanation": _explain_miss(latest, parts)}
+            update={
+                "files": sources,
+                "num_training_files": len(paths),
+                "explanation": _explain_miss(latest, parts),
+            }
         )
         atomic_write_json(memo, _Remembered(parts=parts, report=report).model_dump())
     atomic_write_text(latest, _Remembered(parts=parts, report=report).model_dump_json())
@@ -74,22 +86,35 @@ def check_files(
 
 
 def apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: float) -> None:
-    """Whether these rows may be used. Args: policy: `fail` refuses any bad row, `drop` accepts up to
-    `max_bad_fraction` of all rows. Raises: DataError when they may not, or no row is good."""
+    """Decide if these rows may be used.
+
+    Args: policy: `fail` refuses any bad row, `drop` accepts up to `max_bad_fraction` of all rows.
+    Raises: DataError when the rows may not be used, or no row is good.
+    """
     examples = report.examples[:NUM_EXAMPLES]
     listed = "\n".join(f"  {example}" for example in examples)
     found = f"{report.num_rejected} of {report.num_rows} rows are refused"
     if not report.num_accepted:
-        raise DataError(f"no row can be used: {found}; all problems are in {report.rejects_path}\n{listed}")
+        raise DataError(
+            f"no row can be used: {found}; all problems are in {report.rejects_path}\n{listed}"
+        )
     if policy == "fail" and report.num_rejected:
-        advice = f"mend them, or drop them with on_invalid: drop; all problems are in {report.rejects_path}"
+        advice = (
+            "mend them, or drop them with on_invalid: drop; all problems are in "
+            f"{report.rejects_path}"
+        )
         raise DataError(f"{found}; {advice}\n{listed}")
     if policy == "drop" and report.num_rejected > max_bad_fraction * report.num_rows:
-        limit = f"more than max_bad_fraction {max_bad_fraction:g} allows; all problems are in {report.rejects_path}"
+        limit = (
+            f"more than max_bad_fraction {max_bad_fraction:g} allows; all problems are in "
+            f"{report.rejects_path}"
+        )
         raise DataError(f"{found}, {limit}\n{listed}")
 
 
-def run_here(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+def run_here(
+    parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
+) -> Iterator[tuple[Part, Checked]]:
     """Check parts one after the other, each on all cores of this machine."""
     for part in parts:
         for checked in check_part(part, settings, held_out):
@@ -97,7 +122,11 @@ def run_here(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) 
 
 
 def _check(
-    files: Sequence[str], num_training: int, settings: CheckSettings, runner: Runner, rejects_path: Path
+    files: Sequence[str],
+    num_training: int,
+    settings: CheckSettings,
+    runner: Runner,
+    rejects_path: Path,
 ) -> ValidationReport:
     totals = _Totals()
     held_out = HeldOut.of_files(files[num_training:], settings.prompt_key)
@@ -108,7 +137,9 @@ def _check(
             schemas |= {part.file: part.schema.value for part in parts}
             for part, checked in runner(parts, settings, known):
                 totals.add(part.file, checked)
-                rejects.writelines(rejection.model_dump_json() + "\n" for rejection in checked.rejections)
+                rejects.writelines(
+                    rejection.model_dump_json() + "\n" for rejection in checked.rejections
+                )
             for file in chosen:
                 if not totals.rows_of[file]:
                     raise DataError(f"{file}: the file is empty; expected at least one row")
@@ -140,12 +171,17 @@ class _Totals:
         for rejection in checked.rejections:
             self.by_reason[rejection.reason] += 1
             # The first ones overall, and the first of each reason wherever they are.
-            if len(self.examples) < NUM_EXAMPLES or self._shown[rejection.reason] < EXAMPLES_PER_REASON:
+            if (
+                len(self.examples) < NUM_EXAMPLES
+                or self._shown[rejection.reason] < EXAMPLES_PER_REASON
+            ):
                 self.examples.append(rejection)
                 self._shown[rejection.reason] += 1
 
 
-def _hash_parts(sources: list[SourceFile], num_training: int, settings: CheckSettings) -> dict[str, str]:
+def _hash_parts(
+    sources: list[SourceFile], num_training: int, settings: CheckSettings
+) -> dict[str, str]:
     return file_parts({"data": sources[:num_training], "held-out": sources[num_training:]}) | {
         "schema version": SCHEMA_VERSION,
         "schema": settings.schema.value if settings.schema else "recognised",
@@ -159,7 +195,10 @@ def _hash_parts(sources: list[SourceFile], num_training: int, settings: CheckSet
 
 def _describe_limits(limits: MediaLimits, root: Path | None) -> str:
     remote = "remote media checked" if limits.check_remote else "remote media unchecked"
-    return f"{limits.max_bytes} bytes, {limits.max_pixels} pixels, {remote}, root {root or 'of the file'}"
+    return (
+        f"{limits.max_bytes} bytes, {limits.max_pixels} pixels, {remote}, root "
+        f"{root or 'of the file'}"
+    )
 
 
 def _from_memo(
@@ -169,12 +208,20 @@ def _from_memo(
     if remembered is None or remembered.parts != parts:
         return None
     report = remembered.report
-    # Media lie outside the files whose content is known, so rows that name some are looked at again.
-    if not settings.pairs_alone and set(report.schemas.values()) & {SchemaName.MEDIA, SchemaName.PREFERENCE}:
+    # Media lie outside the files whose content is known, so rows that name some are looked at
+    # again.
+    if not settings.pairs_alone and set(report.schemas.values()) & {
+        SchemaName.MEDIA,
+        SchemaName.PREFERENCE,
+    }:
         return None
-    if report.num_rejected and (report.rejects_path != str(rejects_path) or not rejects_path.is_file()):
+    if report.num_rejected and (
+        report.rejects_path != str(rejects_path) or not rejects_path.is_file()
+    ):
         return None
-    explanation = "cached: the same files were validated before under the same schema and environments"
+    explanation = (
+        "cached: the same files were validated before under the same schema and environments"
+    )
     return report.model_copy(update={"cached": True, "explanation": explanation})
 
 

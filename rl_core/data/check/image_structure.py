@@ -1,8 +1,8 @@
-"""Whether a plain PNG or JPEG is whole, told from its structure without a decoder.
+"""Check of a plain PNG or JPEG's completeness by its structure, without a decoder.
 
-Answers yes only to the common case, read strictly: every chunk in its place, every checksum right, nothing in it but
-pixels, tables and simple notes. Whatever else it is given (other formats, profiles, EXIF, damage) is for PIL to judge.
-Sources: PNG, ISO/IEC 15948 sections 5 and 11; JPEG, ITU-T T.81 annex B.
+Accepts only the common case, read strictly: every chunk in its place, every checksum right, nothing
+but pixels, tables and simple notes. Anything else (other formats, profiles, EXIF, damage) is left
+to PIL. Sources: PNG, ISO/IEC 15948 sections 5 and 11; JPEG, ITU-T T.81 annex B.
 """
 
 import zlib
@@ -10,23 +10,24 @@ from struct import unpack_from
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-"""Colour type -> bits of a sample."""
+"""Bits of a sample allowed for each colour type."""
 _PNG_LENGTHS = {b"gAMA": 4, b"pHYs": 9, b"sRGB": 1, b"cHRM": 32, b"tIME": 7, b"IEND": 0}
-"""Notes of a fixed length that need no reading, and the end."""
+"""Length of PNG chunks of fixed size that need not be read, including the end chunk."""
 _PNG_FREE = {b"PLTE", b"IDAT"}
 
 _JPEG = b"\xff\xd8\xff"
 _DQT, _SOS = 0xDB, 0xDA
 _JPEG_FRAMES = {0xC0, 0xC1, 0xC2}
-"""Baseline, extended and progressive, Huffman coded."""
+"""Frame types baseline, extended and progressive, Huffman coded."""
 _JPEG_PASSED = {0xC4, 0xDD, 0xFE}
-"""Huffman tables, restart interval, comment."""
+"""Segments that need not be read: Huffman tables, restart interval, comment."""
 _JPEG_NOTES = {0xE0: 12, 0xEE: 12}
-"""JFIF and Adobe, and the bytes they hold at least."""
+"""Least length of the JFIF and Adobe segments."""
 
 
 def plain_image_size(content: bytes) -> tuple[int, int] | None:
-    """Width and height of a whole PNG or JPEG of the plain kind; None leaves the judgement to a decoder."""
+    """Return width and height of a complete, plain PNG or JPEG; None leaves the judgement to a
+    decoder."""
     if content.startswith(_PNG):
         return _png_size(content)
     if content.startswith(_JPEG) and content.endswith(b"\xff\xd9"):
@@ -59,7 +60,9 @@ def _png_size(content: bytes) -> tuple[int, int] | None:
 
 
 def _png_header(content: bytes) -> tuple[int, int] | None:
-    width, height, depth, colours, packing, filtering, interlace = unpack_from(">IIBBBBB", content, 16)
+    width, height, depth, colours, packing, filtering, interlace = unpack_from(
+        ">IIBBBBB", content, 16
+    )
     known = depth in _PNG_DEPTHS.get(colours, ()) and packing == filtering == 0 and interlace < 2
     return (width, height) if known and width and height else None
 

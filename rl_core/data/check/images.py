@@ -1,4 +1,5 @@
-"""Whether a file is an image that a training run can read: its structure, or every pixel of it."""
+"""Check that a file is an image that a training run can read: by its structure, or by decoding
+every pixel."""
 
 import io
 import warnings
@@ -10,9 +11,10 @@ MAX_PIXELS = 64_000_000
 
 
 def image_problem(source: bytes | Path, *, decode: bool) -> str | None:
-    """Why `source` is no readable image, or None when it is one.
+    """Return the reason why `source` is not a readable image, or None if it is one.
 
-    Args: decode: look at every pixel; otherwise at header, size, checksums (PNG) and the end of the file (JPEG).
+    Args: decode: decode every pixel; otherwise check header, size, checksums (PNG) and the end of
+    the file (JPEG).
     """
     content = source if isinstance(source, bytes) else source.read_bytes()
     if not decode and (size := plain_image_size(content)) and size[0] * size[1] <= MAX_PIXELS:
@@ -21,7 +23,7 @@ def image_problem(source: bytes | Path, *, decode: bool) -> str | None:
 
 
 def _problem(content: bytes, decode: bool) -> str | None:
-    """PIL's word on it."""
+    """Return the problem that PIL finds."""
     from PIL import Image
 
     try:

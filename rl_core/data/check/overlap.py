@@ -1,7 +1,8 @@
-"""Held-out rows must never be trained on: which training rows ask what a held-out row asks.
+"""Detection of training rows with the question of a held-out row, which must never be trained on.
 
-Two rows ask the same when their messages other than the system's agree in role and text, spaces around each aside,
-and they show the same media. The file a row comes from, its reward and its other columns do not matter.
+Two rows ask the same question if their messages, except system messages, agree in role and text up
+to surrounding spaces, and they show the same media. The file, the reward and the other columns do
+not matter.
 """
 
 import hashlib
@@ -23,13 +24,17 @@ REASON = "also a held-out row"
 _MESSAGE, _PART, _SPACES = "\x02", "\x03", " \t\r\n"
 
 Question: TypeAlias = tuple[str, str]
-"""Text and media of what a row asks."""
+"""Text and media of a row's question."""
 
 
 def question_of(row: Mapping[str, Any]) -> Question:
-    """What a row of any contract asks; its text is empty when it asks nothing."""
+    """Return the question of a row of any contract; its text is empty if the row asks nothing."""
     params = row.get(PARAMS)
-    prompt = get(params, "input") if isinstance(params, Mapping) else get(row, "prompt", "caption", "question")
+    prompt = (
+        get(params, "input")
+        if isinstance(params, Mapping)
+        else get(row, "prompt", "caption", "question")
+    )
     media = as_list(get(row, "media_refs", "media", "images")) or []
     if (image := get(row, "image")) is not None:
         media = as_list(image) or [image]
@@ -37,14 +42,14 @@ def question_of(row: Mapping[str, Any]) -> Question:
 
 
 class HeldOut:
-    """The questions of held-out files, each with the place of its row."""
+    """Questions of held-out files, each with the place of its row."""
 
     def __init__(self) -> None:
         self.places: dict[Question, str] = {}
 
     @classmethod
     def of_files(cls, paths: Iterable[Path | str], prompt_key: str = "prompt") -> "HeldOut":
-        """Read the questions of some files; rows that cannot be read ask nothing."""
+        """Read the questions of some files; rows that cannot be read are skipped."""
         held_out = cls()
         for path in paths:
             for raw in raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None):
@@ -52,22 +57,27 @@ class HeldOut:
         return held_out
 
     def add(self, row: Mapping[str, Any], place: str) -> None:
-        """Hold out one more row."""
+        """Add the question of a held-out row."""
         question = question_of(row)
         if question[0]:
             self.places.setdefault(question, place)
 
-    def rejections(self, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], file: str) -> list[Rejection]:
-        """One for each row that asks a held-out question."""
+    def rejections(
+        self, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], file: str
+    ) -> list[Rejection]:
+        """Return a rejection for each row with a held-out question."""
         found = []
         for number, row in zip(numbers, rows, strict=True):
             if self.places and (place := self.places.get(question_of(row))) is not None:
                 expected = f"a question that is not in {place}"
-                found.append(Problem("prompt", REASON, row.get("prompt"), expected).rejection(file, number))
+                found.append(
+                    Problem("prompt", REASON, row.get("prompt"), expected).rejection(file, number)
+                )
         return found
 
     def candidates(self, batch: "pa.RecordBatch", prompt_key: str) -> list[int]:
-        """Positions of the rows of an Arrow batch whose text may be that of a held-out row."""
+        """Return the positions of the rows of an Arrow batch whose text may be that of a held-out
+        row."""
         import pyarrow as pa
 
         pc = compute()
@@ -82,9 +92,13 @@ class HeldOut:
 
 
 def _text_key(prompt: Any) -> str:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else as_list(prompt) or []
+    messages = (
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else as_list(prompt) or []
+    )
     parts = [
-        "" if message.get("role") == "system" else f"{message.get('role')}{_PART}{_text(message.get('content'))}"
+        ""
+        if message.get("role") == "system"
+        else f"{message.get('role')}{_PART}{_text(message.get('content'))}"
         for message in messages
         if isinstance(message, Mapping)
     ]
@@ -92,15 +106,21 @@ def _text_key(prompt: Any) -> str:
 
 
 def _arrow_text_keys(prompts: "pa.Array") -> "pa.Array":
-    """`_text_key` of every prompt of a column."""
+    """Compute `_text_key` of every prompt of a column."""
     import pyarrow as pa
 
     pc = compute()
     if is_text(prompts.type):
-        return pc.binary_join_element_wise("user", pc.utf8_trim(prompts.cast(pa.string()), _SPACES), _PART)
+        return pc.binary_join_element_wise(
+            "user", pc.utf8_trim(prompts.cast(pa.string()), _SPACES), _PART
+        )
     messages = pc.list_flatten(prompts)
-    roles, texts = (pc.struct_field(messages, name).cast(pa.string()) for name in ("role", "content"))
-    parts = pc.binary_join_element_wise(roles, pc.utf8_trim(texts, _SPACES), _PART, null_handling="replace")
+    roles, texts = (
+        pc.struct_field(messages, name).cast(pa.string()) for name in ("role", "content")
+    )
+    parts = pc.binary_join_element_wise(
+        roles, pc.utf8_trim(texts, _SPACES), _PART, null_handling="replace"
+    )
     parts = pc.if_else(pc.fill_null(pc.equal(roles, "system"), False), "", parts)
     lengths = pc.fill_null(pc.list_value_length(prompts), 0).cast(pa.int32())
     starts = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])

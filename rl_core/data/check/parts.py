@@ -1,4 +1,5 @@
-"""One file against its contract, in parts that can be checked anywhere: in threads here, or on a cluster."""
+"""Check of one file against its contract, in parts that can run anywhere: in threads here, or on a
+cluster."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,21 +28,22 @@ MAX_PART_ROWS = 250_000
 
 @dataclass(frozen=True)
 class CheckSettings:
-    """What decides which rows are good, besides the rows."""
+    """Settings that decide which rows are good."""
 
     allowed_env_classes: AllowedEnvClasses
     default_env_class: str | None = None
     prompt_key: str = "prompt"
     schema: SchemaName | None = None
-    """The contract of every file; unset recognises each file's own."""
+    """Contract of every file; unset recognises each file's own."""
     media_root: Path | None = None
-    """Where relative media paths begin; unset means the folder of the file that names them."""
+    """Folder of relative media paths; unset means the folder of the file that names them."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     pairs_alone: bool = False
-    """Of preference rows check the texts alone: there may be no image, and a published cache has checked its own."""
+    """Check only the texts of preference rows: there may be no image, and a published cache has
+    checked its own."""
 
     def contract(self, schema: SchemaName, file: str) -> RowContract:
-        """The contract of a file's rows."""
+        """Return the contract of a file's rows."""
         return contract_of(
             schema,
             file,
@@ -67,7 +69,7 @@ class Part:
 
 @dataclass
 class Checked:
-    """What was found in some rows."""
+    """Result of checking some rows."""
 
     num_rows: int
     num_rejected: int
@@ -75,7 +77,7 @@ class Checked:
 
 
 def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
-    """The parts of a file. Raises: DataError when it cannot be opened."""
+    """Return the parts of a file. Raises: DataError when it cannot be opened."""
     file = check_file(path)
     schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
     if file.suffix.lower() != ".parquet" or schema is not SchemaName.PROMPT:
@@ -94,8 +96,10 @@ def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
     return parts or [Part(str(path), schema)]
 
 
-def check_part(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int = 0) -> Iterator[Checked]:
-    """Every problem of a part, batch by batch, in row order.
+def check_part(
+    part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int = 0
+) -> Iterator[Checked]:
+    """Yield every problem of a part, batch by batch, in row order.
 
     Args: num_threads: 0 means all cores. Raises: DataError when the file cannot be read.
     """
@@ -119,7 +123,9 @@ def check_part(part: Part, settings: CheckSettings, held_out: HeldOut, num_threa
         yield Checked(batch.num_rows, len(batch.rejected_numbers), batch.rejections)
 
 
-def _check_arrow(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int) -> Iterator[Checked]:
+def _check_arrow(
+    part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int
+) -> Iterator[Checked]:
     file = Path(part.file).expanduser()
     contract = settings.contract(part.schema, part.file)
 
@@ -137,10 +143,18 @@ def _check_arrow(part: Part, settings: CheckSettings, held_out: HeldOut, num_thr
 
 
 def _check_record_batch(
-    batch: "pa.RecordBatch", first: int, file: str, contract: RowContract, settings: CheckSettings, held_out: HeldOut
+    batch: "pa.RecordBatch",
+    first: int,
+    file: str,
+    contract: RowContract,
+    settings: CheckSettings,
+    held_out: HeldOut,
 ) -> Checked:
     key, allowed = settings.prompt_key, settings.allowed_env_classes
-    suspects = {*suspicious_rows(batch, allowed, settings.default_env_class, key), *held_out.candidates(batch, key)}
+    suspects = {
+        *suspicious_rows(batch, allowed, settings.default_env_class, key),
+        *held_out.candidates(batch, key),
+    }
     places = sorted(suspects)
     rejections: list[Rejection] = []
 
@@ -162,7 +176,7 @@ def _as_row(value: Any) -> dict[str, Any]:
 
 
 class _Ids:
-    """The ids a file's rows have given themselves: two of the same would merge two groups."""
+    """Ids in a file's rows, to find duplicates, which would merge two groups."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -177,5 +191,9 @@ class _Ids:
             first = self._row_of.setdefault(str(prompt_id), number)
             if first != number:
                 expected = f"an id of its own; row {first} has this one"
-                found.append(Problem("prompt_id", "repeated id", prompt_id, expected).rejection(self.file, number))
+                found.append(
+                    Problem("prompt_id", "repeated id", prompt_id, expected).rejection(
+                        self.file, number
+                    )
+                )
         return found

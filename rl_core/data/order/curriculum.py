@@ -1,4 +1,4 @@
-"""Prompts drawn by how often their replies were right: those half solved come most often."""
+"""Curriculum: prompts are drawn by their pass rate, those solved half of the time most often."""
 
 from __future__ import annotations
 
@@ -12,21 +12,31 @@ T = TypeVar("T")
 
 
 class CurriculumSource(Generic[T]):
-    """Endless batches of different items, drawn by `curriculum_weights` of what was observed of each.
+    """Endless batches of different items, drawn by `curriculum_weights` of the observed rewards.
 
-    A batch depends on the seed, its number and the counts alone.
-    Args: floor: the least weight of an item, as a share of the largest possible. pass_mark: a reward of at least this
-    is right.
+    A batch depends only on the seed, its number and the counts.
+    Args: floor: the least weight of an item, as a share of the largest possible. pass_mark: reward
+    from which a reply counts as correct.
     Raises: DataError when there are fewer items than one batch takes.
     """
 
     def __init__(
-        self, items: Sequence[T], uids: Sequence[str], batch_size: int, seed: int, *, floor: float, pass_mark: float
+        self,
+        items: Sequence[T],
+        uids: Sequence[str],
+        batch_size: int,
+        seed: int,
+        *,
+        floor: float,
+        pass_mark: float,
     ) -> None:
         import torch
 
         if not 1 <= batch_size <= len(items):
-            raise DataError(f"a batch of {batch_size} prompts out of {len(items)} rows; expected 1 to {len(items)}")
+            raise DataError(
+                f"a batch of {batch_size} prompts out of {len(items)} rows; expected 1 to "
+                f"{len(items)}"
+            )
         self.items, self.batch_size, self.seed = items, batch_size, seed
         self.floor, self.pass_mark = floor, pass_mark
         self.place_of = {uid: place for place, uid in enumerate(uids)}
@@ -35,7 +45,7 @@ class CurriculumSource(Generic[T]):
         self.num_batches = 0
 
     def next_batch(self) -> list[T]:
-        """The next `batch_size` items, no item twice."""
+        """Return the next `batch_size` items, no item twice."""
         import torch
 
         from rl_core.algorithms.shaping import curriculum_weights
@@ -48,7 +58,10 @@ class CurriculumSource(Generic[T]):
         return [self.items[place] for place in places]
 
     def observe(self, uids: Iterable[str], rewards: Iterable[float]) -> dict[str, float]:
-        """Count replies, one reward each. Returns: the pass rate of these, and the share of prompts ever tried."""
+        """Count replies, one reward each.
+
+        Returns: the pass rate of these replies, and the share of prompts that were ever tried.
+        """
         num_right = num_tried = 0
         for uid, reward in zip(uids, rewards, strict=True):
             right, place = reward >= self.pass_mark, self.place_of[str(uid)]
@@ -56,25 +69,49 @@ class CurriculumSource(Generic[T]):
             self.num_tried_P[place] += 1
             num_right, num_tried = num_right + right, num_tried + 1
         tried = float((self.num_tried_P > 0).double().mean())
-        return {"curriculum/pass_rate": num_right / max(1, num_tried), "curriculum/tried_share": tried}
+        return {
+            "curriculum/pass_rate": num_right / max(1, num_tried),
+            "curriculum/tried_share": tried,
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the source stands: the number of batches, and right and tried of every uid that was tried."""
+        """Return the state: the number of batches, and the counts of every uid that was tried."""
         right, tried = self.num_right_P.tolist(), self.num_tried_P.tolist()
-        counts = {uid: [right[place], tried[place]] for uid, place in self.place_of.items() if tried[place]}
-        return {"seed": self.seed, "num_items": len(self.items), "num_batches": self.num_batches, "counts": counts}
+        counts = {
+            uid: [right[place], tried[place]]
+            for uid, place in self.place_of.items()
+            if tried[place]
+        }
+        return {
+            "seed": self.seed,
+            "num_items": len(self.items),
+            "num_batches": self.num_batches,
+            "counts": counts,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state. Raises: DataError when it belongs to other rows or another seed."""
+        """Continue from a saved state. Raises: DataError when it belongs to other rows or another
+        seed."""
         for name, here in (("seed", self.seed), ("num_items", len(self.items))):
             if state.get(name) != here:
-                expected = "resume with the data, seed and curriculum of the checkpoint, or start a new run"
-                raise DataError(f"the saved curriculum has {name} {state.get(name)}, this run has {here}; {expected}")
+                expected = (
+                    "resume with the data, seed and curriculum of the checkpoint, or start a new "
+                    "run"
+                )
+                raise DataError(
+                    f"the saved curriculum has {name} {state.get(name)}, this run has {here}; "
+                    f"{expected}"
+                )
         unknown = sorted(state["counts"].keys() - self.place_of.keys())
         if unknown:
-            raise DataError(f"the saved curriculum counts rows that are not here, the first {unknown[0]!r}")
+            raise DataError(
+                f"the saved curriculum counts rows that are not here, the first {unknown[0]!r}"
+            )
         self.num_batches = state["num_batches"]
         self.num_right_P.zero_()
         self.num_tried_P.zero_()
         for uid, (right, tried) in state["counts"].items():
-            self.num_right_P[self.place_of[uid]], self.num_tried_P[self.place_of[uid]] = right, tried
+            self.num_right_P[self.place_of[uid]], self.num_tried_P[self.place_of[uid]] = (
+                right,
+                tried,
+            )

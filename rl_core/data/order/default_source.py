@@ -1,4 +1,4 @@
-"""UniRL's `DefaultDataSource`: a few built-in prompts in turn, for smoke runs that need no file."""
+"""UniRL's `DefaultDataSource`: a few built-in prompts in turn, for smoke runs without a file."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PROMPTS = (
 class DefaultDataSource:
     """Endless batches of the built-in prompts, in their order.
 
-    Args: data_path: part of the sources' common signature and ignored.
+    Args: data_path: ignored; part of the sources' common signature.
     """
 
     def __init__(self, data_path: Any = None, prompts_per_rollout: int = 1, seed: int = 0) -> None:
@@ -30,13 +30,13 @@ class DefaultDataSource:
         self.position = 0
 
     def next_batch(self) -> list[MediaPrompt]:
-        """The next prompts, beginning again after the last."""
+        """Return the next prompts, starting over after the last."""
         places = [(self.position + i) % len(PROMPTS) for i in range(self.batch_size)]
         self.position = (self.position + self.batch_size) % len(PROMPTS)
         return [MediaPrompt(PROMPTS[i], f"builtin:{i}") for i in places]
 
     def state_dict(self) -> dict[str, int]:
-        """Where the source stands."""
+        """Return the position as plain values."""
         return {"position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

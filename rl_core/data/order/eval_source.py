@@ -1,4 +1,4 @@
-"""Held-out prompts, once through, in the order of their file."""
+"""Held-out prompts, in one pass, in the order of their file."""
 
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
@@ -9,14 +9,18 @@ T = TypeVar("T")
 
 
 class EvaluationSource(Generic[T]):
-    """Batches of `items` in order; the last may be smaller. Iterating again after the end starts anew.
+    """Batches of `items` in order; the last may be smaller. Iterating again after the end starts
+    over.
 
-    A loop that was interrupted continues with the next batch after `load_state_dict`.
+    An interrupted loop continues with the next batch after `load_state_dict`.
     """
 
     def __init__(self, items: Sequence[T], batch_size: int) -> None:
         if not items or batch_size < 1:
-            raise DataError(f"{len(items)} held-out rows in batches of {batch_size}: expected at least 1 of each")
+            raise DataError(
+                f"{len(items)} held-out rows in batches of {batch_size}: expected at least 1 of "
+                "each"
+            )
         self.items = items
         self.batch_size = batch_size
         self.position = 0
@@ -32,11 +36,14 @@ class EvaluationSource(Generic[T]):
         self.position = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where the source stands."""
+        """Return the position as plain values."""
         return {"position": self.position, "num_items": len(self.items)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue from a saved state. Raises: DataError when it belongs to other rows."""
         if state["num_items"] != len(self.items):
-            raise DataError(f"the saved position is in {state['num_items']} held-out rows, here are {len(self.items)}")
+            raise DataError(
+                f"the saved position is in {state['num_items']} held-out rows, here are "
+                f"{len(self.items)}"
+            )
         self.position = state["position"]

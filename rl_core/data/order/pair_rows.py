@@ -1,4 +1,4 @@
-"""Prepared pairs as training draws them: read from their source when asked for, so memory holds only where they lie."""
+"""Prepared pairs, read from their source on access, so that memory only holds their locations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,10 +11,11 @@ Item = dict[str, Any]
 
 
 class PairRows(Sequence[Item]):
-    """The pairs of one split: `{"uid", "prompt", "chosen", "rejected", "env_extras"}` each.
+    """Pairs of one split: `{"uid", "prompt", "chosen", "rejected", "env_extras"}` each.
 
-    Args: path: `train.parquet` or `eval.parquet` of a preparation. places: the digest of each source -> where it lies.
-    Raises: DataError when a source is missing or its content is not that of its digest.
+    Args: path: `train.parquet` or `eval.parquet` of a preparation. places: path of each source by
+    its digest.
+    Raises: DataError when a source is missing or its content does not have its digest.
     """
 
     def __init__(self, path: Path | str, places: Mapping[str, str]) -> None:
@@ -30,7 +31,10 @@ class PairRows(Sequence[Item]):
         self._pairs: list[Pairs] = []
         for digest in digests:
             if digest not in places:
-                raise DataError(f"{path}: its pairs come from {digest[:12]}, which is not among {sorted(places)}")
+                raise DataError(
+                    f"{path}: its pairs come from {digest[:12]}, which is not among "
+                    f"{sorted(places)}"
+                )
             self._pairs.append(open_pairs(Path(places[digest]), digest, lambda *_: None))
         self._indices = self._sources.indices.to_numpy()
 

@@ -1,7 +1,7 @@
-"""The loader of the cache that `mpo` publishes: preference pairs by index, read from disk when asked for.
+"""Loader of the cache that `mpo` publishes: preference pairs by index, read from disk on access.
 
-`meta_public.json` names each subset's images (`root`), annotations and number of rows, relative to the cache. Only the
-byte offsets of the rows are kept in memory.
+`meta_public.json` names each subset's images (`root`), annotations and number of rows, relative to
+the cache. Only the byte offsets of the rows are kept in memory.
 """
 
 import json
@@ -23,8 +23,10 @@ SENTINEL = ".mmpr_ready"
 class PreferenceDataset:
     """All rows of all subsets, in the order of the meta file.
 
-    Args: root: the cache, or its `meta_public.json`. run_hash: refuse any other preparation.
-    Raises: DataError when the cache is not complete, or a subset does not hold the rows its entry promises.
+    Args: root: the cache, or its `meta_public.json`. run_hash: required run hash of the
+    preparation.
+    Raises: DataError when the cache is not complete, or a subset does not have the declared number
+    of rows.
     """
 
     def __init__(self, root: Path | str, run_hash: str | None = None) -> None:
@@ -40,7 +42,8 @@ class PreferenceDataset:
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> PreferencePair:
-        """Image paths are absolute. Raises: IndexError; DataError naming file and row."""
+        """Return a pair, with absolute image paths. Raises: IndexError; DataError naming file and
+        row."""
         subset = self._subset(index)
         place = index - (self._ends[subset - 1] if subset else 0)
         entry = self.meta[self._subsets[subset]]
@@ -54,7 +57,7 @@ class PreferenceDataset:
         return (self[index] for index in range(len(self)))
 
     def subset_of(self, index: int) -> str:
-        """The name of the subset that a pair belongs to. Raises: IndexError."""
+        """Return the name of the subset that a pair belongs to. Raises: IndexError."""
         return self._subsets[self._subset(index)]
 
     def _subset(self, index: int) -> int:
@@ -64,7 +67,7 @@ class PreferenceDataset:
 
 
 def read_meta(root: Path) -> dict[str, dict[str, Any]]:
-    """The subsets of a cache. Raises: DataError when the file cannot be read."""
+    """Read the subsets of a cache. Raises: DataError when the file cannot be read."""
     try:
         return json.loads((root / META).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -72,12 +75,16 @@ def read_meta(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def row_offsets(root: Path, name: str, entry: dict[str, Any]) -> "array[int]":
-    """Where each row of a subset begins, in bytes. Raises: DataError when there are more or fewer than `length`."""
+    """Return the byte offset of each row of a subset. Raises: DataError when there are more or
+    fewer than `length`."""
     offsets, position = array("q"), 0
     with (root / entry["annotation"]).open("rb") as lines:
         for line in lines:
             offsets.append(position)
             position += len(line)
     if len(offsets) != entry["length"]:
-        raise DataError(f"{root / META}: subset {name!r} has length {entry['length']}, its file {len(offsets)} rows")
+        raise DataError(
+            f"{root / META}: subset {name!r} has length {entry['length']}, its file "
+            f"{len(offsets)} rows"
+        )
     return offsets

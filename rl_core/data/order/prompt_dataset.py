@@ -14,12 +14,13 @@ from rl_core.runtime.home import Home
 
 
 class PromptDataset:
-    """Items `{"prompt", "env_class", "env_extras", "uid"}` whose templated prompt has at most `max_prompt_length`
-    tokens; `num_dropped` counts the others.
+    """Items `{"prompt", "env_class", "env_extras", "uid"}` whose templated prompt has at most
+    `max_prompt_length` tokens; `num_dropped` counts the others.
 
-    Args: datasets: files (prepared, or of any format `read_rows` takes), globs, folders, dataset names. num_workers:
-    threads that count tokens. template_kwargs: what the rollout passes to the chat template, so that both see the
-    same prompt. cache_dir: where token counts are kept by content; unset means the local state folder.
+    Args: datasets: files (prepared, or of any format `read_rows` accepts), globs, folders, dataset
+    names. num_workers: threads that count tokens. template_kwargs: the rollout's arguments of the
+    chat template, so that both see the same prompt. cache_dir: folder of token counts by content;
+    unset means the local state folder.
     Raises: DataError when a row has no usable prompt or environment, or nothing is left.
     """
 
@@ -37,20 +38,26 @@ class PromptDataset:
     ) -> None:
         make = ItemMaker(env_class_key=env_class_key, default_env_class=default_env_class)
         folder = cache_dir or Home.default().data / "memo" / "lengths"
-        counter = LengthCounter(tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder)
+        counter = LengthCounter(
+            tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder
+        )
         self.items: list[Item] = []
         self.num_dropped = 0
         for path in (file for source in datasets for file in data_files(source)):
             placed = list(_placed_items(path, make, prompt_key))
             items, places = [item for item, _ in placed], [place for _, place in placed]
             lengths = counter.lengths(items, places)
-            kept = [item for item, length in zip(items, lengths, strict=True) if length <= max_prompt_length]
+            kept = [
+                item
+                for item, length in zip(items, lengths, strict=True)
+                if length <= max_prompt_length
+            ]
             self.num_dropped += len(items) - len(kept)
             self.items += kept
         if not self.items:
             raise DataError(
-                f"no prompt is left of {', '.join(map(str, datasets)) or 'no files'}: {self.num_dropped} have more "
-                f"than max_prompt_length {max_prompt_length} tokens"
+                f"no prompt is left of {', '.join(map(str, datasets)) or 'no files'}: "
+                f"{self.num_dropped} have more than max_prompt_length {max_prompt_length} tokens"
             )
 
     def __len__(self) -> int:
@@ -60,13 +67,17 @@ class PromptDataset:
         return self.items[index]
 
     def collate_fn(self, items: list[Item]) -> list[Item]:
-        """A batch is the list of its items: prompts are padded by the rollout, which knows the side."""
+        """Return the items as a list: prompts are padded by the rollout, which knows the side."""
         return list(items)
 
 
 def _placed_items(path: Path | str, make: ItemMaker, prompt_key: str) -> Iterator[tuple[Item, str]]:
     if is_prepared(path):
-        yield from ((item, f"{path}:{number}") for number, item in enumerate(iter_prepared(path), start=1))
+        yield from (
+            (item, f"{path}:{number}") for number, item in enumerate(iter_prepared(path), start=1)
+        )
     else:
         rows = read_rows(path, prompt_key=prompt_key)
-        yield from ((make(row, f"{path}:{number}", path), f"{path}:{number}") for number, row in rows)
+        yield from (
+            (make(row, f"{path}:{number}", path), f"{path}:{number}") for number, row in rows
+        )

@@ -1,4 +1,4 @@
-"""The order in which training sees prompts: shuffled anew each epoch, resumable to the row."""
+"""Order of prompts in training: shuffled each epoch, resumable to the row."""
 
 import random
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class DataSource(Protocol[T]):
-    """What a trainer draws its prompts from."""
+    """Source from which a trainer draws its prompts."""
 
     def next_batch(self) -> list[T]:
-        """The next batch; there always is one."""
+        """Return the next batch; the source never ends."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the source stands, as plain values."""
+        """Return the position as plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -28,7 +28,7 @@ class DataSource(Protocol[T]):
 class PromptSource(Generic[T]):
     """Endless batches of `items`; each epoch is a new shuffle, and a last partial batch is dropped.
 
-    An epoch's order depends on `seed` and the epoch's number alone, so its state is two numbers.
+    An epoch's order depends only on `seed` and the epoch's number, so the state is two numbers.
     Raises: DataError when there are fewer items than one batch takes.
     """
 
@@ -37,7 +37,10 @@ class PromptSource(Generic[T]):
             raise DataError(f"batch size {batch_size}: expected at least 1")
         if batch_size > len(items):
             expected = "give more rows, or lower the batch size"
-            raise DataError(f"a batch of {batch_size} prompts is more than the {len(items)} rows there are; {expected}")
+            raise DataError(
+                f"a batch of {batch_size} prompts is more than the {len(items)} rows there are; "
+                f"{expected}"
+            )
         self.items = items
         self.batch_size = batch_size
         self.seed = seed
@@ -46,7 +49,8 @@ class PromptSource(Generic[T]):
         self._order = self._epoch_order()
 
     def next_batch(self) -> list[T]:
-        """The next `batch_size` items, beginning a new epoch where the rest of this one is too short."""
+        """Return the next `batch_size` items, starting a new epoch when too few of this one are
+        left."""
         if self.position + self.batch_size > len(self.items):
             self.epoch += 1
             self.position = 0
@@ -56,15 +60,24 @@ class PromptSource(Generic[T]):
         return [self.items[i] for i in chosen]
 
     def state_dict(self) -> dict[str, int]:
-        """Where the source stands; `load_state_dict` continues with exactly the next batch."""
-        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "num_items": len(self.items)}
+        """Return the position; `load_state_dict` continues with exactly the next batch."""
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "seed": self.seed,
+            "num_items": len(self.items),
+        }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue from a saved state. Raises: DataError when it belongs to other rows or another seed."""
+        """Continue from a saved state. Raises: DataError when it belongs to other rows or another
+        seed."""
         for name, here in (("seed", self.seed), ("num_items", len(self.items))):
             if state[name] != here:
                 expected = "resume with the data and seed of the checkpoint, or start a new run"
-                raise DataError(f"the saved data position has {name} {state[name]}, this run has {here}; {expected}")
+                raise DataError(
+                    f"the saved data position has {name} {state[name]}, this run has {here}; "
+                    f"{expected}"
+                )
         self.epoch = state["epoch"]
         self.position = state["position"]
         self._order = self._epoch_order()

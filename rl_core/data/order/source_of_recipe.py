@@ -1,4 +1,4 @@
-"""The source a recipe asks for, over prepared items."""
+"""Data source of a recipe, over prepared items."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,14 +19,17 @@ def training_source(
     blend: Mapping[str, float] | None,
     curriculum: CurriculumConfig | None = None,
 ) -> DataSource[dict[str, Any]]:
-    """Batches of all items alike, or with the shares of `blend` by the rows' `data_source`.
+    """Return a source over all items alike, with the shares of `blend` by the rows' `data_source`,
+    or by `curriculum`.
 
-    Or drawn by pass rate, with `curriculum`, in which case `blend` is not given.
-    Args: blend: `data_source` -> weight; rows that name none are `other`. Every source among the rows is named.
+    Args: blend: weight of each `data_source`; rows that name none are `other`. Every source among
+    the rows must be named. curriculum: excludes `blend`.
     """
     if curriculum is not None:
         uids = [str(item["uid"]) for item in items]
-        return CurriculumSource(items, uids, batch_size, seed, floor=curriculum.floor, pass_mark=curriculum.pass_mark)
+        return CurriculumSource(
+            items, uids, batch_size, seed, floor=curriculum.floor, pass_mark=curriculum.pass_mark
+        )
     if not blend:
         return PromptSource(items, batch_size, seed)
     by_source: dict[str, list[dict[str, Any]]] = {}
@@ -34,6 +37,7 @@ def training_source(
         by_source.setdefault(str(item["env_extras"].get("data_source") or UNNAMED), []).append(item)
     if by_source.keys() != blend.keys():
         raise DataError(
-            f"data.blend names {sorted(blend)}; the rows' data_source are {sorted(by_source)}: name each once"
+            f"data.blend names {sorted(blend)}; the rows' data_source are {sorted(by_source)}: "
+            "name each once"
         )
     return BlendedSource(by_source, blend, batch_size, seed)

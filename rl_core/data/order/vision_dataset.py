@@ -1,8 +1,9 @@
-"""MMPR-Tiny rows as training sees them, and the loader of the cache that `vision` publishes.
+"""MMPR-Tiny rows in the form that training reads, and the loader of the cache that `vision`
+publishes.
 
-Preparation counts a row by exactly the function that the loader reads it with, so the two cannot disagree.
-A row: `prompt` (content, role), `images[].{bytes, path}`, `reward_model.ground_truth`. The question is the first user
-message; there is one image.
+Preparation counts rows with the same function that the loader reads them with, so the two cannot
+disagree. A row has `prompt` (content, role), `images[].{bytes, path}` and
+`reward_model.ground_truth`. The question is the first user message; there is one image.
 """
 
 import json
@@ -28,26 +29,26 @@ SENTINEL = ".mmpr_ready"
 
 
 class Refusal(StrEnum):
-    """Why a row cannot be used; each is a counter of the summary."""
+    """Reason why a row cannot be used; each is a counter of the summary."""
 
     MISSING_QUESTION = "missing_question"
-    """No user message with text."""
+    """There is no user message with text."""
     MISSING_ANSWER = "missing_answer"
-    """No `reward_model.ground_truth`."""
+    """There is no `reward_model.ground_truth`."""
     INVALID_IMAGE_FIELD = "invalid_image_field"
-    """`images` is no list of `{bytes, path}`, or leads out of the cache."""
+    """`images` is not a list of `{bytes, path}`, or a path leads out of the cache."""
     NOT_ONE_IMAGE = "not_one_image"
-    """None, or more than one."""
+    """The row has no image, or more than one."""
     MISSING_IMAGE_FILE = "missing_image_file"
-    """The path leads nowhere."""
+    """There is no file at the path."""
     UNREADABLE_IMAGE = "unreadable_image"
-    """The file is there and is no image."""
+    """The file exists but is not an image."""
     UNREADABLE_ROW = "unreadable_row"
     """The row itself cannot be decoded."""
 
 
 class RowRefused(DataError):
-    """A row that cannot be used, and the counter it belongs to."""
+    """Error of a row that cannot be used, with its counter."""
 
     def __init__(self, reason: Refusal, message: str) -> None:
         super().__init__(reason, message)
@@ -65,43 +66,53 @@ class VisionRow:
     question: str
     answer: str
     image: str | bytes
-    """Path inside the cache, or the image itself."""
+    """Path inside the cache, or the bytes of the image."""
     row: int
     """Row number in the Parquet file, from 1."""
 
 
 def vision_row(row: Mapping[str, Any], number: int) -> VisionRow:
-    """The question, answer and image of an MMPR-Tiny row; no file is opened. Raises: RowRefused."""
-    messages = [message for message in as_list(row.get("prompt")) or [] if isinstance(message, Mapping)]
+    """Return the question, answer and image of an MMPR-Tiny row; no file is opened. Raises:
+    RowRefused."""
+    messages = [
+        message for message in as_list(row.get("prompt")) or [] if isinstance(message, Mapping)
+    ]
     question = next((_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
     if not question:
-        raise RowRefused(Refusal.MISSING_QUESTION, "field prompt: no user message with text; expected a question")
+        raise RowRefused(
+            Refusal.MISSING_QUESTION, "field prompt: no user message with text; expected a question"
+        )
     reward = row.get("reward_model")
     answer = get(reward, "ground_truth") if isinstance(reward, Mapping) else None
     if answer is None or not str(answer).strip():
-        raise RowRefused(Refusal.MISSING_ANSWER, "field reward_model: missing ground_truth; expected the answer")
+        raise RowRefused(
+            Refusal.MISSING_ANSWER, "field reward_model: missing ground_truth; expected the answer"
+        )
     return VisionRow(question, str(answer), _image_of(row), number)
 
 
 def cache_path(path: str) -> str:
-    """Where an upstream image path leads inside the cache: what follows its first `images` folder, else all of it.
+    """Convert an upstream image path to a path inside the cache: the part after its first `images`
+    folder, or else all of it.
 
-    Raises: RowRefused when it climbs.
+    Raises: RowRefused when the path leads out of the cache.
     """
     parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
         expected = "a path below images/"
         raise RowRefused(
-            Refusal.INVALID_IMAGE_FIELD, f"field images: path {path!r} climbs or is empty; expected {expected}"
+            Refusal.INVALID_IMAGE_FIELD,
+            f"field images: path {path!r} climbs or is empty; expected {expected}",
         )
     below = parts[parts.index("images") + 1 :] if "images" in parts else parts
     return "/".join((IMAGES, *below))
 
 
 class VisionDataset:
-    """The rows of a published `vision` cache, in file order; images are opened when asked for.
+    """Rows of a published `vision` cache, in file order; images are opened on access.
 
-    Args: root: the cache. run_hash: refuse any other preparation. Raises: DataError when the cache is not complete.
+    Args: root: the cache. run_hash: required run hash of the preparation. Raises: DataError when
+    the cache is not complete.
     """
 
     def __init__(self, root: Path | str, run_hash: str | None = None) -> None:
@@ -109,7 +120,10 @@ class VisionDataset:
         self.sentinel = open_published(self.root, SENTINEL, run_hash)
         self.rows = list(usable_rows(self.root))
         if len(self.rows) != self.sentinel.counts["kept"]:
-            raise DataError(f"{root}: holds {len(self.rows)} usable rows, its sentinel {self.sentinel.counts['kept']}")
+            raise DataError(
+                f"{root}: holds {len(self.rows)} usable rows, its sentinel "
+                f"{self.sentinel.counts['kept']}"
+            )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -121,25 +135,30 @@ class VisionDataset:
         return iter(self.rows)
 
     def image(self, row: VisionRow) -> "Image":
-        """The row's image, decoded to RGB. Raises: DataError naming the row."""
+        """Return the row's image, decoded to RGB. Raises: DataError naming the row."""
         try:
-            return load_image(row.image if isinstance(row.image, bytes) else str(self.root / row.image))
+            return load_image(
+                row.image if isinstance(row.image, bytes) else str(self.root / row.image)
+            )
         except DataError as error:
             raise DataError(f"{self.root / PARQUET}:{row.row} field images: {error}") from error
 
 
 def usable_rows(root: Path) -> Iterator[VisionRow]:
-    """The rows of a cache's Parquet file that can be used, as preparation counted them."""
+    """Yield the usable rows of a cache's Parquet file, as counted by preparation."""
     bad_images = json.loads((root / SUMMARY).read_text(encoding="utf-8"))["bad_images"]
     for _, found in judged_rows(root, bad_images):
         if isinstance(found, VisionRow):
             yield found
 
 
-def judged_rows(root: Path, bad_images: Mapping[str, str]) -> Iterator[tuple[int, VisionRow | RowRefused]]:
-    """Every row's number, and the row or why it cannot be used.
+def judged_rows(
+    root: Path, bad_images: Mapping[str, str]
+) -> Iterator[tuple[int, VisionRow | RowRefused]]:
+    """Yield every row's number, and the row or the reason why it cannot be used.
 
-    Args: bad_images: paths inside the cache -> what is wrong with the file, as found while it was unpacked.
+    Args: bad_images: problem of each bad image file by its path inside the cache, as found while it
+    was unpacked.
     """
     unreadable: list[tuple[int, RowRefused]] = []
 
@@ -165,7 +184,10 @@ def _check_image(row: VisionRow, files: Container[str], bad_images: Mapping[str,
 
         problem = image_problem(row.image, decode=False)
     elif row.image not in files:
-        raise RowRefused(Refusal.MISSING_IMAGE_FILE, f"field images: no file {row.image}; expected it in images.zip")
+        raise RowRefused(
+            Refusal.MISSING_IMAGE_FILE,
+            f"field images: no file {row.image}; expected it in images.zip",
+        )
     else:
         problem = bad_images.get(row.image)
     if problem is not None:
@@ -175,7 +197,9 @@ def _check_image(row: VisionRow, files: Container[str], bad_images: Mapping[str,
 def _image_of(row: Mapping[str, Any]) -> str | bytes:
     images = as_list(row.get("images"))
     if images is None:
-        raise RowRefused(Refusal.INVALID_IMAGE_FIELD, "field images: not a list; expected one {bytes, path}")
+        raise RowRefused(
+            Refusal.INVALID_IMAGE_FIELD, "field images: not a list; expected one {bytes, path}"
+        )
     if len(images) != 1:
         raise RowRefused(Refusal.NOT_ONE_IMAGE, f"field images: {len(images)} images; expected one")
     image = images[0]
@@ -189,10 +213,13 @@ def _image_of(row: Mapping[str, Any]) -> str | bytes:
 
 
 def _text(content: Any) -> str:
-    """The text of a message: a string, or the text parts of a list."""
+    """Return the text of a message: a string, or the text parts of a list."""
     if isinstance(content, str):
         return content.strip()
-    parts = [part if isinstance(part, str) else get(part, "text", "content") for part in as_list(content) or []]
+    parts = [
+        part if isinstance(part, str) else get(part, "text", "content")
+        for part in as_list(content) or []
+    ]
     return "\n".join(part.strip() for part in parts if isinstance(part, str) and part.strip())
 
 

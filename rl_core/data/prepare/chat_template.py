@@ -1,12 +1,14 @@
-"""From messages to the text that a model reads, by the chat template that comes with it.
+"""Conversion of messages to the text that a model reads, by the model's chat template.
 
-Preparation counts with this file and the rollout encodes with it, so both see the same text. Two things differ between
-templates and are found out or decided here:
+Preparation counts with this file and the rollout encodes with it, so both see the same text. Two
+differences between templates are handled here:
 
-* Some take a message's content as a string, others (Idefics3, SmolVLM) only as a list of parts. Both are tried on a
-  mark: the form that a template takes is the one in which the mark comes through.
-* A prompt whose last message is the assistant's is a prefill: the turn stays open (`continue_final_message`) and the
-  reply goes on where the message stops. Otherwise the template opens the assistant's turn (`add_generation_prompt`).
+* Some take a message's content as a string, others (Idefics3, SmolVLM) only as a list of parts.
+  Both are tried on a probe text: a template takes the form in which the probe appears in its
+  output.
+* A prompt whose last message is the assistant's is a prefill: the turn stays open
+  (`continue_final_message`) and the reply continues the message. Otherwise the template opens the
+  assistant's turn (`add_generation_prompt`).
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from schemas.policy import reserved_template_kwargs
 
 Message = dict[str, Any]
 PROBE = "\u241fprobe\u241f"
-"""A text that no template writes by itself."""
+"""A text that no template contains by itself."""
 
 
 class ChatTemplate:
     """One model's chat template with the options of the recipe.
 
-    Args: owner: the tokenizer, or the processor of a vision-language model. template_kwargs: of the recipe.
+    Args: owner: the tokenizer, or the processor of a vision-language model. template_kwargs:
+    options from the recipe.
     Raises: RecipeError when an option is one that is decided here.
     """
 
@@ -36,23 +39,27 @@ class ChatTemplate:
             raise RecipeError(f"model.chat_template_kwargs: {problem}")
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The text of a prompt, ending where the reply begins.
+        """Return the text of a prompt, ending where the reply begins.
 
-        Raises: ModelError when the template cannot continue the assistant's last message. What the template itself
-        raises comes through.
+        Raises: ModelError when the template cannot continue the assistant's last message. Errors of
+        the template itself are passed on.
         """
         if is_prefilled(messages):
             return self._continued(messages)
         return self._render(messages, add_generation_prompt=True)
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The text of a conversation as it stands, no turn opened after it."""
+        """Return the text of a complete conversation, without opening a turn after it."""
         return self._render(messages, add_generation_prompt=False)
 
     @cached_property
     def takes_parts(self) -> bool:
-        """Whether contents must be lists of parts: as a string the probe does not come through, as a part it does."""
-        as_string, as_part = [{"role": "user", "content": PROBE}], [{"role": "user", "content": _part(PROBE)}]
+        """True if contents must be lists of parts: the probe appears as a part, but not as a
+        string."""
+        as_string, as_part = (
+            [{"role": "user", "content": PROBE}],
+            [{"role": "user", "content": _part(PROBE)}],
+        )
         return not self._shows(as_string) and self._shows(as_part)
 
     def _shows(self, messages: list[Message]) -> bool:
@@ -65,7 +72,9 @@ class ChatTemplate:
 
     def _render(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
         shown = [self._shaped(message) for message in messages]
-        return self.owner.apply_chat_template(shown, tokenize=False, **options, **self.template_kwargs)
+        return self.owner.apply_chat_template(
+            shown, tokenize=False, **options, **self.template_kwargs
+        )
 
     def _shaped(self, message: Mapping[str, Any]) -> Message:
         content = message.get("content")
@@ -79,26 +88,28 @@ class ChatTemplate:
             text = self._render(messages, continue_final_message=True)
         # transformers raises ValueError, templates raise what they like.
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
             raise ModelError(
-                f"the chat template cannot continue the assistant's last message {said[:60]!r} ({reason}); end the "
-                "prompt with a user's message"
+                f"the chat template cannot continue the assistant's last message {said[:60]!r} "
+                f"({reason}); end the prompt with a user's message"
             ) from error
         if not text.rstrip().endswith(said.strip()):
             raise ModelError(
-                f"the chat template cannot continue the assistant's last message {said[:60]!r}: it renders it as "
-                f"{text[-60:]!r}; end the prompt with a user's message"
+                f"the chat template cannot continue the assistant's last message {said[:60]!r}: "
+                f"it renders it as {text[-60:]!r}; end the prompt with a user's message"
             )
         return text
 
 
 def is_prefilled(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last message is the assistant's own beginning, which the reply continues."""
+    """Return True if the last message is the beginning of the assistant's reply."""
     return bool(messages) and messages[-1].get("role") == "assistant"
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message, whether its content is a string or a list of parts."""
+    """Return the text of a message, whether its content is a string or a list of parts."""
     content = message.get("content")
     if isinstance(content, str) or content is None:
         return content or ""
@@ -106,7 +117,8 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def with_reply(messages: Sequence[Mapping[str, Any]], reply: str) -> list[Message]:
-    """The conversation once the assistant has replied; a prefill and its reply are one message."""
+    """Return the conversation with the assistant's reply; a prefill and its reply become one
+    message."""
     told = [dict(message) for message in messages]
     if not is_prefilled(told):
         return [*told, {"role": "assistant", "content": reply}]

@@ -1,6 +1,6 @@
-"""Content identity of input files, and the hash of everything a prepared result was made from.
+"""Content digests of input files, and the hash of all inputs of a prepared result.
 
-A file's sha256 is remembered together with its size and times, so an unchanged file is not read twice.
+A file's sha256 is cached together with its size and times, so an unchanged file is not read twice.
 """
 
 import hashlib
@@ -15,48 +15,64 @@ from rl_core.errors import DataError
 from schemas.receipts import SourceFile
 
 SETTLE_NS = 1_000_000_000
-"""A file changed this shortly before it was read may change again without a new time stamp, so it is read again."""
+"""A file changed this shortly before it was read may change again without a new time stamp, so its
+digest is not cached."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONGEST_SHOWN = 60
 
 
 def sha256_file(path: Path) -> str:
-    """The sha256 of a file's content, in hexadecimal."""
+    """Return the sha256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(path: Path | str, memo_dir: Path | str) -> SourceFile:
-    """A file's size, time and sha256, read from `memo_dir` while size and times are unchanged.
+    """Return a file's size, time and sha256, from `memo_dir` if size and times are unchanged.
 
     Raises: DataError when there is no such file.
     """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise DataError(f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a data file")
+        raise DataError(
+            f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a "
+            "data file"
+        )
     stat = file.stat()
     # ctime is part of the key since a copy that keeps mtime (cp -p, rsync -t) still changes it.
-    key = {"path": str(file), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
-    memo = Path(memo_dir).expanduser() / f"sha256-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.json"
+    key = {
+        "path": str(file),
+        "size": stat.st_size,
+        "mtime_ns": stat.st_mtime_ns,
+        "ctime_ns": stat.st_ctime_ns,
+    }
+    memo = (
+        Path(memo_dir).expanduser()
+        / f"sha256-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.json"
+    )
     digest = _remembered(memo, key)
     if digest is None:
         started_ns = time.time_ns()
         digest = sha256_file(file)
         if max(stat.st_ctime_ns, stat.st_mtime_ns) + SETTLE_NS < started_ns:
             atomic_write_json(memo, {**key, "sha256": digest})
-    return SourceFile(path=str(file), num_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest)
+    return SourceFile(
+        path=str(file), num_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest
+    )
 
 
 def run_hash(parts: Mapping[str, str]) -> str:
-    """The sha256 over named parts, whatever their order."""
+    """Return the sha256 over named parts, regardless of their order."""
     return hashlib.sha256(json.dumps(dict(parts), sort_keys=True).encode()).hexdigest()
 
 
 def file_parts(files: Mapping[str, list[SourceFile]]) -> dict[str, str]:
-    """Hash parts of the files of each split: file name -> sha256, and which files make up which split.
+    """Return the hash parts of the files of each split: the sha256 by file name, and the files of
+    each split.
 
-    Folders stay out of it, except to tell two files of one name apart, as `<split>/<position>/<name>`.
+    Folders are left out, except to tell two files of the same name apart, as
+    `<split>/<position>/<name>`.
     """
     names = [Path(source.path).name for sources in files.values() for source in sources]
     parts: dict[str, str] = {}
@@ -71,7 +87,8 @@ def file_parts(files: Mapping[str, list[SourceFile]]) -> dict[str, str]:
 
 
 def explain_change(old_parts: Mapping[str, str], new_parts: Mapping[str, str]) -> str:
-    """What differs between two sets of hash parts, in words: `train.jsonl changed`, `nothing changed`."""
+    """Describe the difference between two sets of hash parts: `train.jsonl changed`, `nothing
+    changed`."""
     differences = []
     for name in sorted(old_parts.keys() | new_parts.keys()):
         old, new = old_parts.get(name), new_parts.get(name)

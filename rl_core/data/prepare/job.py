@@ -1,7 +1,9 @@
-"""The one way anything is prepared: plan, build under a lock, publish, and a receipt of every attempt.
+"""The driver of every preparation: plan, build under a lock, publish, and write a receipt of every
+attempt.
 
-The text prompts of a recipe (`rl_core.data.prepare.prompts`) and the stages `mpo`, `text`, `vision`, `diffusion`
-(`rl_core.data.stages`) are jobs of this driver. They differ in what a job is made of and how it is built, nothing else.
+The text prompts of a recipe (`rl_core.data.prepare.prompts`) and the stages `mpo`, `text`,
+`vision`, `diffusion` (`rl_core.data.stages`) are jobs of this driver. They differ only in their
+inputs and in how they are built.
 """
 
 import hashlib
@@ -40,20 +42,21 @@ from schemas.receipts import PrepReceipt, PrepStatus, SourceFile
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be prepared, and from what."""
+    """A result to prepare, and its inputs."""
 
     name: str
-    """Stage or recipe."""
+    """Name of the stage or recipe."""
     folder: Path
-    """Where the result is published."""
+    """Folder in which the result is published."""
     parts: Mapping[str, str]
-    """Everything that decides which bytes come out; never where inputs or outputs lie."""
+    """Everything that determines the result's bytes; never the paths of inputs or outputs."""
     sources: Sequence[SourceFile]
     sentinel: str = SENTINEL
     hashed_folder: bool = False
-    """Whether the folder's name ends in the run hash, so that other versions lie beside it."""
+    """True if the folder's name ends in the run hash, so that other versions can exist next to
+    it."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the receipt that only describe: artifact, artifact_path, source_uri, revision."""
+    """Descriptive fields of the receipt: artifact, artifact_path, source_uri, revision."""
 
     @property
     def run_hash(self) -> str:
@@ -74,17 +77,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """Whether a preparation would be a hit, and why."""
+    """Prediction whether a preparation would be a cache hit, with the reason."""
 
     hit: bool
     explanation: str
 
 
 def plan_job(job: Job) -> Plan:
-    """What `run_job` would do; writes nothing but the memo of file times."""
+    """Predict what `run_job` would do; writes nothing but the memo of file times."""
     sentinel = parse_sentinel(job.target, job.sentinel)
     if sentinel is not None and sentinel.run_hash == job.run_hash:
-        damaged = damaged_file(job.target, sentinel, job.memo_path if job.memo_path.is_file() else None)
+        damaged = damaged_file(
+            job.target, sentinel, job.memo_path if job.memo_path.is_file() else None
+        )
         if damaged is None:
             return Plan(True, _hit_explanation(job))
         return Plan(False, f"the prepared files in {job.target} are missing or damaged: {damaged}")
@@ -104,10 +109,12 @@ def run_job(
     force: bool = False,
     note: Note | None = None,
 ) -> tuple[Sentinel, PrepReceipt]:
-    """Publish the job's result unless it is there; of several callers one builds and the others wait for it.
+    """Publish the job's result if it does not exist; of several callers one builds and the others
+    wait for it.
 
-    Args: check: looks at the finished work before it is published. force: build again even on a hit.
-    note: is told what this waits for. Raises: whatever the build raises, after a receipt of the failure; StorageError.
+    Args: check: checks the finished work before it is published. force: build again even on a hit.
+    note: receives a message about what this waits for. Raises: any error of the build, after
+    writing a receipt of the failure; StorageError.
     """
     started = time.monotonic()
     drafts: list[PrepReceipt] = []
@@ -131,7 +138,8 @@ def run_job(
         )
     except BaseException as error:
         if drafts:
-            # The receipt is a courtesy; what went wrong is raised whether or not it can be written (a full disk).
+            # The receipt is a courtesy; what went wrong is raised whether or not it can be written
+            # (a full disk).
             with suppress(StorageError):
                 _write_receipt(job, _failed(drafts[0], error, time.monotonic() - started))
         raise
@@ -143,7 +151,7 @@ def run_job(
 
 
 def read_receipt(path: Path) -> PrepReceipt | None:
-    """A receipt from its file, or None when there is none to read."""
+    """Read a receipt from its file; return None if there is none."""
     try:
         return PrepReceipt.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
@@ -192,10 +200,15 @@ def _failed(draft: PrepReceipt, error: BaseException, elapsed_s: float) -> PrepR
 
 
 def _hit_receipt(job: Job, sentinel: Sentinel) -> PrepReceipt:
-    """The builder's receipt with this caller's view of it; made again when the builder was killed before writing it."""
+    """Return the builder's receipt with this caller's explanation; made anew if the builder was
+    killed before writing it."""
     known = read_receipt(job.receipt_path)
     if known is None or known.status is not PrepStatus.COMPLETED:
-        known = _completed(_draft(job, "published by a process that ended before it wrote its receipt"), sentinel, 0.0)
+        known = _completed(
+            _draft(job, "published by a process that ended before it wrote its receipt"),
+            sentinel,
+            0.0,
+        )
         with suppress(StorageError):
             _write_receipt(job, known)
     # The inputs may lie elsewhere now; their content is what was prepared.
@@ -215,13 +228,21 @@ def _write_receipt(job: Job, receipt: PrepReceipt) -> None:
 
 
 def _latest_parts(job: Job) -> dict[str, str] | None:
-    """The parts of the last completed preparation of this name."""
+    """Return the parts of the last completed preparation of this name."""
     folders = [receipts_dir(job.target)]
     if job.hashed_folder:
         pattern = re.compile(rf"{re.escape(job.name)}-[0-9a-f]{{{HASH_CHARS}}}")
         root = job.target.parent / RECEIPTS
-        folders = [path for path in root.iterdir() if pattern.fullmatch(path.name)] if root.is_dir() else []
-    receipts = [read_receipt(path) for folder in folders for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json")]
+        folders = (
+            [path for path in root.iterdir() if pattern.fullmatch(path.name)]
+            if root.is_dir()
+            else []
+        )
+    receipts = [
+        read_receipt(path)
+        for folder in folders
+        for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json")
+    ]
     done = [one for one in receipts if one is not None and one.status is PrepStatus.COMPLETED]
     return max(done, key=lambda one: one.finished_at or "").hash_parts if done else None
 

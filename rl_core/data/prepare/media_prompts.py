@@ -1,9 +1,10 @@
-"""Preparation of prompts for diffusion models: checked, fitted to the length limit, published under their run hash.
+"""Preparation of prompts for diffusion models: checked, filtered by length, published under their
+run hash.
 
-An item of `train.parquet` or `eval.parquet` is `{"prompt", "metadata", "media_refs", "uid"}`: the text, the row's own
-metadata, its condition image as `{modality, role, uri, sha256}` (the digest only of a local file), and the prompt's id.
-Images are not opened here, but their content is part of the run hash: another picture under the same name is another
-preparation.
+An item of `train.parquet` or `eval.parquet` is `{"prompt", "metadata", "media_refs", "uid"}`: the
+text, the row's own metadata, its condition image as `{modality, role, uri, sha256}` (the digest
+only of a local file), and the prompt's id. Images are not opened here, but their content is part of
+the run hash: another picture under the same name is another preparation.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from rl_core.data.read.media_prompt_files import PromptFiles
 from rl_core.data.read.readers import raw_values
 from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.data.store.publish import Built
-from rl_core.data.store.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
+from rl_core.data.store.split_cache import (
+    SPLITS,
+    CachePlan,
+    built,
+    cache_job,
+    plan_of,
+    publish_cache,
+)
 from rl_core.errors import DataError
 from schemas.media_checks import is_remote, local_path
 from schemas.media_prompts import MediaPrompt, media_prompt
@@ -31,47 +39,53 @@ from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 
 CODE_VERSION = "1"
-"""Raised whenever the same inputs would be prepared into other rows."""
+"""Version of this code, raised whenever the same inputs would be prepared into other rows."""
 
 _BATCH = 1024
 
 
 class PromptCounter(Protocol):
-    """Counts a prompt's tokens as the model's own text encoders see it."""
+    """Counter of a prompt's tokens as the model's own text encoders see it."""
 
     @property
     def limit(self) -> int:
-        """The encoders cut off what is beyond this many tokens."""
+        """Number of tokens beyond which the encoders truncate a prompt."""
         ...
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, start and end among them."""
+        """Return the tokens of each text, including start and end."""
         ...
 
 
 @dataclass(frozen=True)
 class MediaSettings:
-    """How media prompts are prepared, and where to."""
+    """Settings of the preparation of media prompts."""
 
     recipe: Recipe
     tokenizer_id: str
-    """What stands for the model's tokenizers in the run hash."""
+    """Identity of the model's tokenizers in the run hash."""
     cache_root: Path
     memo_dir: Path
 
 
 def plan_media(files: PromptFiles, settings: MediaSettings) -> CachePlan:
-    """Whether `prepare_media` would hit, and why; loads no tokenizer and writes nothing but digests."""
+    """Predict whether `prepare_media` would be a cache hit, with the reason; loads no tokenizer and
+    writes nothing but digests."""
     return plan_of(_job(files, settings))
 
 
-def prepare_media(files: PromptFiles, settings: MediaSettings, counter: Callable[[], PromptCounter]) -> CacheReceipt:
-    """Published `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, built only when not there.
+def prepare_media(
+    files: PromptFiles, settings: MediaSettings, counter: Callable[[], PromptCounter]
+) -> CacheReceipt:
+    """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
+    exist.
 
     Args: counter: called only on a miss. Raises: DataError when rows are refused or none is left;
-    UnsupportedMediaError, a NotImplementedError, for media that no loader takes; StorageError.
+    UnsupportedMediaError, a NotImplementedError, for media that no loader implements; StorageError.
     """
-    return publish_cache(_job(files, settings), lambda work: _Build(settings, counter()).into(work, files))
+    return publish_cache(
+        _job(files, settings), lambda work: _Build(settings, counter()).into(work, files)
+    )
 
 
 def _job(files: PromptFiles, settings: MediaSettings) -> Job:
@@ -91,9 +105,10 @@ def _job(files: PromptFiles, settings: MediaSettings) -> Job:
 
 
 def _images_digest(files: PromptFiles, memo_dir: Path) -> str:
-    """Of the content of every local condition image, in the order of the rows; empty when there is none.
+    """Return the digest of the content of all local condition images, in the order of the rows;
+    empty if there is none.
 
-    A row or image that is not as it should be counts for nothing here; the build names it.
+    A bad row or image is skipped here; the build reports it.
     """
     digests: list[str] = []
     for path in (path for split in SPLITS for path in files[split]):
@@ -110,14 +125,19 @@ def _readable(path: Path) -> Iterator[tuple[MediaPrompt, str]]:
 
 
 def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
-    """Each row of a file as a prompt, or what is wrong with it, with its place. Default ids count good rows."""
+    """Yield each row of a file as a prompt, or its error, with its place. Default ids count good
+    rows."""
     bad_lines: list[tuple[Exception, str]] = []
     folder, num_good = path.expanduser().absolute().parent, 0
-    for raw in raw_values(path, on_bad_line=lambda number, error: bad_lines.append((error, f"{path}:{number}"))):
+    for raw in raw_values(
+        path, on_bad_line=lambda number, error: bad_lines.append((error, f"{path}:{number}"))
+    ):
         place = f"{path}:{raw.number}"
         row = {"prompt": raw.value} if isinstance(raw.value, str) else raw.value
         try:
-            found = media_prompt(row, default_id=f"{path.name}:{num_good}", folder=folder, place=place)
+            found = media_prompt(
+                row, default_id=f"{path.name}:{num_good}", folder=folder, place=place
+            )
             num_good += 1
         except (DataError, NotImplementedError) as error:
             bad_lines.append((error, place))
@@ -127,7 +147,7 @@ def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
 
 
 class _Build:
-    """One build: what was dropped on the way, and what is held out."""
+    """State of one build: dropped rows, and held-out prompts."""
 
     def __init__(self, settings: MediaSettings, counter: PromptCounter) -> None:
         self.data, self.memo_dir, self.counter = settings.recipe.data, settings.memo_dir, counter
@@ -135,26 +155,36 @@ class _Build:
         self.dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
 
     def into(self, work: Path, files: PromptFiles) -> Built:
-        """Write both splits; the held-out one first, which the other may not share a prompt with."""
+        """Write both splits, the held-out one first, since the other must not share a prompt with
+        it."""
         held_out, counts = HeldOut(), {}
         for split in reversed(SPLITS):
-            counts[split] = self._split(work / f"{split}.parquet", files[split], held_out, is_eval=split == "eval")
+            counts[split] = self._split(
+                work / f"{split}.parquet", files[split], held_out, is_eval=split == "eval"
+            )
             if not counts[split]:
                 raise DataError(
-                    f"no {split} prompt is left: {self.dropped['too_long']} have more than {self.limit} tokens "
-                    f"(max_prompt_length {self.data.max_prompt_length}, the model's own limit {self.counter.limit}), "
-                    f"{self.dropped['invalid']} are invalid; nothing was published"
+                    f"no {split} prompt is left: {self.dropped['too_long']} have more than "
+                    f"{self.limit} tokens (max_prompt_length {self.data.max_prompt_length}, the "
+                    f"model's own limit {self.counter.limit}), {self.dropped['invalid']} are "
+                    "invalid; nothing was published"
                 )
         return built(counts, self.dropped)
 
-    def _split(self, target: Path, paths: Sequence[Path], held_out: HeldOut, *, is_eval: bool) -> int:
+    def _split(
+        self, target: Path, paths: Sequence[Path], held_out: HeldOut, *, is_eval: bool
+    ) -> int:
         place_of: dict[str, str] = {}
         num_rows = num_bad = 0
         batch: list[Item] = []
         with PreparedWriter(target) as writer:
             for found, place in (pair for path in paths for pair in _prompts(path)):
                 num_rows += 1
-                bad = found if isinstance(found, Exception) else self._problem(found, place, place_of, held_out)
+                bad = (
+                    found
+                    if isinstance(found, Exception)
+                    else self._problem(found, place, place_of, held_out)
+                )
                 if bad is not None:
                     if self.data.on_invalid == "fail":
                         raise bad
@@ -176,12 +206,23 @@ class _Build:
     ) -> DataError | None:
         first = place_of.setdefault(prompt.prompt_id, place)
         if first != place:
-            return DataError(f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; ids differ")
-        missing = [ref.uri for ref in prompt.media_refs if not is_remote(ref.uri) and not local_path(ref.uri).is_file()]
+            return DataError(
+                f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; ids "
+                "differ"
+            )
+        missing = [
+            ref.uri
+            for ref in prompt.media_refs
+            if not is_remote(ref.uri) and not local_path(ref.uri).is_file()
+        ]
         if missing:
             return DataError(f"{place} field media_refs: no such media file {missing[0]}")
         found = held_out.rejections([_asked(prompt)], [0], place)
-        return DataError(f"{place} field prompt: {REASON}; expected {found[0].expected}") if found else None
+        return (
+            DataError(f"{place} field prompt: {REASON}; expected {found[0].expected}")
+            if found
+            else None
+        )
 
     def _item(self, prompt: MediaPrompt) -> Item:
         refs = []
@@ -190,7 +231,12 @@ class _Build:
             if not is_remote(ref.uri):
                 placed["sha256"] = fingerprint(local_path(ref.uri), self.memo_dir).sha256
             refs.append(placed)
-        return {"prompt": prompt.prompt, "metadata": prompt.metadata, "media_refs": refs, "uid": prompt.prompt_id}
+        return {
+            "prompt": prompt.prompt,
+            "metadata": prompt.metadata,
+            "media_refs": refs,
+            "uid": prompt.prompt_id,
+        }
 
     def _write(self, writer: PreparedWriter, items: list[Item]) -> None:
         lengths = self.counter.lengths([item["prompt"] for item in items]) if items else []
@@ -202,7 +248,9 @@ class _Build:
         self.dropped["invalid"] += num_bad
         if num_bad > self.data.max_bad_fraction * num_rows:
             limit = f"more than max_bad_fraction {self.data.max_bad_fraction:g} allows"
-            raise DataError(f"{', '.join(map(str, paths))}: {num_bad} of {num_rows} rows are refused, {limit}")
+            raise DataError(
+                f"{', '.join(map(str, paths))}: {num_bad} of {num_rows} rows are refused, {limit}"
+            )
 
 
 def _asked(prompt: MediaPrompt) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
-"""Preparation of preference pairs: which pairs of which source are trained on, and which are held out.
+"""Preparation of preference pairs: selection of the training and the held-out pairs of each source.
 
-The result holds no pair, only where each lies: `train.parquet` and `eval.parquet` with `uid`, the digest of its source
-and its index there. The published cache of the stage `mpo` itself is what training reads, and only while its content
-is that of the digest.
+The result holds no pairs, only their locations: `train.parquet` and `eval.parquet` with `uid`, the
+digest of the source and the index in it. Training reads the published cache of the stage `mpo`
+itself, and only while its content has that digest.
 """
 
 import hashlib
@@ -17,9 +17,23 @@ from rl_core.builtin.data.pair_fixture import make_pairs, planned_fixture
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
-from rl_core.data.read.pair_files import PairFile, Pairs, content_files, digest_of, open_pairs, relative_images
+from rl_core.data.read.pair_files import (
+    PairFile,
+    Pairs,
+    content_files,
+    digest_of,
+    open_pairs,
+    relative_images,
+)
 from rl_core.data.store.publish import HASH_CHARS, Built
-from rl_core.data.store.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
+from rl_core.data.store.split_cache import (
+    SPLITS,
+    CachePlan,
+    built,
+    cache_job,
+    plan_of,
+    publish_cache,
+)
 from rl_core.errors import DataError
 from schemas.preference import PairSource
 from schemas.preference_rows import PreferencePair
@@ -27,39 +41,48 @@ from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 
 CODE_VERSION = "1"
-"""Raised whenever the same inputs would be prepared into other pairs."""
+"""Version of this code, raised whenever the same inputs would be prepared into other pairs."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """A source of pairs and where it lies."""
+    """A source of pairs and its path."""
 
     source: PairSource
     path: Path
 
     def describe(self) -> str:
-        """What decides which of its pairs are taken, for the run hash; never where it lies."""
+        """Describe the selection of its pairs, for the run hash, without its path."""
         kept = self.source.model_dump(include={"split", "eval_fraction", "size"}, exclude_none=True)
         return f"{digest_of(self.path)[:HASH_CHARS]} {json.dumps(kept, sort_keys=True)}"
 
 
 def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[str, list[Located]]:
-    """The sources of each split, fixtures made on first use. Args: make: False only says where they would be.
+    """Return the sources of each split, with fixtures made on first use.
 
-    Raises: DataError when a path leads nowhere.
+    Args: make: False only returns the paths of fixtures. Raises: DataError when a path does not
+    exist.
     """
     entries = {"train": recipe.data.train, "eval": recipe.data.eval}
-    return {split: [_locate(entry, data_dir / "generated", make) for entry in entries[split]] for split in SPLITS}
+    return {
+        split: [_locate(entry, data_dir / "generated", make) for entry in entries[split]]
+        for split in SPLITS
+    }
 
 
 def files_of(sources: Mapping[str, Sequence[Located]]) -> list[Path]:
-    """The files of rows of all sources, each once: what there is to validate."""
+    """Return the row files of all sources, each once, for validation."""
     files = [file for split in SPLITS for one in sources[split] for file in content_files(one.path)]
-    return list(dict.fromkeys(file.resolve() for file in files if file.suffix != ".json" or file.name[:5] != "meta_"))
+    return list(
+        dict.fromkeys(
+            file.resolve() for file in files if file.suffix != ".json" or file.name[:5] != "meta_"
+        )
+    )
 
 
 def plan_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CachePlan:
-    """Whether `prepare_pairs` would hit, and why; makes and writes nothing but digests."""
+    """Predict whether `prepare_pairs` would be a cache hit, with the reason; makes and writes
+    nothing but digests."""
     sources = pair_sources(recipe, data_dir, make=False)
     absent = [one.path for split in SPLITS for one in sources[split] if not one.path.exists()]
     if absent:
@@ -68,9 +91,11 @@ def plan_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CachePlan:
 
 
 def prepare_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CacheReceipt:
-    """Published `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, built only when not there.
+    """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
+    exist.
 
-    Raises: DataError when rows are refused or none is left; StorageError when nothing can be written.
+    Raises: DataError when rows are refused or none is left; StorageError when nothing can be
+    written.
     """
     sources = pair_sources(recipe, data_dir)
     job = _job(recipe, sources, cache_root, data_dir / "memo")
@@ -81,28 +106,38 @@ def prepare_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CacheRece
 def _locate(entry: str | dict[str, Any], folder: Path, make: bool) -> Located:
     source = PairSource(path=entry) if isinstance(entry, str) else PairSource(**entry)
     if source.path is None:
-        return Located(source, make_pairs(source, folder) if make else planned_fixture(source, folder))
+        return Located(
+            source, make_pairs(source, folder) if make else planned_fixture(source, folder)
+        )
     path = Path(source.path).expanduser().absolute()
     if not path.exists():
         raise DataError(
-            f"{source.path}: no such file or folder; name a published mpo cache (rl-train prep -c mpo) or a file of "
-            "rows with question, chosen and rejected"
+            f"{source.path}: no such file or folder; name a published mpo cache (rl-train prep "
+            "-c mpo) or a file of rows with question, chosen and rejected"
         )
     return Located(source, path)
 
 
-def _job(recipe: Recipe, sources: Mapping[str, Sequence[Located]], cache_root: Path, memo_dir: Path) -> Job:
+def _job(
+    recipe: Recipe, sources: Mapping[str, Sequence[Located]], cache_root: Path, memo_dir: Path
+) -> Job:
     files: dict[str, list[SourceFile]] = {}
     for split in SPLITS:
         known = {file.path for found in files.values() for file in found}
-        found = [fingerprint(file, memo_dir) for one in sources[split] for file in content_files(one.path)]
+        found = [
+            fingerprint(file, memo_dir)
+            for one in sources[split]
+            for file in content_files(one.path)
+        ]
         files[split] = [file for file in found if file.path not in known]
     parts = {
         "code version": CODE_VERSION,
         "on_invalid": recipe.data.on_invalid,
         "max_bad_fraction": f"{recipe.data.max_bad_fraction:g}",
     }
-    parts |= {f"{split} pairs": "; ".join(one.describe() for one in sources[split]) for split in SPLITS}
+    parts |= {
+        f"{split} pairs": "; ".join(one.describe() for one in sources[split]) for split in SPLITS
+    }
     return cache_job(recipe.name, cache_root, parts, files)
 
 
@@ -117,14 +152,18 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
         columns: dict[str, list[Any]] = {"uid": [], "source": [], "row": []}
         for one in sources[split]:
             digest = digest_of(one.path)
-            for index, question, uid in _chosen(one, digest, recipe, dropped, held_out if split == "train" else set()):
+            for index, question, uid in _chosen(
+                one, digest, recipe, dropped, held_out if split == "train" else set()
+            ):
                 if split == "eval":
                     held_out.add(question)
                 for name, value in zip(columns, (uid, digest, index), strict=True):
                     columns[name].append(value)
         counts[split] = len(columns["uid"])
         if not counts[split]:
-            raise DataError(f"no {split} pair is left ({dict(dropped)} were dropped); nothing was published")
+            raise DataError(
+                f"no {split} pair is left ({dict(dropped)} were dropped); nothing was published"
+            )
         pq.write_table(pa.table(columns), work / f"{split}.parquet")
     return built(counts, dropped)
 
@@ -132,13 +171,18 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
 def _chosen(
     one: Located, digest: str, recipe: Recipe, dropped: Counter[str], held_out: set[str]
 ) -> Iterator[tuple[int, str, str]]:
-    """Index, question and uid of each pair that a source gives to its split. Args: held_out: questions to leave out."""
+    """Yield index, question and uid of each pair that a source contributes to its split.
+
+    Args: held_out: questions to leave out.
+    """
     bad: list[DataError] = []
     pairs = open_pairs(one.path, digest, lambda _, error: bad.append(error))
     num_taken = 0
     for index, pair in _readable(pairs, bad):
         question, uid = _identity(pair, one.path)
-        if one.source.split and belongs_to_eval(question, one.source.eval_fraction) != (one.source.split == "eval"):
+        if one.source.split and belongs_to_eval(question, one.source.eval_fraction) != (
+            one.source.split == "eval"
+        ):
             continue
         if question in held_out:
             dropped["also held out"] += 1
@@ -158,7 +202,9 @@ def _readable(pairs: Pairs, bad: list[DataError]) -> Iterator[tuple[int, Prefere
             bad.append(error)
 
 
-def _check_policy(bad: Sequence[DataError], pairs: Pairs, recipe: Recipe, dropped: Counter[str]) -> None:
+def _check_policy(
+    bad: Sequence[DataError], pairs: Pairs, recipe: Recipe, dropped: Counter[str]
+) -> None:
     dropped["invalid"] += len(bad)
     num_unreadable = len(bad) if isinstance(pairs, PairFile) else 0
     if bad and recipe.data.on_invalid == "fail":
@@ -169,7 +215,8 @@ def _check_policy(bad: Sequence[DataError], pairs: Pairs, recipe: Recipe, droppe
 
 
 def _identity(pair: PreferencePair, path: Path) -> tuple[str, str]:
-    """The question with its images, and the pair, as digests that do not depend on where the source lies."""
+    """Return digests of the question with its images, and of the pair, which do not depend on the
+    source's path."""
     asked = [pair.question, *relative_images(pair.images, path)]
     question = json.dumps(asked, ensure_ascii=False)
     whole = json.dumps([*asked, pair.chosen, pair.rejected], ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Work on a stream with all cores, results in the order of the stream, few items in memory at a time."""
+"""Parallel map over a stream with all cores: results in order, few items in memory at a time."""
 
 import os
 from collections import deque
@@ -11,14 +11,18 @@ R = TypeVar("R")
 
 
 def num_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ordered_map(function: Callable[[T], R], items: Iterable[T], num_threads: int = 0) -> Iterator[R]:
-    """`function` of each item, in order; threads help where it releases the interpreter lock (Arrow, PIL, tokenizers).
+def ordered_map(
+    function: Callable[[T], R], items: Iterable[T], num_threads: int = 0
+) -> Iterator[R]:
+    """Yield `function` of each item, in order; threads help if it releases the interpreter lock
+    (Arrow, PIL, tokenizers).
 
-    Args: num_threads: 0 means all cores. One item more than there are threads is in memory at any time.
+    Args: num_threads: 0 means all cores. At any time one item more than there are threads is in
+    memory.
     """
     num_threads = num_threads or num_cores()
     running: deque[Future[R]] = deque()

@@ -1,4 +1,5 @@
-"""From a row to the item that training sees: `{"prompt", "env_class", "env_extras", "uid"}`."""
+"""Conversion of a row to the item that training reads: `{"prompt", "env_class", "env_extras",
+"uid"}`."""
 
 import hashlib
 import json
@@ -18,20 +19,23 @@ Item = dict[str, Any]
 
 
 class ItemMaker:
-    """Turns the rows of one split into items, numbering identical rows.
+    """Converts the rows of one split to items, numbering identical rows.
 
-    A `uid` is a hash of prompt, environment, reward specification and images as written, plus the row's place among
-    identical ones, so it does not change with order, filter, tokenizer or folder.
+    A `uid` is a hash of prompt, environment, reward specification and images as written, plus the
+    row's index among identical ones, so it does not change with order, filter, tokenizer or folder.
     """
 
-    def __init__(self, *, env_class_key: str = "env_class", default_env_class: str | None = None) -> None:
+    def __init__(
+        self, *, env_class_key: str = "env_class", default_env_class: str | None = None
+    ) -> None:
         self.env_class_key = env_class_key
         self.default_env_class = default_env_class
         self._seen: Counter[str] = Counter()
 
     def __call__(self, row: Mapping[str, Any], place: str, file: Path | str = ".") -> Item:
-        """The item of a row. Args: file: what the paths of its images are relative to.
+        """Return the item of a row.
 
+        Args: file: file to which the paths of its images are relative.
         Raises: DataError, naming `place`, when prompt or environment is missing, or an image is.
         """
         extras = dict(row)
@@ -39,7 +43,9 @@ class ItemMaker:
         env_class = extras.pop(self.env_class_key, None)
         env_class = self.default_env_class if is_missing(env_class) else env_class
         if not prompt or not all(isinstance(message, Mapping) for message in prompt):
-            raise DataError(f"{place} field prompt: missing, or not a list of messages with role and content")
+            raise DataError(
+                f"{place} field prompt: missing, or not a list of messages with role and content"
+            )
         if env_class is None:
             expected = "the name of an environment in the row, or a default in the recipe"
             raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
@@ -52,15 +58,23 @@ class ItemMaker:
         digest = _digest(identity, place)
         ordinal = self._seen[digest]
         self._seen[digest] += 1
-        return {"prompt": prompt, "env_class": env_class, "env_extras": extras, "uid": f"{digest}-{ordinal}"}
+        return {
+            "prompt": prompt,
+            "env_class": env_class,
+            "env_extras": extras,
+            "uid": f"{digest}-{ordinal}",
+        }
 
 
 def to_json(value: Any, place: str) -> str:
-    """`value` as canonical JSON. Raises: DataError, naming `place`, for what JSON cannot hold, such as bytes."""
+    """Return `value` as canonical JSON. Raises: DataError, naming `place`, for values that JSON
+    cannot hold, such as bytes."""
     try:
         return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
     except TypeError as error:
-        raise DataError(f"{place}: {error}; a prompt row holds strings, numbers, lists and objects only") from error
+        raise DataError(
+            f"{place}: {error}; a prompt row holds strings, numbers, lists and objects only"
+        ) from error
 
 
 def _digest(parts: list[Any], place: str) -> str:

@@ -1,7 +1,8 @@
-"""Tokens of each prompt under the rollout's own chat template, counted in batches on all cores.
+"""Token counts of prompts under the rollout's own chat template, computed in batches on all cores.
 
-Counts are remembered by content: tokenizer, template, its arguments and the messages; never by file name. A file that
-grew by some rows, or a new length limit, is therefore counted from the cache but for the new rows' batches.
+Counts are cached by content: tokenizer, template, its arguments and the messages; never by file
+name. For a file that grew by some rows, or a new length limit, only the new rows' batches are
+counted.
 """
 
 import hashlib
@@ -17,18 +18,19 @@ from rl_core.errors import DataError
 
 BATCH = 1024
 COUNTING_VERSION = "2"
-"""Raised whenever the same prompts would be counted otherwise."""
+"""Version of the counting, raised whenever the same prompts would be counted differently."""
 CountItems = Callable[[Sequence[Item], Mapping[str, Any]], list[int]]
 MAX_BATCH_CHARACTERS = 8 * 2**20
 
 
 class LengthCounter:
-    """Counts the tokens of prompts.
+    """Counter of prompt tokens.
 
-    Args: tokenizer: one with a method `count_items(items, template_kwargs)` counts by itself, since images take tokens
-    too; of one with `why_no_images` rows with images are refused, in these words. template_kwargs: what the rollout
-    passes to the chat template. num_workers: threads; 0 means all cores. The tokenizer works outside the interpreter
-    lock. cache_dir: where counts are kept; None keeps none.
+    Args: tokenizer: one with a method `count_items(items, template_kwargs)` counts by itself, since
+    images take tokens too; with `why_no_images`, rows with images are refused with that text.
+    template_kwargs: the rollout's arguments of the chat template. num_workers: threads; 0 means all
+    cores. The tokenizer works outside the interpreter lock. cache_dir: folder of the counts; None
+    keeps none.
     """
 
     def __init__(
@@ -47,16 +49,17 @@ class LengthCounter:
         self.why_no_images: str | None = getattr(tokenizer, "why_no_images", None)
         self.count_by_itself: CountItems | None = getattr(tokenizer, "count_items", None)
         self.num_counted = 0
-        """Prompts that were not found in the cache."""
-        # Padding and truncation left over from another user are reset here, not while threads are encoding.
+        """Number of prompts that were not found in the cache."""
+        # Padding and truncation left over from another user are reset here, not while threads are
+        # encoding.
         tokenizer("", add_special_tokens=False)
         self._key = _tokenizer_key(tokenizer, self.template_kwargs) if cache_dir else b""
 
     def lengths(self, items: Sequence[Item], places: Sequence[str]) -> list[int]:
-        """Tokens of each item's templated prompt, as the rollout encodes it.
+        """Return the tokens of each item's templated prompt, as the rollout encodes it.
 
-        Raises: DataError when the chat template refuses a prompt, or it shows what the model cannot see, naming its
-        place.
+        Raises: DataError when the chat template refuses a prompt, or it contains media that the
+        model does not support, naming its place.
         """
         if self.why_no_images is not None:
             for item, place in zip(items, places, strict=True):
@@ -71,7 +74,9 @@ class LengthCounter:
         items, places = batch
         if self.cache_dir is None:
             return self._count(items, places)
-        digest = hashlib.sha256(self._key + to_json([_shown(item) for item in items], places[0]).encode()).hexdigest()
+        digest = hashlib.sha256(
+            self._key + to_json([_shown(item) for item in items], places[0]).encode()
+        ).hexdigest()
         path = self.cache_dir / digest[:2] / f"{digest}.npy"
         try:
             known = np.load(path, allow_pickle=False)
@@ -91,7 +96,9 @@ class LengthCounter:
         encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
         return [len(ids) for ids in encoded["input_ids"]]
 
-    def _counted_by_itself(self, count: CountItems, items: Sequence[Item], places: Sequence[str]) -> list[int]:
+    def _counted_by_itself(
+        self, count: CountItems, items: Sequence[Item], places: Sequence[str]
+    ) -> list[int]:
         lengths = []
         for item, place in zip(items, places, strict=True):
             try:
@@ -108,7 +115,9 @@ class LengthCounter:
                 texts.append(self.template.prompt(item["prompt"]))
             # Templates run as Jinja and raise what they like; only here is the row known.
             except Exception as error:
-                raise DataError(f"{place} field prompt: the tokenizer's chat template refuses it: {error}") from error
+                raise DataError(
+                    f"{place} field prompt: the tokenizer's chat template refuses it: {error}"
+                ) from error
         return texts
 
 
@@ -117,8 +126,10 @@ def _shown(item: Item) -> Any:
     return [item["prompt"], images] if images else item["prompt"]
 
 
-def _batches(items: Sequence[Item], places: Sequence[str]) -> Iterator[tuple[Sequence[Item], Sequence[str]]]:
-    """Pieces of at most `BATCH` prompts and about `MAX_BATCH_CHARACTERS`."""
+def _batches(
+    items: Sequence[Item], places: Sequence[str]
+) -> Iterator[tuple[Sequence[Item], Sequence[str]]]:
+    """Yield batches of at most `BATCH` prompts and about `MAX_BATCH_CHARACTERS` characters."""
     start = size = 0
     for end, item in enumerate(items, start=1):
         size += sum(len(str(message.get("content"))) for message in item["prompt"])
@@ -129,7 +140,9 @@ def _batches(items: Sequence[Item], places: Sequence[str]) -> Iterator[tuple[Seq
 
 def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    vocabulary = backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")
+    vocabulary = (
+        backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")
+    )
     parts = [
         COUNTING_VERSION,
         vocabulary,

@@ -1,7 +1,9 @@
-"""Preparation of text prompts: validated, fitted to the length limit, numbered, and published under their run hash.
+"""Preparation of text prompts: validated, filtered by length, numbered, and published under their
+run hash.
 
-The run hash covers everything that decides which rows come out: schema and code version, parameters and the content
-of the inputs; never where they lie or where the result goes. Everything else is `rl_core.data.prepare.job`.
+The run hash covers everything that determines the rows: schema and code version, parameters and the
+content of the inputs; never the paths of inputs or output. Everything else is
+`rl_core.data.prepare.job`.
 """
 
 from collections import Counter
@@ -18,7 +20,14 @@ from rl_core.data.prepare.prompt_items import ItemMaker, to_json
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.data.store.prompt_rows import PreparedWriter, load_prepared
 from rl_core.data.store.publish import Built
-from rl_core.data.store.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
+from rl_core.data.store.split_cache import (
+    SPLITS,
+    CachePlan,
+    built,
+    cache_job,
+    plan_of,
+    publish_cache,
+)
 from rl_core.errors import DataError
 from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
 from schemas.receipts import CacheReceipt, SourceFile
@@ -26,17 +35,17 @@ from schemas.receipts import CacheReceipt, SourceFile
 __all__ = ["CODE_VERSION", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
 
 CODE_VERSION = "3"
-"""Raised whenever the same inputs would be prepared into other rows."""
+"""Version of this code, raised whenever the same inputs would be prepared into other rows."""
 
 
 @dataclass(frozen=True)
 class PreparationSettings:
-    """How rows are prepared, and where to."""
+    """Settings of the preparation of text prompts."""
 
     name: str
-    """What the prepared folder's name begins with."""
+    """First part of the prepared folder's name."""
     tokenizer_id: str
-    """What stands for the tokenizer in the run hash; it must change when the chat template does."""
+    """Identity of the tokenizer in the run hash; it must change when the chat template does."""
     max_prompt_length: int
     cache_root: Path
     memo_dir: Path
@@ -49,7 +58,7 @@ class PreparationSettings:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def hash_parts(self) -> dict[str, str]:
-        """What decides the prepared rows, besides the files."""
+        """Return the settings that determine the prepared rows."""
         return {
             "schema version": SCHEMA_VERSION,
             "code version": CODE_VERSION,
@@ -65,9 +74,12 @@ class PreparationSettings:
 
 
 def plan_cache(
-    train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings
+    train_paths: Sequence[Path | str],
+    eval_paths: Sequence[Path | str],
+    settings: PreparationSettings,
 ) -> CachePlan:
-    """Whether `prepare_cache` with these arguments would hit, and why; loads no tokenizer and writes no rows.
+    """Predict whether `prepare_cache` with these arguments would be a cache hit, with the reason;
+    loads no tokenizer and writes no rows.
 
     Raises: DataError when an input is missing.
     """
@@ -81,19 +93,25 @@ def prepare_cache(
     *,
     tokenizer: Any,
 ) -> CacheReceipt:
-    """Prepared `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, built only when not there.
+    """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
+    exist.
 
-    Args: eval_paths: may be empty. tokenizer: a tokenizer, or a function without arguments that loads it, called only
-    on a miss.
+    Args: eval_paths: may be empty. tokenizer: a tokenizer, or a function without arguments that
+    loads it, called only on a miss.
 
-    Raises: DataError when the policy refuses the rows or none is left; StorageError when nothing can be written.
+    Raises: DataError when the policy refuses the rows or none is left; StorageError when nothing
+    can be written.
     """
     job = _job(train_paths, eval_paths, settings)
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
     return publish_cache(job, lambda work: _build(work, paths, tokenizer, settings))
 
 
-def _job(train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings) -> Job:
+def _job(
+    train_paths: Sequence[Path | str],
+    eval_paths: Sequence[Path | str],
+    settings: PreparationSettings,
+) -> Job:
     if not train_paths:
         raise DataError("no training files; name at least one")
     files: dict[str, list[SourceFile]] = {
@@ -104,7 +122,10 @@ def _job(train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], se
 
 
 def _build(
-    work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, settings: PreparationSettings
+    work: Path,
+    paths: Mapping[str, Sequence[Path | str]],
+    tokenizer: Any,
+    settings: PreparationSettings,
 ) -> Built:
     loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
     lengths_dir = settings.memo_dir.expanduser() / "lengths"
@@ -112,13 +133,21 @@ def _build(
     held_out = {"train": HeldOut.of_files(paths["eval"], settings.prompt_key), "eval": HeldOut()}
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
     counts = {
-        split: _build_split(work / f"{split}.parquet", paths[split], counter, settings, held_out[split], dropped)
+        split: _build_split(
+            work / f"{split}.parquet", paths[split], counter, settings, held_out[split], dropped
+        )
         for split in SPLITS
     }
     for split in SPLITS:
         if paths[split] and not counts[split]:
-            limit = f"{dropped['too_long']} have more than max_prompt_length {settings.max_prompt_length} tokens"
-            raise DataError(f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was published")
+            limit = (
+                f"{dropped['too_long']} have more than max_prompt_length "
+                f"{settings.max_prompt_length} tokens"
+            )
+            raise DataError(
+                f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was "
+                "published"
+            )
     return built(counts, dropped)
 
 
@@ -148,17 +177,27 @@ def _build_split(
                 held_out=held_out,
             ):
                 if batch.rejections and settings.policy == "fail":
-                    raise DataError(f"{batch.rejections[0]}\nvalidate the file to see every problem, or drop bad rows")
+                    raise DataError(
+                        f"{batch.rejections[0]}\nvalidate the file to see every problem, or drop "
+                        "bad rows"
+                    )
                 num_rows += batch.num_rows
                 num_invalid += len(batch.rejected_numbers)
                 places = [f"{path}:{number}" for number, _ in batch.accepted()]
-                items = [make(row, place, path) for (_, row), place in zip(batch.accepted(), places, strict=True)]
+                items = [
+                    make(row, place, path)
+                    for (_, row), place in zip(batch.accepted(), places, strict=True)
+                ]
                 lengths = counter.lengths(items, places)
-                fitting = [i for i, length in enumerate(lengths) if length <= settings.max_prompt_length]
+                fitting = [
+                    i for i, length in enumerate(lengths) if length <= settings.max_prompt_length
+                ]
                 writer.write([items[i] for i in fitting], [lengths[i] for i in fitting])
                 dropped["too_long"] += len(items) - len(fitting)
     dropped["invalid"] += num_invalid
     if num_invalid > settings.max_bad_fraction * num_rows:
         limit = f"more than max_bad_fraction {settings.max_bad_fraction:g} allows"
-        raise DataError(f"{', '.join(map(str, paths))}: {num_invalid} of {num_rows} rows are refused, {limit}")
+        raise DataError(
+            f"{', '.join(map(str, paths))}: {num_invalid} of {num_rows} rows are refused, {limit}"
+        )
     return writer.num_rows

@@ -19,11 +19,12 @@ from typing import Any
 from rl_core.errors import WorkerDied
 
 Advance = Callable[[int], None]
-"""Told how many units of work were done since the last call."""
+"""Callback that receives the number of units of work done since the last call."""
 Runner = Callable[[str, Sequence[Any], Advance], list[Any]]
-"""Applies a function, named `pkg.module:function`, to jobs; gives the results in order of the jobs.
+"""Function that applies another function, named `pkg.module:function`, to jobs and returns the
+results in order.
 
-The function takes a job and an `Advance`. Jobs and results can be pickled.
+The applied function takes a job and an `Advance`. Jobs and results must be picklable.
 """
 
 _PR_SET_PDEATHSIG = 1
@@ -32,18 +33,19 @@ _progress: Connection | None = None
 
 
 def num_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def run_here(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
-    """One job after the other in this process: for work too small to share."""
+    """Run the jobs one after the other in this process, for work that is too small to
+    distribute."""
     call = named_function(function)
     return [call(job, advance) for job in jobs]
 
 
 def named_function(function: str) -> Callable[[Any, Advance], Any]:
-    """The function named `pkg.module:function`."""
+    """Return the function named `pkg.module:function`."""
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -51,7 +53,7 @@ def named_function(function: str) -> Callable[[Any, Advance], Any]:
 def run_in_processes(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
     """Each job in another process, as many at once as there are cores; a single one runs here.
 
-    Raises: what a job raises; WorkerDied when a worker ends without a word.
+    Raises: the error of a job; WorkerDied when a worker ends without an answer.
     """
     if len(jobs) <= 1:
         return run_here(function, jobs, advance)

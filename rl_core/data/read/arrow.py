@@ -1,10 +1,11 @@
-"""`pyarrow.compute`, whose functions are made when it is imported and so unknown to a type checker."""
+"""Access to `pyarrow.compute`, whose functions are created on import and therefore unknown to a
+type checker."""
 
 from typing import Any
 
 
 def compute() -> Any:
-    """The module."""
+    """Return the module."""
     import pyarrow.compute
 
     return pyarrow.compute

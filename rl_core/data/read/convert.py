@@ -1,15 +1,16 @@
-"""One kind of row into another, where the meaning allows: SkyRL prompt rows, UniRL media prompts, response rows.
+"""Conversion between kinds of rows: SkyRL prompt rows, UniRL media prompts, response rows.
 
-prompt -> response: `input` is the prompt, the other columns stay. response -> prompt: the other way round; where there
-is no `reward_spec`, `expected_answer` is the ground truth. prompt -> media: one user message becomes the text, all
-other columns `metadata`. media -> prompt: the text becomes a user message, `metadata` columns again. Between media and
-response rows it goes by way of a prompt row.
+prompt -> response: `input` is the prompt, the other columns stay. response -> prompt: the inverse;
+without a `reward_spec`, `expected_answer` is the ground truth. prompt -> media: one user message
+becomes the text, all other columns `metadata`. media -> prompt: the text becomes a user message,
+`metadata` becomes columns again. Conversions between media and response rows go through a prompt
+row.
 
-A prompt row that goes there and back is the same row. What a target cannot hold (a conversation in a media prompt) is
-refused by row.
+A prompt row that is converted there and back is the same row. Rows that the target cannot hold (a
+conversation in a media prompt) are refused one by one.
 
-Rows of other systems (`foreign_rows`) and of any other dataset (`schemas.column_map`) are first made prompt or
-preference rows. Every row that is written has passed the contract of its kind.
+Rows of other systems (`foreign_rows`) and of any other dataset (`schemas.column_map`) are first
+made prompt or preference rows. Every row that is written has passed the contract of its kind.
 """
 
 import json
@@ -59,11 +60,12 @@ class Conversion:
 
 
 def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bool = False) -> int:
-    """Write the rows of `source` as rows of another kind. Returns: how many.
+    """Write the rows of `source` as rows of another kind.
 
-    Args: target: `.jsonl`, `.json`, or `.parquet` where every column has one type. force: write over a file.
-    Raises: DataError naming the first row that cannot be converted or breaks the contract of its kind; `target` is
-    then untouched.
+    Returns: number of rows. Args: target: `.jsonl`, `.json`, or `.parquet` if every column has one
+    type. force: overwrite an existing file.
+    Raises: DataError naming the first row that cannot be converted or breaks the contract of its
+    kind; `target` is then untouched.
     """
     if target.exists() and not force:
         raise DataError(
@@ -92,7 +94,7 @@ def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bo
 def convert_row(
     row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
 ) -> Row:
-    """One row as a row of another kind. Raises: DataError naming `place`."""
+    """Convert one row to another kind. Raises: DataError naming `place`."""
     if kind is to and to is not SchemaName.PROMPT:
         return dict(row)
     if SchemaName.PREFERENCE in (kind, to):
@@ -128,7 +130,10 @@ def _converted(source: str | Path, target: Path, how: Conversion) -> Iterator[Ro
 def _own_row(
     value: Any, kind: SchemaName | None, how: Conversion, place: str
 ) -> tuple[Row, SchemaName]:
-    """A row of this project, and its kind. Args: kind: of the file, where it is one of this project's."""
+    """Return a row of this project and its kind.
+
+    Args: kind: of the file, if its rows are this project's own.
+    """
     row = {"prompt": value} if isinstance(value, str) else dict(value)
     if how.prompt_key != "prompt" and how.prompt_key in row:
         row["prompt"] = row.pop(how.prompt_key)
@@ -198,11 +203,13 @@ def _prompt_to_response(row: Row, place: str) -> Row:
 
 
 def _complete(row: Row, place: str, env_class: str | None) -> Row:
-    """A prompt row with environment and reward specification, from what a response row has if need be."""
+    """Complete a prompt row with environment and reward specification, from a response row's
+    columns if necessary."""
     if get(row, "env_class") is None:
         if env_class is None:
             raise DataError(
-                f"{place} field env_class: missing; name the environment of these rows with --env-class"
+                f"{place} field env_class: missing; name the environment of these rows with "
+                "--env-class"
             )
         row["env_class"] = env_class
     if reward_spec_of(row) is None:

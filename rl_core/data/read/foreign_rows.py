@@ -120,7 +120,8 @@ def _sharegpt(row: Row, place: str) -> Row:
         speaker = turn.get("from")
         if speaker not in _SPEAKERS:
             raise DataError(
-                f"{field}[{index}].from: unknown speaker {speaker!r}; expected {', '.join(_SPEAKERS)}"
+                f"{field}[{index}].from: unknown speaker {speaker!r}; expected "
+                f"{', '.join(_SPEAKERS)}"
             )
         messages.append({"role": _SPEAKERS[speaker], "content": turn.get("value")})
     if isinstance(system := row.get("system"), str) and system.strip():

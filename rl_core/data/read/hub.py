@@ -1,7 +1,8 @@
-"""The files of a Hugging Face dataset's split, at one commit, in the hub's own cache.
+"""Files of a Hugging Face dataset's split, at one commit, in the hub's own cache.
 
-`datasets` knows which files make up a split (its configs, patterns and README entries); the rows are read by this
-project's readers. A format they do not read (CSV, Arrow, compressed JSON) is written out once as Parquet.
+`datasets` finds the files of a split (by configs, patterns and README entries); the rows are read
+by this project's readers. A format that they do not support (CSV, Arrow, compressed JSON) is
+converted once to Parquet.
 """
 
 import re
@@ -22,7 +23,7 @@ _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
 class DatasetNotHere(DataError):
-    """A dataset that is not on this machine and may not be fetched."""
+    """Error of a dataset that is not on this machine and may not be fetched."""
 
 
 @dataclass(frozen=True)
@@ -36,27 +37,34 @@ class HubName:
 
     @staticmethod
     def is_name(text: str) -> bool:
-        """Whether a text could name a dataset."""
+        """Return True if a text could name a dataset."""
         return _NAME.fullmatch(text) is not None
 
     @classmethod
     def parse(cls, text: str) -> "HubName":
-        """Read `repo[/config][@revision][:split]`. Raises: DataError when it is no such name."""
+        """Parse `repo[/config][@revision][:split]`. Raises: DataError when it is not such a
+        name."""
         match = _NAME.fullmatch(text)
         if match is None:
-            raise DataError(f"{text}: neither a file nor a dataset name; write repo[/config][@revision][:split]")
+            raise DataError(
+                f"{text}: neither a file nor a dataset name; write repo[/config][@revision][:split]"
+            )
         return cls(match["repo"], match["config"], match["revision"], match["split"] or "train")
 
     def __str__(self) -> str:
-        config, revision = (f"/{self.config}" if self.config else ""), (f"@{self.revision}" if self.revision else "")
+        config, revision = (
+            (f"/{self.config}" if self.config else ""),
+            (f"@{self.revision}" if self.revision else ""),
+        )
         return f"{self.repo}{config}{revision}:{self.split}"
 
 
 def split_files(name: HubName, *, download: bool = True) -> list[Path]:
-    """The local files of a split, fetched at the commit its revision names now.
+    """Return the local files of a split, fetched at the commit that its revision names now.
 
-    Args: download: False uses what is in the cache alone, as does the environment's `HF_HUB_OFFLINE`.
-    Raises: DataError when the dataset, config or split is unknown, or not here and may not be fetched.
+    Args: download: False uses only the cache, as does the environment's `HF_HUB_OFFLINE`.
+    Raises: DataError when the dataset, config or split is unknown, or not cached and may not be
+    fetched.
     """
     from huggingface_hub.constants import is_offline_mode
 
@@ -66,21 +74,29 @@ def split_files(name: HubName, *, download: bool = True) -> list[Path]:
         if all(file.suffix.lower() in READERS for file in files):
             return files
         if not download:
-            raise DatasetNotHere(f"{name}: its files are not read directly and are converted by a run")
+            raise DatasetNotHere(
+                f"{name}: its files are not read directly and are converted by a run"
+            )
         return [_as_parquet(name, files)]
 
 
 def _cached(name: HubName) -> list[Path]:
-    """The split's files in the cached snapshot. Raises: DataError when shards are missing."""
+    """Return the split's files in the cached snapshot. Raises: DataError when shards are
+    missing."""
     from huggingface_hub import snapshot_download
 
-    folder = snapshot_download(name.repo, repo_type="dataset", revision=name.revision, local_files_only=True)
+    folder = snapshot_download(
+        name.repo, repo_type="dataset", revision=name.revision, local_files_only=True
+    )
     files = [Path(file) for file in _files_of_split(folder, name, None)]
     found = [_SHARD.search(file.name) for file in files]
     for match in found:
-        if match and sum(other is not None and other[2] == match[2] for other in found) < int(match[2]):
+        if match and sum(other is not None and other[2] == match[2] for other in found) < int(
+            match[2]
+        ):
             raise DatasetNotHere(
-                f"{name}: only {len(files)} of {int(match[2])} files are in {folder}; fetch it online once"
+                f"{name}: only {len(files)} of {int(match[2])} files are in {folder}; fetch it "
+                "online once"
             )
     return files
 
@@ -97,25 +113,31 @@ def _fetched(name: HubName) -> list[Path]:
 
 
 def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:
-    """What `datasets` counts as the split's files, at a hub repository or in a folder."""
+    """Return the split's files according to `datasets`, in a hub repository or a folder."""
     import datasets
 
     builder: Any = datasets.load_dataset_builder(place, name=name.config, revision=commit)
     splits: dict[str, list[str]] = dict(builder.config.data_files or {})
     if name.split not in splits:
-        raise DataError(f"{name}: no split {name.split!r}; this dataset has {', '.join(map(str, splits)) or 'none'}")
+        raise DataError(
+            f"{name}: no split {name.split!r}; this dataset has "
+            f"{', '.join(map(str, splits)) or 'none'}"
+        )
     return [str(file) for file in splits[name.split]]
 
 
 def _as_parquet(name: HubName, files: list[Path]) -> Path:
-    """The split in Parquet, converted once per commit by the loader that `datasets` has for its format."""
+    """Convert the split to Parquet, once per commit, with the loader that `datasets` has for its
+    format."""
     import datasets
 
     commit = next((part for part in files[0].parts if re.fullmatch(r"[0-9a-f]{40}", part)), "local")
     label = re.sub(r"[^\w.-]+", "-", f"{name.repo}-{name.config or 'default'}-{name.split}")
     target = Home.default().data / "hub" / f"{label}-{commit[:12]}.parquet"
     if not target.is_file():
-        kind = {".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}.get(files[0].suffix.lower(), "json")
+        kind = {".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}.get(
+            files[0].suffix.lower(), "json"
+        )
         options: dict[str, Any] = {"sep": "\t"} if files[0].suffix.lower() == ".tsv" else {}
         load: Any = datasets.load_dataset
         rows = load(kind, data_files=[str(file) for file in files], split="train", **options)
@@ -128,7 +150,7 @@ def _as_parquet(name: HubName, files: list[Path]) -> Path:
 
 @contextmanager
 def _explained(name: HubName) -> Iterator[None]:
-    """What the hub's libraries raise, as one message that names the dataset."""
+    """Convert errors of the hub's libraries to one message that names the dataset."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
@@ -137,8 +159,12 @@ def _explained(name: HubName) -> Iterator[None]:
         raise
     except LocalEntryNotFoundError as error:
         advice = "unset HF_HUB_OFFLINE, or give the path of a file"
-        raise DatasetNotHere(f"{name}: no such file, and no such dataset in the local cache; {advice}") from error
+        raise DatasetNotHere(
+            f"{name}: no such file, and no such dataset in the local cache; {advice}"
+        ) from error
     except HfHubHTTPError as error:
-        raise DataError(f"{name}: not found on the Hugging Face hub ({str(error).splitlines()[0]})") from error
+        raise DataError(
+            f"{name}: not found on the Hugging Face hub ({str(error).splitlines()[0]})"
+        ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{name}: {str(error).strip().splitlines()[0]}") from error

@@ -1,4 +1,5 @@
-"""The values of a JSON document, a list's one at a time, so that a large file never lies in memory whole."""
+"""Streaming of JSON: yields a list's values one at a time, so that a large file is never in memory
+as a whole."""
 
 import json
 from collections.abc import Iterator
@@ -13,11 +14,11 @@ _SPACE = " \t\r\n"
 
 
 class UnreadableJson(DataError):
-    """Text that is no JSON this project takes; the message says why."""
+    """A text that is not valid JSON, or not accepted here; the message has the reason."""
 
 
 def parse(text: str) -> Any:
-    """The value of a JSON text; integers are exact. Raises: UnreadableJson."""
+    """Parse a JSON text; integers are exact. Raises: UnreadableJson."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -25,14 +26,14 @@ def parse(text: str) -> Any:
 
 
 def why(error: Exception) -> str:
-    """What is wrong with a text that did not parse."""
+    """Describe the error of a text that did not parse."""
     if isinstance(error, json.JSONDecodeError):
         return f"invalid JSON at column {error.colno} ({error.msg})"
     return "nested too deeply" if isinstance(error, RecursionError) else f"invalid JSON ({error})"
 
 
 def is_list(file: Path) -> bool:
-    """Whether a document begins as a list."""
+    """Return True if a document begins as a list."""
     with file.open(encoding="utf-8-sig", errors="surrogateescape") as text:
         while chunk := text.read(CHUNK):
             if chunk.strip(_SPACE):
@@ -41,7 +42,8 @@ def is_list(file: Path) -> bool:
 
 
 def list_values(file: Path) -> Iterator[tuple[Any, str]]:
-    """The values of a document that is a list, each with its source text. Raises: DataError with the line."""
+    """Yield the values of a document that is a list, each with its source text. Raises: DataError
+    with the line."""
     with file.open(encoding="utf-8-sig", errors="surrogateescape") as text:
         reader = _Reader(text, file)
         reader.expect("[")
@@ -59,7 +61,7 @@ def list_values(file: Path) -> Iterator[tuple[Any, str]]:
 
 
 class _Reader:
-    """A window onto the text that grows until the next value is whole."""
+    """Window onto the text that grows until the next value is complete."""
 
     def __init__(self, text: IO[str], file: Path) -> None:
         self.text, self.file = text, file
@@ -67,7 +69,7 @@ class _Reader:
         self.line = 1
 
     def peek(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """Return the next character that is not white space; empty at the end."""
         while True:
             while self.position < len(self.buffer):
                 if (character := self.buffer[self.position]) not in _SPACE:

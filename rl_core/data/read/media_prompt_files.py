@@ -1,4 +1,4 @@
-"""The prompt files that a recipe of the domain `diffusion` names, by split."""
+"""Prompt files of a recipe of the domain `diffusion`, by split."""
 
 from __future__ import annotations
 
@@ -20,18 +20,24 @@ PromptFiles: TypeAlias = Mapping[str, list[Path]]
 
 
 def prompt_files(recipe: Recipe, data_dir: Path) -> PromptFiles:
-    """The files behind the entries; prompts are made and datasets fetched on first use, then kept as they are.
+    """Return the files of the recipe's entries; prompts are generated and datasets fetched on first
+    use, then reused.
 
-    Raises: DataError when an entry leads nowhere, or has no rows of its split.
+    Raises: DataError when an entry does not exist, or has no rows of its split.
     """
     return {
-        split: [file for entry in entries for file in _files(entry, split, data_dir, recipe.data.column_map)]
+        split: [
+            file
+            for entry in entries
+            for file in _files(entry, split, data_dir, recipe.data.column_map)
+        ]
         for split, entries in _of(recipe)
     }
 
 
 def planned_prompt_files(recipe: Recipe, data_dir: Path) -> tuple[PromptFiles, str]:
-    """The same files without making or fetching any, and what would have to be done first (empty: nothing)."""
+    """Return the same files without generating or fetching any, and a description of that work
+    (empty if there is none)."""
     files: dict[str, list[Path]] = {}
     first = ""
     for split, entries in _of(recipe):
@@ -54,11 +60,22 @@ def _of(recipe: Recipe) -> list[tuple[str, list[str | dict[str, Any]]]]:
 
 
 def _files(
-    entry: str | dict[str, Any], split: str, data_dir: Path, mapping: ColumnMap, *, make: bool = True
+    entry: str | dict[str, Any],
+    split: str,
+    data_dir: Path,
+    mapping: ColumnMap,
+    *,
+    make: bool = True,
 ) -> list[Path]:
     kind = made_spec(entry)
     if kind is not None and isinstance(entry, dict):
-        return [(materialise_prompts if make else planned_prompts)(kind(**entry), data_dir / "generated")]
+        return [
+            (materialise_prompts if make else planned_prompts)(
+                kind(**entry), data_dir / "generated"
+            )
+        ]
     if isinstance(entry, str) and (published := Path(entry).expanduser() / PROMPTS).is_file():
         return split_files(published, split)
-    return (mapped_files if make else planned_mapped)(data_files(entry, download=make), mapping, data_dir)
+    return (mapped_files if make else planned_mapped)(
+        data_files(entry, download=make), mapping, data_dir
+    )

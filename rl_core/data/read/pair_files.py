@@ -1,7 +1,7 @@
-"""Where pairs of answers are read from: a cache that the stage `mpo` published, or a file of rows.
+"""Readers of pairs of answers: a cache that the stage `mpo` published, or a file of rows.
 
-Both give a pair by its index, and both have a digest that stands for all their content: a published cache its run
-hash, a file its sha256. A reader that was promised a digest refuses anything else.
+Both return a pair by its index, and both have a digest of all their content: a published cache its
+run hash, a file its sha256. A reader that expects a digest refuses any other content.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,21 @@ class Pairs(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> PreferencePair:
-        """Raises: DataError naming file and row when it is no pair."""
+        """Return a pair.
+
+        Raises: DataError naming file and row when it is not a valid pair.
+        """
         ...
 
     def subset_of(self, index: int) -> str:
-        """The name under which a blend weighs this pair."""
+        """Return the name under which a blend weighs this pair."""
         ...
 
 
 class PairFile:
-    """The rows of one file in memory. Images are relative to its folder; rows about text alone have none.
+    """Rows of one file, in memory. Images are relative to its folder; text-only rows have none.
 
-    Args: on_bad_line: takes lines that cannot be read, which otherwise raise DataError.
+    Args: on_bad_line: receives lines that cannot be read, which otherwise raise DataError.
     """
 
     def __init__(self, path: Path | str, on_bad_line: OnBadLine | None = None) -> None:
@@ -48,41 +51,54 @@ class PairFile:
         raw = self._rows[index]
         place = f"{self.path}:{raw.number}"
         if isinstance(raw.value, str):
-            raise DataError(f"{place}: a text; expected an object with question, chosen and rejected")
-        return preference_pair(raw.value, folder=self.path.absolute().parent, place=place, needs_image=False)
+            raise DataError(
+                f"{place}: a text; expected an object with question, chosen and rejected"
+            )
+        return preference_pair(
+            raw.value, folder=self.path.absolute().parent, place=place, needs_image=False
+        )
 
     def subset_of(self, index: int) -> str:
         return self.path.stem
 
 
 def is_cache(path: Path) -> bool:
-    """Whether a path names a published cache of the stage `mpo`."""
+    """Return True if a path is a published cache of the stage `mpo`."""
     return path.is_dir() or path.name == META
 
 
 def digest_of(path: Path) -> str:
-    """What stands for the content of a cache or file. Raises: DataError when a cache is not complete."""
+    """Return the digest of the content of a cache or file. Raises: DataError when a cache is not
+    complete."""
     if not is_cache(path):
         return sha256_file(path)
     root = cache_root(path)
     sentinel = parse_sentinel(root, SENTINEL)
     if sentinel is None:
-        raise DataError(f"{root}: no readable {SENTINEL}, so this is no published mpo cache; run rl-train prep -c mpo")
+        raise DataError(
+            f"{root}: no readable {SENTINEL}, so this is no published mpo cache; run rl-train "
+            "prep -c mpo"
+        )
     return sentinel.run_hash
 
 
 def open_pairs(path: Path, digest: str, on_bad_line: OnBadLine | None = None) -> Pairs:
-    """The pairs of a cache or file. Raises: DataError when its content is not what `digest` stands for."""
+    """Open the pairs of a cache or file. Raises: DataError when its content does not have the
+    `digest`."""
     if is_cache(path):
         return PreferenceDataset(cache_root(path), digest)
     found = sha256_file(path)
     if found != digest:
-        raise DataError(f"{path}: has changed since it was prepared ({found[:12]}, not {digest[:12]}); prepare again")
+        raise DataError(
+            f"{path}: has changed since it was prepared ({found[:12]}, not {digest[:12]}); "
+            "prepare again"
+        )
     return PairFile(path, on_bad_line)
 
 
 def content_files(path: Path) -> list[Path]:
-    """The files that decide which pairs there are: the file itself, or a cache's meta and annotations."""
+    """Return the files that determine the pairs: the file itself, or a cache's meta and
+    annotations."""
     if not is_cache(path):
         return [path]
     root = cache_root(path)
@@ -90,11 +106,11 @@ def content_files(path: Path) -> list[Path]:
 
 
 def cache_root(path: Path) -> Path:
-    """The folder of a cache that is named by itself or by its meta file."""
+    """Return the folder of a cache that is named by itself or by its meta file."""
     return path.parent if path.name == META else path
 
 
 def relative_images(images: Sequence[str], path: Path) -> list[str]:
-    """Image paths as the cache or file at `path` has them: the same wherever it lies."""
+    """Return image paths as written in the cache or file at `path`, independent of its location."""
     root = f"{(cache_root(path) if is_cache(path) else path.parent).absolute()}/"
     return [image.removeprefix(root) for image in images]

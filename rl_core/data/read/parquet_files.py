@@ -20,7 +20,7 @@ _LEAVES = {str, int, float, bool, bytes}
 
 
 def read_parquet(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
-    """One object per row; nulls that Arrow added to make structs alike are dropped again."""
+    """Yield one object per row; nulls that Arrow added to make structs alike are dropped again."""
     number = 1
     for batch in record_batches(file):
         yield from batch_values(batch, number, file, on_bad_line)
@@ -28,7 +28,8 @@ def read_parquet(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterat
 
 
 def record_batches(file: Path, groups: Sequence[int] | None = None) -> "Iterator[pa.RecordBatch]":
-    """The record batches of some row groups, or all, in order. Raises: DataError when the file cannot be read."""
+    """Yield the record batches of some row groups, or all, in order. Raises: DataError when the
+    file cannot be read."""
     with open_parquet(file) as table:
         chosen = range(table.num_row_groups) if groups is None else groups
         for group in chosen:
@@ -40,7 +41,7 @@ def record_batches(file: Path, groups: Sequence[int] | None = None) -> "Iterator
 
 @contextmanager
 def open_parquet(file: Path) -> "Iterator[pq.ParquetFile]":
-    """An open Parquet file; whatever Arrow says about a damaged one becomes a DataError with its name."""
+    """Open a Parquet file; Arrow's errors about a damaged one become a DataError with its name."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -52,8 +53,10 @@ def open_parquet(file: Path) -> "Iterator[pq.ParquetFile]":
         raise DataError(f"{file}: not a readable Parquet file ({error})") from error
 
 
-def batch_values(batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_line: OnBadLine) -> Iterator[RawValue]:
-    """The rows of a batch as plain values, a few at a time."""
+def batch_values(
+    batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_line: OnBadLine
+) -> Iterator[RawValue]:
+    """Yield the rows of a batch as plain values, converted a few at a time."""
     size = batch.nbytes // max(1, batch.num_rows)
     step = max(1, min(1024, MAX_BATCH_BYTES // max(1, size)))
     plain = not any(_needs_cleaning(column) for column in batch.columns)
@@ -69,7 +72,7 @@ def batch_values(batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_
 
 
 def _needs_cleaning(array: "pa.Array") -> bool:
-    """Whether a column may hold what `without_nulls` changes; true of whatever is not known to be plain."""
+    """Return True if `without_nulls` may change a column; also True for unknown types."""
     import pyarrow as pa
 
     kind = array.type
@@ -85,7 +88,8 @@ def _needs_cleaning(array: "pa.Array") -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` without the keys that hold None, and with whole decimals (wide integers in Arrow) as integers."""
+    """Return `value` without the keys that hold None, and with whole decimals (wide integers in
+    Arrow) as integers."""
     if isinstance(value, dict):
         return {
             key: item if type(item) in _LEAVES else without_nulls(item)
@@ -99,10 +103,14 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def _one_by_one(part: "pa.RecordBatch", first: int, file: Path, on_bad_line: OnBadLine) -> Iterator[Any]:
+def _one_by_one(
+    part: "pa.RecordBatch", first: int, file: Path, on_bad_line: OnBadLine
+) -> Iterator[Any]:
     for i in range(part.num_rows):
         try:
             yield part.slice(i, 1).to_pylist()[0]
         except UnicodeDecodeError as error:
-            on_bad_line(first + i, DataError(f"{file}:{first + i}: a string is not UTF-8 ({error.reason})"))
+            on_bad_line(
+                first + i, DataError(f"{file}:{first + i}: a string is not UTF-8 ({error.reason})")
+            )
             yield None

@@ -29,7 +29,8 @@ def write_parquet_rows(rows: list[Row], target: Path) -> int:
         # Texts, since 1 and 1.0 are equal and are not the same.
         if repr(_ordered(without_nulls(back))) != repr(_ordered(without_nulls(row))):
             raise DataError(
-                f"{target}: row {number} would not come back from Parquet as it is; write .jsonl instead"
+                f"{target}: row {number} would not come back from Parquet as it is; write .jsonl "
+                "instead"
             )
     target.parent.mkdir(parents=True, exist_ok=True)
     building = target.with_name(f".{target.name}.tmp")

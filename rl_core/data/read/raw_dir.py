@@ -1,7 +1,8 @@
-"""Raw inputs: there already, or fetched from the Hugging Face hub at a commit that is written down.
+"""Raw inputs: existing folders, or datasets fetched from the Hugging Face hub at a recorded commit.
 
-A folder is complete when every required file is in it. Where an upstream layout is not declared file by file, any
-content counts, except what an interrupted download leaves: `.cache`, `*.incomplete`, a lone README.
+A folder is complete if every required file is in it. For upstream layouts that are not declared
+file by file, any content counts, except the remains of an interrupted download: `.cache`,
+`*.incomplete`, a README alone.
 """
 
 import errno
@@ -16,7 +17,7 @@ from rl_core.data.store.lock import Note, output_lock
 from rl_core.errors import DataError, StorageError
 
 MARK = ".rl-train-download.json"
-"""What was fetched into the folder: source, commit, and whether all of it arrived."""
+"""File with the source and commit of the folder's content, and whether the download completed."""
 
 _NO_CONTENT = ("readme", "license", ".git")
 
@@ -27,7 +28,7 @@ class RawDir:
 
     path: Path
     revision: str | None
-    """Commit it was fetched at; None for files that were put there by hand."""
+    """Commit at which it was fetched; None for files from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -39,26 +40,33 @@ class HubSource:
 
     @classmethod
     def parse(cls, uri: str) -> "HubSource":
-        """Raises: DataError when it is not of that form."""
+        """Parse a URI.
+
+        Raises: DataError when it is not of that form.
+        """
         body = uri.removeprefix("hf://").removeprefix("datasets/")
         repo_id, _, revision = body.partition("@")
         if not uri.startswith("hf://") or repo_id.count("/") != 1 or not all(repo_id.split("/")):
-            raise DataError(f"source_uri {uri!r}: expected hf://owner/name or hf://owner/name@revision")
+            raise DataError(
+                f"source_uri {uri!r}: expected hf://owner/name or hf://owner/name@revision"
+            )
         return cls(repo_id, revision or None)
 
 
 def content_files(folder: Path) -> Iterator[Path]:
-    """The files of a raw folder that are data: nothing hidden, half fetched, or about the data."""
+    """Yield the data files of a raw folder: nothing hidden, partially fetched, or descriptive."""
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             about = name.lower().startswith(_NO_CONTENT)
-            if not (name.startswith(".") or name.endswith((".incomplete", ".lock", ".part")) or about):
+            if not (
+                name.startswith(".") or name.endswith((".incomplete", ".lock", ".part")) or about
+            ):
                 yield Path(root) / name
 
 
 def missing_files(input_dir: Path, required: Sequence[str]) -> list[str]:
-    """What keeps the folder from being complete; empty when nothing does."""
+    """Return the missing files of the folder; empty if it is complete."""
     mark = _read_mark(input_dir)
     if mark is not None and not mark.get("complete"):
         return [f"the rest of {mark.get('source_uri')}, whose download was interrupted"]
@@ -75,10 +83,11 @@ def ensure_raw_dir(
     env_name: str | None = None,
     note: Note | None = None,
 ) -> RawDir:
-    """A folder with the raw inputs; fetches them when they are missing and `source_uri` is set.
+    """Return a folder with the raw inputs; fetch them if they are missing and `source_uri` is set.
 
-    Args: required: file names relative to the folder; empty takes any content. env_name: the environment variable that
-    may name another folder, for the message. note: is told what is being fetched.
+    Args: required: file names relative to the folder; empty accepts any content. env_name: the
+    environment variable that may name another folder, for the message. note: receives a message
+    about what is being fetched.
     Raises: DataError naming exactly the missing files and what to set.
     """
     folder = Path(input_dir).expanduser()
@@ -88,8 +97,8 @@ def ensure_raw_dir(
     if not source_uri:
         variable = f", or export {env_name}" if env_name else ""
         raise DataError(
-            f"{folder}: missing {', '.join(missing)}; put them there, set input_dir to where they are{variable}, "
-            "or set source_uri (hf://owner/name) to fetch them"
+            f"{folder}: missing {', '.join(missing)}; put them there, set input_dir to where "
+            f"they are{variable}, or set source_uri (hf://owner/name) to fetch them"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +108,10 @@ def ensure_raw_dir(
     except OSError as error:
         raise storage_error(error.filename or folder, error) from error
     if missing := missing_files(folder, required):
-        raise DataError(f"{folder}: {source_uri} was fetched, and {', '.join(missing)} is not in it; check source_uri")
+        raise DataError(
+            f"{folder}: {source_uri} was fetched, and {', '.join(missing)} is not in it; check "
+            "source_uri"
+        )
     return RawDir(folder, recorded_revision(folder))
 
 
@@ -118,7 +130,12 @@ def _fetch(folder: Path, source_uri: str, note: Note | None) -> None:
     except StorageError:
         raise
     except Exception as error:  # the hub's client raises what its transport raises
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if isinstance(error, OSError) and error.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EACCES,
+            errno.EROFS,
+        ):
             raise
         said = str(error).strip().splitlines() or [type(error).__name__]
         advice = f"check the name, the network and HF_TOKEN, or put the files into {folder} by hand"
@@ -126,7 +143,7 @@ def _fetch(folder: Path, source_uri: str, note: Note | None) -> None:
 
 
 def recorded_revision(folder: Path) -> str | None:
-    """The commit a folder was fetched at, or None for files that were put there by hand."""
+    """Return the commit at which a folder was fetched, or None for files from elsewhere."""
     mark = _read_mark(folder)
     return mark.get("revision") if mark is not None else None
 

@@ -4,13 +4,13 @@
 |------------|------|
 | `.txt`     | one prompt per non-empty line |
 | `.jsonl`   | one object or string per non-empty line |
-| `.json`    | a list of strings or objects, an object with such a list under `prompts`, `caption` or the prompt key, |
-|            | or an object that is itself the one row |
-| `.parquet` | streamed by row group; nulls that Arrow added to make structs alike are dropped again |
+| `.json`    | a list of strings or objects, an object with such a list under `prompts`,  |
+|            | `caption` or the prompt key, or an object that is itself the one row       |
+| `.parquet` | streamed by row group; nulls that Arrow added to structs are dropped again |
 | a name     | a Hugging Face dataset, see `rl_core.data.read.sources` |
 
-A string, as a row or as its prompt, becomes one user message. Nothing else is converted: a ground truth keeps the
-type that was written, an integer all its digits.
+A string, as a row or as its prompt, becomes one user message. Nothing else is converted: a ground
+truth keeps the type that was written, an integer all its digits.
 """
 
 from collections.abc import Iterator
@@ -32,8 +32,10 @@ def read_rows(
 
     Numbers count from 1 within each file and are line numbers in `.txt` and `.jsonl`.
 
-    Args: prompt_key: the column that becomes `prompt`. on_bad_line: takes unreadable rows, which otherwise raise.
-    Raises: DataError for a missing, empty or unreadable file, or an extension that is not listed above.
+    Args: prompt_key: the column that becomes `prompt`. on_bad_line: receives unreadable rows, which
+    otherwise raise.
+    Raises: DataError for a missing, empty or unreadable file, or an extension that is not listed
+    above.
     """
     for file in data_files(str(path)):
         for raw in raw_values(file, prompt_key=prompt_key, on_bad_line=on_bad_line):
@@ -43,7 +45,8 @@ def read_rows(
 def raw_values(
     path: Path | str, *, prompt_key: str = "prompt", on_bad_line: OnBadLine | None = None
 ) -> Iterator[RawValue]:
-    """The rows of one file as written, strings still strings. Args and errors as `read_rows`."""
+    """Yield the rows of one file as written, strings still strings. Args and errors as in
+    `read_rows`."""
     file = check_file(path)
     num_rows = 0
     for raw in READERS[file.suffix.lower()](file, prompt_key, on_bad_line or _raise):
@@ -54,18 +57,22 @@ def raw_values(
 
 
 def check_file(path: Path | str) -> Path:
-    """The path of a data file that a reader takes. Raises: DataError when there is none, or of another extension."""
+    """Return the path of a data file that a reader supports. Raises: DataError when it does not
+    exist or has another extension."""
     file = Path(path).expanduser()
     if file.suffix.lower() not in READERS:
         expected = f"expected one of {', '.join(READERS)}, or the name of a Hugging Face dataset"
         raise DataError(f"{path}: unknown extension {file.suffix!r}; {expected}")
     if not file.is_file():
-        raise DataError(f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a data file")
+        raise DataError(
+            f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a "
+            "data file"
+        )
     return file
 
 
 def normalise(value: str | dict[str, Any], prompt_key: str = "prompt") -> dict[str, Any]:
-    """A raw value as a prompt row."""
+    """Convert a raw value to a prompt row."""
     if isinstance(value, str):
         return {"prompt": _user_message(value)}
     row = dict(value)

@@ -1,4 +1,4 @@
-"""From a recipe's data entries to files."""
+"""Files of a recipe's data entries."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +19,13 @@ from schemas.contract import SchemaName
 from schemas.recipe import Recipe
 
 
-def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path, mapping: ColumnMap) -> list[Path]:
-    """The files behind entries; problems are generated and datasets fetched on first use, then kept.
+def resolve_sources(
+    entries: Sequence[str | dict[str, Any]], data_dir: Path, mapping: ColumnMap
+) -> list[Path]:
+    """Return the files of the entries; problems are generated and datasets fetched on first use,
+    then reused.
 
-    Args: mapping: of the columns of files and datasets; rows that are made here have their own.
+    Args: mapping: of the columns of files and datasets; rows generated here are not mapped.
     """
     files: list[Path] = []
     for entry in entries:
@@ -38,7 +41,8 @@ def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path, map
 def planned_sources(
     entries: Sequence[str | dict[str, Any]], data_dir: Path, mapping: ColumnMap
 ) -> tuple[list[Path], str]:
-    """The same files without making or fetching any, and what would have to be done first (empty: nothing)."""
+    """Return the same files without generating or fetching any, and a description of that work
+    (empty if there is none)."""
     files: list[Path] = []
     first = ""
     for entry in entries:
@@ -62,7 +66,7 @@ def planned_sources(
 
 
 def check_settings(recipe: Recipe) -> CheckSettings:
-    """The contract a recipe's rows are held to."""
+    """Return the settings with which a recipe's rows are checked."""
     schema = recipe.domain.traits.rows
     if schema is not SchemaName.PROMPT:
         return CheckSettings({}, schema=schema, pairs_alone=recipe.has_pairs)
@@ -71,7 +75,7 @@ def check_settings(recipe: Recipe) -> CheckSettings:
 
 
 def validation_settings(recipe: Recipe) -> dict[str, Any]:
-    """What validation and preparation must agree on."""
+    """Return the settings that validation and preparation must share."""
     return {
         "allowed_env_classes": accepted_ground_truths() | _own_environments(recipe),
         "default_env_class": recipe.data.default_env_class,
@@ -89,13 +93,17 @@ def _is_pictures(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
 
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
-    """Environments outside the project, which the recipe names by import path."""
-    named = {env_id: options for env_id, options in recipe.environments.items() if ":" in env_id or "target" in options}
+    """Return the environments outside the project, which the recipe names by import path."""
+    named = {
+        env_id: options
+        for env_id, options in recipe.environments.items()
+        if ":" in env_id or "target" in options
+    }
     return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 
 def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> PreparationSettings:
-    """What a recipe asks of `prepare_cache` and `plan_cache`."""
+    """Return a recipe's settings for `prepare_cache` and `plan_cache`."""
     return PreparationSettings(
         name=recipe.name,
         tokenizer_id=tokenizer_id,

@@ -1,7 +1,7 @@
-"""The pictures of prompt rows: `images`, a list of `{bytes, path}` (MMPR-Tiny) or paths.
+"""Images of prompt rows: `images`, a list of `{bytes, path}` (MMPR-Tiny) or paths.
 
-Preparation turns each into what can travel in a prepared row: a path or URI that no longer depends on a folder, or the
-file's own bytes in base64.
+Preparation converts each to a text that a prepared row can hold: a path or URI that no longer
+depends on a folder, or the file's own bytes in base64.
 """
 
 import base64
@@ -21,16 +21,20 @@ BASE64 = "data:;base64,"
 
 
 def placed_images(images: Sequence[Any], file: Path | str, place: str) -> list[str]:
-    """The images of a row of `file` as text. In a published vision cache, paths lead below `MMPR-Tiny/images`.
+    """Return the images of a row of `file` as text. In a published vision cache, paths lead below
+    `MMPR-Tiny/images`.
 
     Raises: DataError, naming `place`, when there is neither bytes nor a path, or no such file.
     """
     folder = Path(file).expanduser().resolve().parent
-    return [_placed(image, folder, f"{place} field images[{index}]") for index, image in enumerate(images)]
+    return [
+        _placed(image, folder, f"{place} field images[{index}]")
+        for index, image in enumerate(images)
+    ]
 
 
 def image_identity(image: Any) -> str:
-    """What stands for an image as written: the digest of its bytes, or its path."""
+    """Return the identity of an image as written: the digest of its bytes, or its path."""
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if isinstance(content, bytes) and content:
         return hashlib.sha256(content).hexdigest()
@@ -38,7 +42,7 @@ def image_identity(image: Any) -> str:
 
 
 def open_image(image: str) -> "Image":
-    """The decoded RGB picture behind what `placed_images` gave. Raises: DataError."""
+    """Decode the RGB image behind a result of `placed_images`. Raises: DataError."""
     if image.startswith(BASE64):
         return load_image(base64.b64decode(image.removeprefix(BASE64)))
     return load_image(image)
@@ -53,7 +57,9 @@ def _placed(image: Any, folder: Path, where: str) -> str:
         raise DataError(f"{where}: neither bytes nor a path")
     if is_remote(path):
         return path
-    found = str(folder / cache_path(path)) if (folder / IMAGES).is_dir() else resolve_uri(path, folder)
+    found = (
+        str(folder / cache_path(path)) if (folder / IMAGES).is_dir() else resolve_uri(path, folder)
+    )
     if not Path(found).is_file():
         raise DataError(f"{where}: no file {found}")
     return found

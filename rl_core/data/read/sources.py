@@ -1,8 +1,9 @@
-"""From what a person writes to files: a path, a glob, a folder, or the name of a Hugging Face dataset.
+"""Resolution of data sources to files: a path, a glob, a folder, or the name of a Hugging Face
+dataset.
 
-`name`, `org/name`, `org/name/config`, each with `@revision` and `:split` behind it. The split is `train` unless said,
-the revision is resolved to a commit, and the files of that split are read by this project's own readers, so that no
-value is retyped on the way.
+Dataset names are `name`, `org/name` or `org/name/config`, optionally followed by `@revision` and
+`:split`. The default split is `train`, the revision is resolved to a commit, and the files of that
+split are read by this project's own readers, so that no value changes its type on the way.
 """
 
 import glob
@@ -23,24 +24,26 @@ class SourceSpec(Section):
     config: str | None = None
     """Configuration of the dataset."""
     split: str | None = None
-    """Split of the dataset; `train` unless said."""
+    """Split of the dataset; `train` by default."""
     revision: str | None = None
     """Branch, tag or commit of the dataset."""
 
 
 def data_files(source: str | Path | dict[str, Any], *, download: bool = True) -> list[Path]:
-    """The files of a source, in order.
+    """Return the files of a source, in order.
 
-    Args: source: as the module says, or the fields of a `SourceSpec`.
-    download: whether a dataset that is not on this machine may be fetched.
-    Raises: DataError when there is nothing, naming what was looked for.
+    Args: source: a source as described above, or the fields of a `SourceSpec`. download: allow
+    fetching a dataset that is not on this machine.
+    Raises: DataError when nothing is found, naming what was looked for.
     """
     if isinstance(source, dict):
         spec = SourceSpec(**source)
         given = spec.model_dump(exclude={"path"}, exclude_none=True)
         if not given:
             return data_files(spec.path, download=download)
-        return split_files(HubName(**{**vars(HubName.parse(spec.path)), **given}), download=download)
+        return split_files(
+            HubName(**{**vars(HubName.parse(spec.path)), **given}), download=download
+        )
     text = str(source)
     path = Path(text).expanduser()
     if path.is_dir():
@@ -60,7 +63,9 @@ def _folder(folder: Path) -> list[Path]:
     files = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in READERS and path.is_file() and not _hidden(path.relative_to(folder))
+        if path.suffix.lower() in READERS
+        and path.is_file()
+        and not _hidden(path.relative_to(folder))
     )
     if not files:
         raise DataError(f"{folder}: no data file in this folder; expected {', '.join(READERS)}")
@@ -68,7 +73,9 @@ def _folder(folder: Path) -> list[Path]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    found = sorted(Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True))
+    found = sorted(
+        Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)
+    )
     files = [path for path in found if path.is_file() and path.suffix.lower() in READERS]
     if not files:
         raise DataError(f"{pattern}: no data file matches; expected {', '.join(READERS)}")

@@ -1,7 +1,7 @@
 """Rows of `.txt`, `.jsonl` and `.json` files: UTF-8 with or without a BOM, any newlines.
 
-A line that cannot be read (bad JSON, bytes that are no UTF-8, half a surrogate pair, which no tokenizer takes) is
-handed to `on_bad_line`; the lines after it are read on.
+A line that cannot be read (bad JSON, invalid UTF-8, a lone surrogate, which no tokenizer accepts)
+is passed to `on_bad_line`; reading continues after it.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,26 +12,26 @@ from rl_core.data.read.json_stream import UnreadableJson, is_list, list_values, 
 from rl_core.errors import DataError
 
 OnBadLine = Callable[[int, DataError], None]
-"""Called with the number and the error of a row that cannot be read."""
+"""Callback that receives the number and the error of a row that cannot be read."""
 
 
 class RawValue(NamedTuple):
-    """A row as the file has it."""
+    """A row as written in the file."""
 
     number: int
     value: Any
     num_bytes: int
-    """About what it takes in memory."""
+    """Approximate size of the row in memory."""
 
 
 def read_txt(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
-    """One prompt per non-empty line."""
+    """Yield one prompt per non-empty line."""
     for number, line in _lines(file, on_bad_line):
         yield RawValue(number, line, len(line))
 
 
 def read_jsonl(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
-    """One object or string per non-empty line."""
+    """Yield one object or string per non-empty line."""
     for number, line in _lines(file, on_bad_line):
         try:
             value = parse(line)
@@ -45,7 +45,8 @@ def read_jsonl(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator
 
 
 def read_json(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
-    """A list of objects or strings, an object with such a list, or one object."""
+    """Yield the items of a list of objects or strings, of an object with such a list, or one
+    object."""
     _refuse_other_encodings(file)
     if is_list(file):
         values = ((value, len(source), source) for value, source in list_values(file))
@@ -60,7 +61,9 @@ def read_json(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[R
     for number, (value, size, source) in enumerate(values, start=1):
         try:
             if not isinstance(value, str | dict):
-                raise UnreadableJson(f"row {number} is {_name(value)}; expected an object or a string")
+                raise UnreadableJson(
+                    f"row {number} is {_name(value)}; expected an object or a string"
+                )
             check_text(source, value)
         except DataError as error:
             on_bad_line(number, DataError(f"{file}:{number}: {error}"))
@@ -71,13 +74,16 @@ def read_json(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[R
 def check_text(source: str, value: Any) -> None:
     """Refuse text that no UTF-8 file can hold. Raises: UnreadableJson.
 
-    Args: source: the text that `value` was parsed from; most show at a glance that nothing can be wrong.
+    Args: source: the text that `value` was parsed from, in which a quick search excludes most
+    problems.
     """
     if source.isascii() and "\\ud" not in source and "\\uD" not in source:
         return
     if (found := _surrogate_in(value)) is not None:
         if 0xDC80 <= found <= 0xDCFF and chr(found) in source:
-            raise UnreadableJson(f"byte 0x{found - 0xDC00:02x} is not UTF-8; save the file as UTF-8")
+            raise UnreadableJson(
+                f"byte 0x{found - 0xDC00:02x} is not UTF-8; save the file as UTF-8"
+            )
         raise UnreadableJson(f"\\u{found:04x} is half a surrogate pair, which is no character")
 
 
@@ -101,11 +107,13 @@ def _refuse_other_encodings(file: Path) -> None:
     with file.open("rb") as raw:
         head = raw.read(4)
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
-        raise DataError(f"{file}: not UTF-8 (it looks like UTF-16 or UTF-32); save the file as UTF-8")
+        raise DataError(
+            f"{file}: not UTF-8 (it looks like UTF-16 or UTF-32); save the file as UTF-8"
+        )
 
 
 def _row_list(document: Any, file: Path, prompt_key: str) -> list[Any]:
-    """The rows of a document that is an object: a list in it, or itself."""
+    """Return the rows of a document that is an object: a list in it, or the object itself."""
     keys = list(dict.fromkeys((prompt_key, "prompts", "caption", "prompt")))
     if isinstance(document, dict):
         for key in ("prompts", *keys):
@@ -114,20 +122,28 @@ def _row_list(document: Any, file: Path, prompt_key: str) -> list[Any]:
                 return value
             if key == "prompts" and isinstance(value, str):
                 return [value]
-        if any(key in document for key in keys if key != "prompts") or "responses_create_params" in document:
+        if (
+            any(key in document for key in keys if key != "prompts")
+            or "responses_create_params" in document
+        ):
             return [document]
     elif isinstance(document, list):
         return document
-    expected = f"a list of strings or objects, or an object with such a list or a text under {' or '.join(keys)}"
+    expected = (
+        "a list of strings or objects, or an object with such a list or a text under "
+        f"{' or '.join(keys)}"
+    )
     raise DataError(f"{file}: the top level is {_name(document)}; expected {expected}")
 
 
 def _is_conversation(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in value)
+    return bool(value) and all(
+        isinstance(item, dict) and {"role", "content"} <= item.keys() for item in value
+    )
 
 
 def _surrogate_in(value: Any) -> int | None:
-    """The first lone surrogate in any string of a value, or None."""
+    """Return the first lone surrogate in any string of a value, or None."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -141,5 +157,11 @@ def _surrogate_in(value: Any) -> int | None:
 
 
 def _name(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")

@@ -1,8 +1,10 @@
-"""Unpacking a share of an archive: one worker's job, one pass over each member for writing, digest and image check.
+"""Unpacking of a share of an archive in one worker: one pass over each member for writing, digest
+and image check.
 
-The archive's directory was read, and judged, before (`rl_core.data.read.archives`): a member says where its bytes lie,
-so a worker neither parses the directory again nor imports what did. What was declared is held to: no byte more is
-written, and size and checksum must come out right. Source: the ZIP format, PKWARE APPNOTE 6.3 section 4.3.
+The archive's directory was read and checked before (`rl_core.data.read.archives`): each member has
+the location of its bytes, so a worker need not parse the directory again. The declared sizes are
+enforced: no further byte is written, and size and checksum must be right. Source: the ZIP format,
+PKWARE APPNOTE 6.3 section 4.3.
 """
 
 import hashlib
@@ -21,50 +23,52 @@ from rl_core.errors import DataError
 CHUNK_BYTES = 1 << 20
 REPORT_EVERY = 256
 STORED, DEFLATED = 0, 8
-"""Methods of packing that are read."""
+"""Supported compression methods."""
 
 _HEADER = Struct("<4s22xHH")
-"""A member's own header: signature, length of the name, length of what follows the name."""
+"""A member's own header: signature, length of the name, length of the extra field after the
+name."""
 _SIGNATURE = b"PK\x03\x04"
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class ImageCheck(StrEnum):
-    """How closely an image is looked at while it is unpacked."""
+    """Check of images while they are unpacked."""
 
     NONE = "none"
-    """Not at all: the archive's checksum alone."""
+    """No check beyond the archive's checksum."""
     STRUCTURE = "structure"
-    """Header, size, checksums where the format has them, and the end of the file; nothing is decoded."""
+    """Header, size, checksums where the format has them, and the end of the file; nothing is
+    decoded."""
     DECODE = "decode"
-    """Every pixel is decoded: about five times the time of unpacking."""
+    """Decode every pixel, which takes about five times as long as unpacking."""
 
 
 class Packed(NamedTuple):
-    """Where a member lies in its archive, and how."""
+    """Location of a member in its archive, and its compression."""
 
     offset: int
-    """Of its header, in bytes."""
+    """Offset of its header in bytes."""
     num_bytes: int
-    """As packed."""
+    """Packed size in bytes."""
     method: int
     checksum: int
     """CRC-32 of the content."""
 
 
 class Member(NamedTuple):
-    """A file of an archive, or a loose one, and where it goes."""
+    """A file of an archive, or a loose one, and its target path."""
 
     name: str
     target: str
     num_bytes: int
     packed: Packed | None = None
-    """None for a loose file."""
+    """Location in the archive; None for a loose file."""
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """A share of an archive, or of a folder of loose files: one worker's job."""
+    """Job of one worker: a share of an archive, or of a folder of loose files."""
 
     source: str
     folder: str
@@ -74,16 +78,16 @@ class Extraction:
 
 @dataclass(frozen=True)
 class Extracted:
-    """What came out of an archive."""
+    """Result of unpacking an archive."""
 
     digests: dict[str, str]
-    """Path below the folder -> sha256."""
+    """sha256 of each file by its path below the folder."""
     bad_images: dict[str, str]
-    """Path below the folder -> why it is no readable image."""
+    """Problem of each unreadable image by its path below the folder."""
 
 
 def unpack_share(job: Extraction, advance: Advance) -> Extracted:
-    """Write the members of a share below its folder, whose subfolders are there.
+    """Write the members of a share below its folder, whose subfolders exist.
 
     Raises: DataError naming the archive when it is damaged; OSError.
     """
@@ -94,10 +98,16 @@ def unpack_share(job: Extraction, advance: Advance) -> Extracted:
     try:
         for member in job.members:
             path = f"{job.folder}/{member.target}"
-            pieces = _loose(f"{job.source}/{member.name}") if member.packed is None else _unpacked(archive, member)
+            pieces = (
+                _loose(f"{job.source}/{member.name}")
+                if member.packed is None
+                else _unpacked(archive, member)
+            )
             digests[member.target], whole = _write(pieces, path)
             if job.check is not ImageCheck.NONE:
-                problem = image_problem(Path(path) if whole is None else whole, decode=job.check is ImageCheck.DECODE)
+                problem = image_problem(
+                    Path(path) if whole is None else whole, decode=job.check is ImageCheck.DECODE
+                )
                 if problem is not None:
                     bad[member.target] = problem
             unreported += 1
@@ -105,7 +115,9 @@ def unpack_share(job: Extraction, advance: Advance) -> Extracted:
                 advance(unreported)
                 unreported = 0
     except (_Damaged, zlib.error) as error:
-        raise DataError(f"{job.source}: a damaged or truncated zip archive ({error}); fetch it again") from error
+        raise DataError(
+            f"{job.source}: a damaged or truncated zip archive ({error}); fetch it again"
+        ) from error
     finally:
         os.close(archive)
     advance(unreported)
@@ -113,11 +125,14 @@ def unpack_share(job: Extraction, advance: Advance) -> Extracted:
 
 
 class _Damaged(Exception):
-    """What an archive holds is not what its directory says."""
+    """Error of an archive whose content differs from its directory."""
 
 
 def _write(pieces: Iterator[bytes], path: str) -> tuple[str, bytes | None]:
-    """A new file of these pieces. Returns: its sha256, and its content when that came in one piece."""
+    """Write pieces to a new file.
+
+    Returns: its sha256, and its content if that came in one piece.
+    """
     digest, whole, count = hashlib.sha256(), b"", 0
     file = os.open(path, _CREATE, 0o666)
     try:
@@ -133,7 +148,7 @@ def _write(pieces: Iterator[bytes], path: str) -> tuple[str, bytes | None]:
 
 
 def _unpacked(archive: int, member: Member) -> Iterator[bytes]:
-    """A member's content. Raises: _Damaged, zlib.error."""
+    """Yield a member's unpacked content. Raises: _Damaged, zlib.error."""
     assert member.packed is not None
     pieces = _packed_pieces(archive, member.name, member.packed)
     if member.packed.method == DEFLATED:
@@ -142,16 +157,20 @@ def _unpacked(archive: int, member: Member) -> Iterator[bytes]:
     for piece in pieces:
         size, checksum = size + len(piece), zlib.crc32(piece, checksum)
         if size > member.num_bytes:
-            raise _Damaged(f"{member.name!r} unpacks to more than the {member.num_bytes} bytes it declares")
+            raise _Damaged(
+                f"{member.name!r} unpacks to more than the {member.num_bytes} bytes it declares"
+            )
         yield piece
     if size != member.num_bytes:
-        raise _Damaged(f"{member.name!r} unpacks to {size} of the {member.num_bytes} bytes it declares")
+        raise _Damaged(
+            f"{member.name!r} unpacks to {size} of the {member.num_bytes} bytes it declares"
+        )
     if checksum != member.packed.checksum:
         raise _Damaged(f"bad CRC-32 for file {member.name!r}")
 
 
 def _packed_pieces(archive: int, name: str, packed: Packed) -> Iterator[bytes]:
-    """A member's packed bytes, at most `CHUNK_BYTES` at once."""
+    """Yield a member's packed bytes, at most `CHUNK_BYTES` at a time."""
     encoded = name.encode()  # never shorter than the same name in the one-byte code of old archives
     head = os.pread(archive, _HEADER.size + len(encoded), packed.offset)
     if len(head) < _HEADER.size or not head.startswith(_SIGNATURE):
@@ -171,7 +190,8 @@ def _packed_pieces(archive: int, name: str, packed: Packed) -> Iterator[bytes]:
 
 
 def _inflated(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Inflated pieces, of `num_bytes` in all and at most one byte more, whatever the stream holds."""
+    """Yield inflated pieces, `num_bytes` in all and at most one byte more, whatever the stream
+    holds."""
     stream, left = zlib.decompressobj(-zlib.MAX_WBITS), num_bytes + 1
     for packed in pieces:
         full = True

@@ -1,11 +1,12 @@
-"""Preparation stages, one file each: what goes in and how it is built. `rl_core.data.prepare.job` does the rest.
+"""Preparation stages, one file each, with their inputs and build steps. `rl_core.data.prepare.job`
+does the rest.
 
-| stage       | from                                                | to |
-|-------------|-----------------------------------------------------|----|
-| `mpo`       | MMPR: meta, annotations, images                     | `MMPR-v1.2/` |
-| `vision`    | MMPR-Tiny: Parquet, images                          | `mmpr_tiny.parquet`, `MMPR-Tiny/images/` |
-| `text`      | a blend of response rows, some of them placeholders | `train/`, `val/`, `manifest.json` |
-| `diffusion` | prompt files with condition images                  | `prompts.jsonl`, `images/`, `manifest.json` |
+| stage | from | to |
+|---|---|---|
+| `mpo` | MMPR: meta, annotations, images | `MMPR-v1.2/` |
+| `vision` | MMPR-Tiny: Parquet, images | `mmpr_tiny.parquet`, `MMPR-Tiny/images/` |
+| `text` | a blend of response rows, some of them placeholders | `train/`, `val/`, `manifest.json` |
+| `diffusion` | prompt files with condition images | `prompts.jsonl`, `images/`, `manifest.json` |
 """
 
 from rl_core.data.stages.base import Stage

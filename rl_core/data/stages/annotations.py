@@ -1,4 +1,5 @@
-"""MMPR annotations: found by what the meta calls them, judged row by row, and written without the rows that fail.
+"""MMPR annotations: found by their names in the meta, checked row by row, and written without the
+bad rows.
 
 A good row is written as it was read, byte for byte.
 """
@@ -37,12 +38,12 @@ class AnnotationSource:
 
 @dataclass(frozen=True)
 class Subset:
-    """A subset to judge: one entry of the meta file."""
+    """One entry of the meta file, to check."""
 
     name: str
     source: AnnotationSource
     work: str
-    """Folder that is being built; images are in it already."""
+    """Folder that is being built, with the images already in it."""
     root: str
     """Image folder inside the cache."""
     target: str
@@ -53,7 +54,7 @@ class Subset:
 
 @dataclass
 class Judged:
-    """A subset's rows, counted and written."""
+    """Counts of a subset's checked and written rows."""
 
     name: str
     tally: Tally = field(default_factory=Tally)
@@ -64,9 +65,11 @@ class Judged:
 def find_annotations(
     input_dir: Path, wanted: Mapping[str, str], limits: ArchiveLimits | None = None
 ) -> dict[str, AnnotationSource]:
-    """The file of each subset: the one whose path ends most like the meta's `annotation`.
+    """Return the file of each subset: the one whose path best matches the end of the meta's
+    `annotation`.
 
-    Args: wanted: subset -> path in the meta. Raises: DataError when there is none, or two fit equally well.
+    Args: wanted: path in the meta by subset. Raises: DataError when there is none, or two match
+    equally well.
     """
     found: list[tuple[tuple[str, ...], AnnotationSource]] = []
     for path in content_files(input_dir):
@@ -80,28 +83,33 @@ def find_annotations(
 
 
 def name_annotations(wanted: Mapping[str, str]) -> dict[str, str]:
-    """File names inside the cache: the meta's own, or the subset's where two subsets share one.
+    """Return the file names inside the cache: the meta's own, or the subset's where two subsets
+    share one.
 
-    Args: wanted: subset -> path in the meta. Raises: DataError when two subsets cannot be told apart.
+    Args: wanted: path in the meta by subset. Raises: DataError when two subsets cannot be told
+    apart.
     """
     own = {name: PurePosixPath(path.replace("\\", "/")).name for name, path in wanted.items()}
     folded = [file.casefold() for file in own.values()]
     names = {
-        name: file if folded.count(file.casefold()) == 1 else re.sub(r"[^\w.-]+", "_", name) + ROWS_SUFFIX
+        name: file
+        if folded.count(file.casefold()) == 1
+        else re.sub(r"[^\w.-]+", "_", name) + ROWS_SUFFIX
         for name, file in own.items()
     }
     taken: dict[str, str] = {}
     for name, file in names.items():
         if file.casefold() in taken:
             raise DataError(
-                f"subsets {taken[file.casefold()]!r} and {name!r} share the file {file}; rename one of them"
+                f"subsets {taken[file.casefold()]!r} and {name!r} share the file {file}; rename "
+                "one of them"
             )
         taken[file.casefold()] = name
     return names
 
 
 def judge_subsets(subsets: Sequence[Subset], advance: Advance) -> list[Judged]:
-    """Judge and write several subsets; one worker's job."""
+    """Check and write several subsets, as one worker's job."""
     results = []
     for subset in subsets:
         results.append(_judge(subset))
@@ -112,7 +120,10 @@ def judge_subsets(subsets: Sequence[Subset], advance: Advance) -> list[Judged]:
 def _judge(subset: Subset) -> Judged:
     judged, digest = Judged(subset.name), hashlib.sha256()
     contract, problem_of = preference_contract(), _image_judge(subset)
-    with _open_source(subset.source) as lines, (Path(subset.work) / subset.target).open("xb") as out:
+    with (
+        _open_source(subset.source) as lines,
+        (Path(subset.work) / subset.target).open("xb") as out,
+    ):
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -150,7 +161,8 @@ def _row_of(line: bytes) -> dict[str, Any]:
 
 
 def _image_judge(subset: Subset) -> Callable[[Mapping[str, Any]], tuple[str, str] | None]:
-    """What says why a row's images cannot be used: the counter and the sentence."""
+    """Return a function that gives the reason why a row's images cannot be used, as a counter and a
+    sentence."""
     work, seen = Path(subset.work), dict[str, bool]()
 
     def exists(path: str) -> bool:
@@ -184,18 +196,25 @@ def _open_source(source: AnnotationSource) -> Iterator[IO[bytes]]:
 
 
 def _best(
-    input_dir: Path, name: str, wanted: str, found: Sequence[tuple[tuple[str, ...], AnnotationSource]]
+    input_dir: Path,
+    name: str,
+    wanted: str,
+    found: Sequence[tuple[tuple[str, ...], AnnotationSource]],
 ) -> AnnotationSource:
     parts = PurePosixPath(wanted.replace("\\", "/")).parts
     scored = [(_common_end(parts, other), source) for other, source in found]
     best = max((score for score, _ in scored), default=0)
     if not best:
         raise DataError(
-            f"{input_dir}: subset {name!r}: no file {parts[-1] if parts else wanted}; expected its annotations"
+            f"{input_dir}: subset {name!r}: no file {parts[-1] if parts else wanted}; expected "
+            "its annotations"
         )
     fitting = [source for score, source in scored if score == best]
     if len(fitting) > 1:
-        raise DataError(f"{input_dir}: subset {name!r}: {fitting[0]} and {fitting[1]} both fit {wanted!r}; rename one")
+        raise DataError(
+            f"{input_dir}: subset {name!r}: {fitting[0]} and {fitting[1]} both fit {wanted!r}; "
+            "rename one"
+        )
     return fitting[0]
 
 
@@ -209,4 +228,8 @@ def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _rows_only(parts: Parts) -> str | None:
-    return "/".join(parts) if parts[-1].lower().endswith(ROWS_SUFFIX) and parts[0] != "__MACOSX" else None
+    return (
+        "/".join(parts)
+        if parts[-1].lower().endswith(ROWS_SUFFIX) and parts[0] != "__MACOSX"
+        else None
+    )

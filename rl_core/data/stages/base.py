@@ -1,4 +1,4 @@
-"""What a preparation stage is: its settings, its inputs, and how its output is built."""
+"""Base class of preparation stages: settings, inputs and build."""
 
 import json
 from abc import ABC, abstractmethod
@@ -21,40 +21,41 @@ from schemas.problems import Problem
 from schemas.receipts import SourceFile
 
 Progress = Callable[[str, int, int], None]
-"""Told the phase, how much of it is done, and how much there is (0: unknown)."""
+"""Callback that receives the phase, the work done in it, and the total (0: unknown)."""
 
 MAX_EXAMPLES = 10
 SMALL_BYTES = 8 * 2**20
 _PLACES = frozenset({"stage", "input_dir", "output_dir", "num_workers", "ray_address"})
-"""Settings that say where or how fast, never what comes out."""
+"""Settings of paths and speed, which do not affect the result."""
 
 
 class StageConfig(PluginConfig):
     """Settings that every stage has."""
 
     stage: str
-    """`mpo`, `text`, `vision` or `diffusion`."""
+    """Name of the stage: `mpo`, `text`, `vision` or `diffusion`."""
     dataset_name: str
-    """What the data is called; it is part of the summary and of the artifact's metadata."""
+    """Name of the data in the summary and in the artifact's metadata."""
     source_uri: str | None = None
-    """`hf://owner/name[@revision]`, fetched into `input_dir` when that is not complete."""
+    """Source `hf://owner/name[@revision]`, fetched into `input_dir` if that is not complete."""
     input_dir: Path
     """Folder of the raw files."""
     output_dir: Path
     """Folder that becomes the cache; replaced as a whole."""
     on_invalid: Literal["fail", "drop"] = "fail"
-    """Whether a bad row ends the preparation, or is left out and counted."""
+    """Action on a bad row: end the preparation, or drop and count the row."""
     max_bad_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Under `drop`: more bad rows than this share end the preparation all the same."""
+    """With `on_invalid: drop`: the preparation fails if more than this share of the rows is bad."""
     num_workers: int | None = Field(default=None, ge=1)
     """Processes for the heavy part; unset means every core."""
     ray_address: str | None = None
-    """Ray cluster that does the heavy part; all its machines must see `input_dir` and `output_dir`."""
+    """Ray cluster that does the heavy part; all its machines must see `input_dir` and
+    `output_dir`."""
 
 
 @dataclass
 class Tally:
-    """Rows of a stage: how many, and why some were left out."""
+    """Counts of a stage's rows, and of the reasons why some were left out."""
 
     total: int = 0
     kept: int = 0
@@ -62,7 +63,7 @@ class Tally:
     examples: list[str] = field(default_factory=list)
 
     def refuse(self, reason: str, place: str, problem: str) -> None:
-        """Count a bad row under `reason` and keep it as an example while there are few."""
+        """Count a bad row under `reason`, and keep the first few as examples."""
         self.total += 1
         self.reasons[reason] += 1
         if len(self.examples) < MAX_EXAMPLES:
@@ -81,35 +82,43 @@ class Tally:
         self.examples += other.examples[: MAX_EXAMPLES - len(self.examples)]
 
     def counts(self) -> dict[str, int]:
-        """`total`, `kept`, and one count per reason."""
+        """Return `total`, `kept`, and one count per reason."""
         return {"total": self.total, "kept": self.kept, **dict(sorted(self.reasons.items()))}
 
     def apply(self, config: StageConfig, where: Path) -> None:
-        """Raises: DataError when the policy refuses these rows, or none is left."""
+        """Apply the policy for bad rows.
+
+        Raises: DataError when the policy refuses these rows, or none is left.
+        """
         bad = self.total - self.kept
         listed = "".join(f"\n  {example}" for example in self.examples)
         found = f"{where}: {bad} of {self.total} rows cannot be used"
         if not self.kept:
             raise DataError(f"{found}, so none is left and nothing is published{listed}")
         if config.on_invalid == "fail" and bad:
-            raise DataError(f"{found}; mend them, or set on_invalid=drop and max_bad_fraction{listed}")
+            raise DataError(
+                f"{found}; mend them, or set on_invalid=drop and max_bad_fraction{listed}"
+            )
         if bad > config.max_bad_fraction * self.total:
-            raise DataError(f"{found}, more than max_bad_fraction {config.max_bad_fraction:g} allows{listed}")
+            raise DataError(
+                f"{found}, more than max_bad_fraction {config.max_bad_fraction:g} allows{listed}"
+            )
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a build may use besides its settings."""
+    """Resources of a build besides its settings."""
 
     progress: Progress = lambda _phase, _done, _total: None
     run: Runner = run_in_processes
 
     def runner(self, num_bytes: int) -> Runner:
-        """What runs jobs over so many bytes: small ones are done here before another process has started."""
+        """Return the runner for jobs over that many bytes: small ones run in this process, which is
+        faster than starting another."""
         return self.run if num_bytes > SMALL_BYTES else run_here
 
     def advance(self, phase: str, total: int) -> Advance:
-        """A counter for one phase."""
+        """Return a progress counter for one phase."""
         done = [0]
 
         def add(count: int) -> None:
@@ -127,12 +136,12 @@ class Stage(ABC, Generic[ConfigT]):
     """One kind of preparation. Subclasses are registered by name; each has a nested `Config`."""
 
     code_version: ClassVar[str]
-    """Raised whenever the same inputs would give other bytes."""
+    """Version of the stage's code, raised whenever the same inputs would give other bytes."""
     artifact: ClassVar[str]
     """Name under which the result is registered."""
     sentinel: ClassVar[str] = ".ready"
     required: tuple[str, ...] = ()
-    """Raw files without which the input is not complete; empty takes any content."""
+    """Raw files that a complete input must have; empty accepts any content."""
     env_name: ClassVar[str | None] = None
     """Environment variable that may name the raw folder."""
 
@@ -148,7 +157,7 @@ class Stage(ABC, Generic[ConfigT]):
 
     @property
     def artifact_path(self) -> Path:
-        """What the artifact's name stands for."""
+        """File or folder that the artifact's name refers to."""
         return self.output
 
     @property
@@ -156,32 +165,36 @@ class Stage(ABC, Generic[ConfigT]):
         return self.config.num_workers or num_cores()
 
     def missing(self) -> list[str]:
-        """Raw files that have to be there first."""
+        """Return the raw files that are missing."""
         return missing_files(self.input_dir, self.required)
 
     @abstractmethod
     def inputs(self) -> Mapping[str, Path]:
-        """Every file that is read, by a label that does not depend on where it lies. Raises: DataError."""
+        """Return every file that is read, by a label that does not depend on its location. Raises:
+        DataError."""
 
     @abstractmethod
     def build(self, work: Path, context: Context) -> Built:
-        """Fill `work`. Raises: DataError when the rows cannot be used; whatever is raised publishes nothing."""
+        """Fill `work`. Raises: DataError when the rows cannot be used; after any error nothing is
+        published."""
 
     @abstractmethod
     def check(self, work: Path, built: Built) -> None:
-        """Open the finished work as training will. Raises: DataError when it does not hold what was counted."""
+        """Open the finished work as training does. Raises: DataError when it differs from what was
+        counted."""
 
     def parameters(self) -> dict[str, str]:
-        """Settings that decide what comes out, as parts of the run hash."""
+        """Return the settings that affect the result, as parts of the run hash."""
         values = self.config.model_dump(mode="json", exclude=set(_PLACES))
         # A source that is fetched counts by its files and its commit, wherever it came from.
         values.pop("source_uri")
         return {
-            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in values.items()
+            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            for key, value in values.items()
         }
 
     def job(self, sources: Mapping[str, SourceFile], revision: str | None) -> Job:
-        """The driver's job over these inputs."""
+        """Return the driver's job for these inputs."""
         parts = {"stage": self.config.stage, "code version": self.code_version, **self.parameters()}
         parts |= {"revision": revision} if revision else {}
         details = {
@@ -191,33 +204,50 @@ class Stage(ABC, Generic[ConfigT]):
             "revision": revision,
         }
         parts |= {label: source.sha256 for label, source in sources.items()}
-        return Job(self.config.stage, self.output, parts, list(sources.values()), self.sentinel, details=details)
+        return Job(
+            self.config.stage,
+            self.output,
+            parts,
+            list(sources.values()),
+            self.sentinel,
+            details=details,
+        )
 
     def _refuse_nesting(self) -> None:
         raw, output = self.input_dir.resolve(), self.output
         if raw == output or raw in output.parents or output in raw.parents:
             raise DataError(
-                f"output_dir {output} and input_dir {raw} lie inside each other; the output replaces its folder"
+                f"output_dir {output} and input_dir {raw} lie inside each other; the output "
+                "replaces its folder"
             )
 
 
 def refuse_disagreement(work: Path, num_rows: int, built: Built) -> None:
-    """Raises: RLTrainError when the loader finds other rows than preparation counted; nothing is published then."""
+    """Compare the loader's row count with the preparation's.
+
+    Raises: RLTrainError when they differ; nothing is published then.
+    """
     if num_rows != built.counts["kept"]:
-        raise RLTrainError(f"{work}: the loader finds {num_rows} rows, preparation kept {built.counts['kept']}")
+        raise RLTrainError(
+            f"{work}: the loader finds {num_rows} rows, preparation kept {built.counts['kept']}"
+        )
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Indented JSON with sorted keys and a final newline."""
+    """Write indented JSON with sorted keys and a final newline."""
     atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def write_preview(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """A few rows for a person to look at, one JSON object a line."""
-    atomic_write_text(path, "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows))
+    """Write a few rows for people to look at, one JSON object per line."""
+    atomic_write_text(
+        path, "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    )
 
 
 def slug(problem: Problem) -> str:
-    """A problem's reason as a counter's name: `question_missing`."""
-    words = f"{problem.field.partition('[')[0].partition('.')[0]} {problem.reason}".replace("-", " ").split()
+    """Return a problem's reason as a counter's name: `question_missing`."""
+    words = f"{problem.field.partition('[')[0].partition('.')[0]} {problem.reason}".replace(
+        "-", " "
+    ).split()
     return "_".join(word for word in words if word.isidentifier() or word.isdigit()).lower()

@@ -1,8 +1,9 @@
-"""A blend: which datasets make up a training set, and how much of each.
+"""A blend: the datasets of a training set, and the weight of each.
 
-`{"datasets": [{name, path, weight, split, subset, text_field}]}` is split into train and val by a hash of the prompt;
-`{"train": {"datasets": [...]}, "val": {"datasets": [...]}}` says itself what is held out. A weight is a number of
-passes: 2 takes every row twice, 0.5 every second one by a hash of its content.
+`{"datasets": [{name, path, weight, split, subset, text_field}]}` is split into train and val by a
+hash of the prompt; `{"train": {"datasets": [...]}, "val": {"datasets": [...]}}` names the held-out
+datasets itself. A weight is a number of passes: 2 takes every row twice, 0.5 every second one by a
+hash of its content.
 """
 
 import json
@@ -22,25 +23,26 @@ _VALIDATION_NAMES = ("val", "validation", "valid", "eval", "test")
 
 
 class Split(StrEnum):
-    """What rows are for."""
+    """Purpose of rows."""
 
     TRAIN = "train"
-    """Trained on."""
+    """Rows to train on."""
     VAL = "val"
-    """Held out."""
+    """Held-out rows."""
 
 
 class BlendEntry(PluginConfig):
     """One dataset of a blend."""
 
     name: str
-    """What it is called in counts and messages."""
+    """Name of the dataset in counts and messages."""
     path: str
-    """A file, glob or folder, relative to the blend file, or a dataset name (`owner/name`, `hf://owner/name`)."""
+    """A file, glob or folder, relative to the blend file, or a dataset name (`owner/name`,
+    `hf://owner/name`)."""
     weight: float = Field(default=1.0, ge=0)
     """Passes over the rows."""
     split: str | None = None
-    """Split of a dataset name; in a folder, files whose name begins with it."""
+    """Split of a dataset name; in a folder, prefix of the files' names."""
     subset: str | None = None
     """Config of a dataset name."""
     revision: str | None = None
@@ -51,18 +53,21 @@ class BlendEntry(PluginConfig):
 
 @dataclass(frozen=True)
 class Part:
-    """An entry and what its rows are for; None lets the prompt's hash decide."""
+    """An entry and the purpose of its rows; None decides by the prompt's hash."""
 
     entry: BlendEntry
     split: Split | None
 
 
 def read_blend(path: Path) -> list[Part]:
-    """The parts of a blend file, held-out ones first. Raises: DataError naming entry and key."""
+    """Read the parts of a blend file, held-out ones first. Raises: DataError naming entry and
+    key."""
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a blend in JSON") from error
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); expected a blend in JSON"
+        ) from error
     except ValueError as error:
         raise DataError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(document, Mapping):
@@ -71,25 +76,36 @@ def read_blend(path: Path) -> list[Part]:
         return list(_parts(path, document, None, ""))
     named = {key: _split_of(path, key) for key in document}
     if len(set(named.values())) != len(named) or Split.TRAIN not in named.values():
-        raise DataError(f'{path}: keys {", ".join(named)}; expected "datasets", or "train" and "val"')
-    parts = [part for key, split in named.items() for part in _parts(path, document[key], split, f"{key}.")]
+        raise DataError(
+            f'{path}: keys {", ".join(named)}; expected "datasets", or "train" and "val"'
+        )
+    parts = [
+        part
+        for key, split in named.items()
+        for part in _parts(path, document[key], split, f"{key}.")
+    ]
     return sorted(parts, key=lambda part: part.split is not Split.VAL)
 
 
 def entry_files(entry: BlendEntry, folder: Path, *, download: bool) -> list[Path]:
-    """The files of an entry, in order. Raises: DataError when there are none."""
+    """Return the files of an entry, in order. Raises: DataError when there are none."""
     text = entry.path.removeprefix("hf://datasets/").removeprefix("hf://")
     local = next((path for path in (folder / text, Path(text).expanduser()) if path.exists()), None)
-    if entry.path.startswith("hf://") or (local is None and not Path(text).suffix and "*" not in text):
+    if entry.path.startswith("hf://") or (
+        local is None and not Path(text).suffix and "*" not in text
+    ):
         name = f"{text}/{entry.subset}" if entry.subset else text
         return data_files(
-            {"path": name, "split": entry.split or "train", "revision": entry.revision}, download=download
+            {"path": name, "split": entry.split or "train", "revision": entry.revision},
+            download=download,
         )
     files = data_files(local or folder / text if "*" not in text else str(folder / text))
     if local is not None and local.is_dir() and entry.split:
         chosen = [file for file in files if file.name.startswith(entry.split)]
         if not chosen:
-            raise DataError(f"{local}: no file begins with the split {entry.split!r}; there are {_names(files)}")
+            raise DataError(
+                f"{local}: no file begins with the split {entry.split!r}; there are {_names(files)}"
+            )
         return chosen
     return files
 
@@ -105,7 +121,9 @@ def _parts(path: Path, section: Any, split: Split | None, where: str) -> Iterato
         try:
             yield Part(BlendEntry(**entry), split)
         except ValidationError as error:
-            raise DataError(f"{path}: {describe_validation_error(error, place, BlendEntry)}") from error
+            raise DataError(
+                f"{path}: {describe_validation_error(error, place, BlendEntry)}"
+            ) from error
 
 
 def _split_of(path: Path, key: str) -> Split:

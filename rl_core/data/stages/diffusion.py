@@ -1,8 +1,9 @@
-"""`diffusion`: prompt files and their condition images, checked, fitted to a size and stored by content.
+"""The stage `diffusion`: prompt files and their condition images, checked, resized and stored by
+content.
 
-Each prompt becomes a row of `prompts.jsonl` (held-out ones of `eval_prompts.jsonl`) with `prompt`, `prompt_id`,
-`metadata` and `media_refs`; a condition image becomes `images/<first two>/<sha256>.png`, once however many prompts show
-it. Remote references stay as they are.
+Each prompt becomes a row of `prompts.jsonl` (held-out ones of `eval_prompts.jsonl`) with `prompt`,
+`prompt_id`, `metadata` and `media_refs`; a condition image becomes `images/<first
+two>/<sha256>.png`, once for all prompts that show it. Remote references stay unchanged.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ MANIFEST, PREVIEW = "manifest.json", "preview.jsonl"
 
 
 class DiffusionConfig(StageConfig):
-    """Settings of `diffusion`."""
+    """Settings of the stage `diffusion`."""
 
     dataset_name: str = "diffusion_prompts"
     prompts: list[str] = Field(default=["prompts.jsonl"], min_length=1)
@@ -49,22 +50,24 @@ class DiffusionConfig(StageConfig):
     eval_prompts: list[str] = Field(default=[])
     """Held-out prompt files."""
     prompt_key: str = "prompt"
-    """Key of the prompt, for files that call it otherwise."""
+    """Key of the prompt in the files."""
     max_image_side: int = Field(default=1024, ge=16)
-    """Larger condition images are scaled down to this, in pixels, their shape kept."""
+    """Longest side in pixels to which larger condition images are scaled down, keeping their aspect
+    ratio."""
     side_multiple: int = Field(default=1, ge=1)
-    """Width and height become multiples of this (models want 8 or 16); what is over is cut off at the edges."""
+    """Divisor of width and height (models want 8 or 16); the surplus is cropped at the edges."""
     max_image_bytes: int = Field(default=64 * 2**20, ge=1)
-    """Larger image files are refused."""
+    """Largest size of an image file in bytes."""
     max_image_pixels: int = Field(default=64_000_000, ge=1)
-    """Images that promise more pixels are refused before they are decoded."""
+    """Largest number of pixels; an image whose header declares more is refused before it is
+    decoded."""
     preview_rows: int = Field(default=5, ge=0)
-    """Prompts in the preview."""
+    """Number of prompts in the preview."""
 
 
 @dataclass(frozen=True)
 class ImageJob:
-    """Condition images to check, fit and store: one worker's job."""
+    """Job of one worker: condition images to check, resize and store."""
 
     work: str
     paths: list[str]
@@ -75,7 +78,7 @@ class ImageJob:
 
 @stages.register("diffusion")
 class Diffusion(Stage[DiffusionConfig]):
-    """Prompt files in any format of the readers, with condition images beside them."""
+    """Prompt files in any supported format, with condition images next to them."""
 
     Config = DiffusionConfig
     code_version = "1"
@@ -103,7 +106,10 @@ class Diffusion(Stage[DiffusionConfig]):
     def build(self, work: Path, context: Context) -> Built:
         stored = self._store_images(work, context)
         tally, counts, preview = Tally(), {}, []
-        for target, names in ((PROMPTS, self.config.prompts), (EVAL_PROMPTS, self.config.eval_prompts)):
+        for target, names in (
+            (PROMPTS, self.config.prompts),
+            (EVAL_PROMPTS, self.config.eval_prompts),
+        ):
             if not names:
                 continue
             seen: set[str] = set()
@@ -119,11 +125,17 @@ class Diffusion(Stage[DiffusionConfig]):
                         preview.append(row)
             if not counts[target]:
                 listed = "".join(f"\n  {example}" for example in tally.examples)
-                raise DataError(f"{', '.join(names)}: no prompt can be used, so nothing is published{listed}")
+                raise DataError(
+                    f"{', '.join(names)}: no prompt can be used, so nothing is published{listed}"
+                )
         tally.apply(self.config, self.input_dir)
         write_preview(work / PREVIEW, preview)
         images = sorted({name for name, problem in stored.values() if problem is None})
-        manifest = {"dataset_name": self.config.dataset_name, "row_stats": tally.counts(), "num_images": len(images)}
+        manifest = {
+            "dataset_name": self.config.dataset_name,
+            "row_stats": tally.counts(),
+            "num_images": len(images),
+        }
         write_json(work / MANIFEST, {**manifest, "files": counts})
         return Built(tally.counts(), {name: Path(name).stem for name in images})
 
@@ -132,13 +144,15 @@ class Diffusion(Stage[DiffusionConfig]):
         for target in (PROMPTS, EVAL_PROMPTS):
             if (work / target).is_file():
                 for raw in raw_values(work / target):
-                    media_prompt(raw.value, default_id="", folder=work, place=f"{target}:{raw.number}")
+                    media_prompt(
+                        raw.value, default_id="", folder=work, place=f"{target}:{raw.number}"
+                    )
                     rows += 1
         refuse_disagreement(work, rows, built)
 
     @cached_property
     def _images(self) -> list[Path]:
-        """Every local condition image that some prompt shows, once each."""
+        """Every local condition image that a prompt shows, once each."""
         found: dict[Path, None] = {}
         for _, prompt in self._prompts(self.required, Tally()):
             for ref in prompt.media_refs:
@@ -147,12 +161,18 @@ class Diffusion(Stage[DiffusionConfig]):
         return list(found)
 
     def _label(self, position: int, path: Path) -> str:
-        """The image's place below the prompt files, or its position; never where it lies on this machine."""
+        """Return the image's path below the prompt files, or its position; never its path on this
+        machine."""
         inside = path.is_relative_to(self.input_dir)
-        return path.relative_to(self.input_dir).as_posix() if inside else f"outside/{position}/{path.name}"
+        return (
+            path.relative_to(self.input_dir).as_posix()
+            if inside
+            else f"outside/{position}/{path.name}"
+        )
 
     def _prompts(self, names: Sequence[str], tally: Tally) -> Iterator[tuple[str, MediaPrompt]]:
-        """The prompts of some files with their places; those that break the contract are counted."""
+        """Yield the prompts of some files with their places; those that break the contract are
+        counted."""
         contract = media_contract(prompt_key=self.config.prompt_key)
         for name in names:
             file = self.input_dir / name
@@ -162,7 +182,9 @@ class Diffusion(Stage[DiffusionConfig]):
 
             accepted = 0
             for raw in raw_values(file, prompt_key=self.config.prompt_key, on_bad_line=unreadable):
-                row = {self.config.prompt_key: raw.value} if isinstance(raw.value, str) else raw.value
+                row = (
+                    {self.config.prompt_key: raw.value} if isinstance(raw.value, str) else raw.value
+                )
                 place = f"{file}:{raw.number}"
                 if problems := contract.problems(row):
                     tally.refuse(slug(problems[0]), place, problems[0].at("").strip())
@@ -188,7 +210,11 @@ class Diffusion(Stage[DiffusionConfig]):
         tally: Tally,
     ) -> dict[str, Any] | None:
         if prompt.prompt_id in seen:
-            tally.refuse("duplicate_prompt_id", place, f"field prompt_id: {prompt.prompt_id!r} is taken already")
+            tally.refuse(
+                "duplicate_prompt_id",
+                place,
+                f"field prompt_id: {prompt.prompt_id!r} is taken already",
+            )
             return None
         refs = []
         for ref in prompt.media_refs:
@@ -203,21 +229,30 @@ class Diffusion(Stage[DiffusionConfig]):
         return {**row, "media_refs": refs} if refs else row
 
     def _store_images(self, work: Path, context: Context) -> dict[Path, tuple[str, str | None]]:
-        """Path -> name inside the cache, or what is wrong with it."""
+        """Store the images; return the name inside the cache, or the problem, by path."""
         paths = [str(path) for path in self._images]
-        limits = MediaLimits(max_bytes=self.config.max_image_bytes, max_pixels=self.config.max_image_pixels)
+        limits = MediaLimits(
+            max_bytes=self.config.max_image_bytes, max_pixels=self.config.max_image_pixels
+        )
         shares = [paths[i :: self.num_workers] for i in range(min(self.num_workers, len(paths)))]
         jobs = [
-            ImageJob(str(work), share, self.config.max_image_side, self.config.side_multiple, limits)
+            ImageJob(
+                str(work), share, self.config.max_image_side, self.config.side_multiple, limits
+            )
             for share in shares
         ]
         run = context.runner(sum(path.stat().st_size for path in self._images if path.is_file()))
-        results = run("rl_core.data.stages.diffusion:store_images", jobs, context.advance("fit images", len(paths)))
+        results = run(
+            "rl_core.data.stages.diffusion:store_images",
+            jobs,
+            context.advance("fit images", len(paths)),
+        )
         return {Path(path): found for part in results for path, found in part.items()}
 
 
 def store_images(job: ImageJob, advance: Advance) -> dict[str, tuple[str, str | None]]:
-    """Path -> name inside the cache and None, or an empty name and what is wrong."""
+    """Store the job's images; return for each path the name inside the cache and None, or an empty
+    name and the problem."""
     results: dict[str, tuple[str, str | None]] = {}
     for path in job.paths:
         try:
@@ -231,9 +266,11 @@ def store_images(job: ImageJob, advance: Advance) -> dict[str, tuple[str, str | 
 
 
 def fitted_png(path: str, max_side: int, multiple: int, limits: MediaLimits) -> bytes:
-    """An image as RGB PNG, at most `max_side` pixels wide and high, both multiples of `multiple`.
+    """Return an image as RGB PNG, at most `max_side` pixels wide and high, both multiples of
+    `multiple`.
 
-    Raises: DataError when it is missing, no image, beyond the limits, or too small for `multiple`.
+    Raises: DataError when it is missing, not an image, beyond the limits, or too small for
+    `multiple`.
     """
     from PIL import Image, ImageOps
 
@@ -246,7 +283,9 @@ def fitted_png(path: str, max_side: int, multiple: int, limits: MediaLimits) -> 
         image = image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
     width, height = (side // multiple * multiple for side in image.size)
     if not width or not height:
-        raise DataError(f"{path}: {image.width} x {image.height} pixels are fewer than side_multiple {multiple}")
+        raise DataError(
+            f"{path}: {image.width} x {image.height} pixels are fewer than side_multiple {multiple}"
+        )
     left, top = (image.width - width) // 2, (image.height - height) // 2
     file = io.BytesIO()
     image.crop((left, top, left + width, top + height)).save(file, "PNG")

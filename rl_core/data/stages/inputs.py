@@ -1,4 +1,4 @@
-"""Content identity of many input files at once: one memo, all cores."""
+"""Content digests of many input files at once: one memo, all cores."""
 
 import hashlib
 import json
@@ -21,12 +21,14 @@ _KEY = ("num_bytes", "mtime_ns", "ctime_ns")
 def fingerprint_all(
     files: Mapping[str, Path], memo_dir: Path, advance: Callable[[int], None] = lambda _count: None
 ) -> dict[str, SourceFile]:
-    """Size, time and sha256 of every file, by label. Files whose size and times are unchanged are not read again.
+    """Return size, time and sha256 of every file, by label. Files whose size and times are
+    unchanged are not read again.
 
-    Args: advance: is told the number of files done. Raises: DataError when a file is missing.
+    Args: advance: receives the number of files done. Raises: DataError when a file is missing.
     """
     paths = {label: path.resolve() for label, path in files.items()}
-    memo = memo_dir / f"inputs-{hashlib.sha256(''.join(map(str, paths.values())).encode()).hexdigest()[:16]}.json"
+    names = "".join(map(str, paths.values())).encode()
+    memo = memo_dir / f"inputs-{hashlib.sha256(names).hexdigest()[:16]}.json"
     known = _read(memo)
 
     def one(item: tuple[str, Path]) -> dict[str, Any]:
@@ -51,15 +53,23 @@ def _identify(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
         key = dict(zip(_KEY, (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns), strict=True))
         if all(known.get(name) == value for name, value in key.items()) and "sha256" in known:
             return {**known, "settled": True}
-        # A file changed just now may change again within the same time stamp, so it is not remembered.
+        # A file changed just now may change again within the same time stamp, so it is not
+        # remembered.
         settled = max(stat.st_mtime_ns, stat.st_ctime_ns) + SETTLE_NS < started_ns
         return {**key, "sha256": sha256_file(path), "settled": settled}
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); give the path of an existing file") from error
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); give the path of an existing file"
+        ) from error
 
 
 def _source(path: Path, found: Mapping[str, Any]) -> SourceFile:
-    return SourceFile(path=str(path), num_bytes=found["num_bytes"], mtime_ns=found["mtime_ns"], sha256=found["sha256"])
+    return SourceFile(
+        path=str(path),
+        num_bytes=found["num_bytes"],
+        mtime_ns=found["mtime_ns"],
+        sha256=found["sha256"],
+    )
 
 
 def _read(memo: Path) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""`mpo`: the public MMPR preference data as one cache, `MMPR-v1.2/`.
+"""The stage `mpo`: the public MMPR preference data as one cache, `MMPR-v1.2/`.
 
-Raw: a meta file (subset -> root, annotation, length), annotations and images, each as zip archives or folders. The
-upstream meta holds absolute paths of another machine; here every path is relative to the cache.
+Raw inputs: a meta file (root, annotation and length of each subset), annotations and images, each
+as zip archives or folders. The upstream meta has absolute paths of another machine; here every path
+is relative to the cache.
 """
 
 import json
@@ -12,12 +13,27 @@ from typing import Any
 from pydantic import Field
 
 from rl_core.data.order.preference_dataset import META, SENTINEL, read_meta, row_offsets
-from rl_core.data.read.archives import ArchiveLimits, Parts, extract, folder_members, list_members, refuse_clashes
+from rl_core.data.read.archives import (
+    ArchiveLimits,
+    Parts,
+    extract,
+    folder_members,
+    list_members,
+    refuse_clashes,
+)
 from rl_core.data.read.raw_dir import content_files
 from rl_core.data.read.unpack import Extracted, ImageCheck, Member
 from rl_core.data.stages import stages
 from rl_core.data.stages.annotations import Subset, find_annotations, name_annotations
-from rl_core.data.stages.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
+from rl_core.data.stages.base import (
+    Context,
+    Stage,
+    StageConfig,
+    Tally,
+    refuse_disagreement,
+    write_json,
+    write_preview,
+)
 from rl_core.data.store.publish import Built
 from rl_core.errors import DataError
 
@@ -29,7 +45,7 @@ _ENTRY_KEYS = ("root", "annotation", "length")
 
 
 class MPOConfig(StageConfig):
-    """Settings of `mpo`."""
+    """Settings of the stage `mpo`."""
 
     dataset_name: str = "mmpr_public"
     meta_file: str = "meta.json"
@@ -37,14 +53,15 @@ class MPOConfig(StageConfig):
     archive: ArchiveLimits = Field(default_factory=ArchiveLimits)
     """Bounds on each archive."""
     check_images: ImageCheck = ImageCheck.STRUCTURE
-    """How closely each image is looked at."""
+    """Check of each image."""
     preview_rows: int = Field(default=2, ge=0)
-    """Rows of each subset in the preview."""
+    """Number of rows of each subset in the preview."""
 
 
 @stages.register("mpo")
 class MPO(Stage[MPOConfig]):
-    """MMPR: meta, annotations and images; any layout that the meta's entries can be found in."""
+    """MMPR: meta, annotations and images, in any layout in which the meta's entries can be
+    found."""
 
     Config = MPOConfig
     code_version = "1"
@@ -64,14 +81,20 @@ class MPO(Stage[MPOConfig]):
     def inputs(self) -> Mapping[str, Path]:
         if not (self.input_dir / self.config.meta_file).is_file():
             raise DataError(
-                f"{self.input_dir}: no {self.config.meta_file}; set meta_file to the name of the meta there"
+                f"{self.input_dir}: no {self.config.meta_file}; set meta_file to the name of the "
+                "meta there"
             )
-        return {path.relative_to(self.input_dir).as_posix(): path for path in content_files(self.input_dir)}
+        return {
+            path.relative_to(self.input_dir).as_posix(): path
+            for path in content_files(self.input_dir)
+        }
 
     def build(self, work: Path, context: Context) -> Built:
         meta = self._read_meta()
         images = self._unpack_images(work, context)
-        sources = find_annotations(self.input_dir, {name: entry["annotation"] for name, entry in meta.items()})
+        sources = find_annotations(
+            self.input_dir, {name: entry["annotation"] for name, entry in meta.items()}
+        )
         files = name_annotations({name: entry["annotation"] for name, entry in meta.items()})
         (work / ANNOTATIONS).mkdir(parents=True)
         subsets = [
@@ -81,7 +104,11 @@ class MPO(Stage[MPOConfig]):
                 work=str(work),
                 root=cache_root_of(entry["root"]),
                 target=f"{ANNOTATIONS}/{files[name]}",
-                bad_images={path: text for path, text in images.bad_images.items() if _below(path, entry["root"])},
+                bad_images={
+                    path: text
+                    for path, text in images.bad_images.items()
+                    if _below(path, entry["root"])
+                },
                 preview_rows=self.config.preview_rows,
             )
             for name, entry in meta.items()
@@ -140,20 +167,27 @@ class MPO(Stage[MPOConfig]):
         except ValueError as error:
             raise DataError(f"{path}: not valid JSON ({error})") from error
         if not isinstance(meta, dict) or not meta:
-            raise DataError(f"{path}: expected an object, subset name -> {{{', '.join(_ENTRY_KEYS)}}}")
+            raise DataError(
+                f"{path}: expected an object, subset name -> {{{', '.join(_ENTRY_KEYS)}}}"
+            )
         for name, entry in meta.items():
-            missing = [key for key in _ENTRY_KEYS if not isinstance(entry, dict) or entry.get(key) is None]
+            missing = [
+                key for key in _ENTRY_KEYS if not isinstance(entry, dict) or entry.get(key) is None
+            ]
             if missing:
                 raise DataError(
-                    f"{path}: subset {name!r} lacks {', '.join(missing)}; expected {', '.join(_ENTRY_KEYS)}"
+                    f"{path}: subset {name!r} lacks {', '.join(missing)}; expected "
+                    f"{', '.join(_ENTRY_KEYS)}"
                 )
             if not isinstance(entry["length"], int):
-                raise DataError(f"{path}: subset {name!r} length {entry['length']!r}; expected a number of rows")
+                raise DataError(
+                    f"{path}: subset {name!r} length {entry['length']!r}; expected a number of rows"
+                )
             cache_root_of(entry["root"], where=f"{path}: subset {name!r} root")
         return meta
 
     def _unpack_images(self, work: Path, context: Context) -> Extracted:
-        """Images of every archive and folder, below `MMPR/images/`."""
+        """Unpack the images of every archive and folder to `MMPR/images/`."""
         parts = [(path, members) for path, members in self._image_sources() if members]
         refuse_clashes([member for _, members in parts for member in members], str(self.input_dir))
         advance = context.advance("unpack images", sum(len(members) for _, members in parts))
@@ -181,16 +215,23 @@ class MPO(Stage[MPOConfig]):
         for path in archives:
             if not path.name.lower().startswith("annotation"):
                 yield path, list_members(path, self.config.archive, _place)
-        loose = [path for path in files if path not in archives and "images" in path.relative_to(self.input_dir).parts]
+        loose = [
+            path
+            for path in files
+            if path not in archives and "images" in path.relative_to(self.input_dir).parts
+        ]
         yield self.input_dir, folder_members(self.input_dir, loose, _place)
 
 
 def cache_root_of(root: str, where: str = "root") -> str:
-    """A subset's image folder inside the cache: what follows the last `images` of the upstream path.
+    """Return a subset's image folder inside the cache: the part after the last `images` of the
+    upstream path.
 
-    Raises: DataError when it climbs.
+    Raises: DataError when it leads out of the cache.
     """
-    parts = [part for part in PurePosixPath(str(root).replace("\\", "/")).parts if part not in ("/", ".")]
+    parts = [
+        part for part in PurePosixPath(str(root).replace("\\", "/")).parts if part not in ("/", ".")
+    ]
     if ".." in parts:
         raise DataError(f"{where}: {root!r} climbs; expected a path below images/")
     last = len(parts) - 1 - parts[::-1].index("images") if "images" in parts else None
@@ -203,8 +244,13 @@ def _below(path: str, root: str) -> bool:
 
 
 def _place(parts: Parts) -> str | None:
-    """`[…/]images/<rest>` goes to `MMPR/images/<rest>`; an archive without such a folder goes there as a whole."""
-    if parts[0] == "__MACOSX" or parts[-1].startswith(".") or parts[-1].lower().endswith((".json", ".jsonl")):
+    """Map `[…/]images/<rest>` to `MMPR/images/<rest>`; an archive without such a folder is placed
+    there as a whole."""
+    if (
+        parts[0] == "__MACOSX"
+        or parts[-1].startswith(".")
+        or parts[-1].lower().endswith((".json", ".jsonl"))
+    ):
         return None
     below = parts[parts.index("images") + 1 :] if "images" in parts[:-1] else parts
     return "/".join((IMAGES, *below))

@@ -1,7 +1,9 @@
-"""Rows of a text-RL blend that only point at another dataset: `_hf_placeholder` names a row of a table.
+"""Rows of a text-RL blend that only refer to another dataset: `_hf_placeholder` names a row of a
+table.
 
-`{"dataset": <table>, "_hf_placeholder": {"row": 7, "question_template": ...}}` becomes a whole row: the question from
-the table, put between the template's `prefix` and `suffix` or in place of `{question}`, and the answer as text.
+`{"dataset": <table>, "_hf_placeholder": {"row": 7, "question_template": ...}}` becomes a complete
+row: the question from the table, between the template's `prefix` and `suffix` or in place of
+`{question}`, and the answer as text.
 """
 
 import json
@@ -23,7 +25,7 @@ UNRESOLVED = "unresolved_placeholder"
 
 
 class TableConfig(PluginConfig):
-    """Where the rows of a table lie, and where in a row question and answer are."""
+    """Location of a table's rows, and of question and answer in a row."""
 
     path: str
     """A file, folder, or dataset name (`owner/name`)."""
@@ -37,29 +39,41 @@ class TableConfig(PluginConfig):
     """Keys and positions that lead to the answer."""
 
     def files(self, folder: Path, *, download: bool) -> list[Path]:
-        """The table's files. Raises: DataError when they are not here and may not be fetched."""
+        """Return the table's files. Raises: DataError when they are not on this machine and may not
+        be fetched."""
         if (folder / self.path).exists():
             return data_files(folder / self.path)
         if Path(self.path).expanduser().exists():
             return data_files(self.path)
-        return data_files({"path": self.path, "split": self.split, "revision": self.revision}, download=download)
+        return data_files(
+            {"path": self.path, "split": self.split, "revision": self.revision}, download=download
+        )
 
 
 def is_placeholder(row: Mapping[str, Any]) -> bool:
-    """Whether a row points at a table; a null in that column is what a union of datasets leaves."""
+    """Return True if a row refers to a table; a null in that column, as a union of datasets leaves
+    it, does not."""
     return row.get(KEY) is not None
 
 
 def placeholder_of(row: Mapping[str, Any]) -> tuple[str, int] | None:
-    """The table and row that a placeholder names, or None when it names none."""
+    """Return the table and row that a placeholder names, or None if it names none."""
     name, pointer = row.get("dataset"), row.get(KEY)
     number = pointer.get("row") if isinstance(pointer, Mapping) else None
-    valid = isinstance(name, str) and isinstance(number, int) and not isinstance(number, bool) and number >= 0
+    valid = (
+        isinstance(name, str)
+        and isinstance(number, int)
+        and not isinstance(number, bool)
+        and number >= 0
+    )
     return (str(name), int(number or 0)) if valid else None
 
 
-def fetch_rows(files: Sequence[Path], table: TableConfig, wanted: Iterable[int]) -> dict[int, tuple[str, str]]:
-    """Question and answer of the wanted rows (from 0) of a table; rows without both are left out."""
+def fetch_rows(
+    files: Sequence[Path], table: TableConfig, wanted: Iterable[int]
+) -> dict[int, tuple[str, str]]:
+    """Return question and answer of the wanted rows (from 0) of a table; rows without both are left
+    out."""
     missing, found, number = set(wanted), {}, -1
     for file in files:
         for raw in raw_values(file, on_bad_line=lambda *_: None):
@@ -76,24 +90,32 @@ def fetch_rows(files: Sequence[Path], table: TableConfig, wanted: Iterable[int])
 
 
 def resolve(row: Mapping[str, Any], found: Mapping[int, tuple[str, str]]) -> dict[str, Any]:
-    """The whole row. Raises: DataError saying what the table lacks."""
+    """Return the complete row. Raises: DataError saying what the table lacks."""
     pointer = placeholder_of(row)
     if pointer is None:
-        raise DataError(f"field {KEY}: {row.get(KEY)!r} of dataset {row.get('dataset')!r}; expected a table and a row")
+        raise DataError(
+            f"field {KEY}: {row.get(KEY)!r} of dataset {row.get('dataset')!r}; expected a table "
+            "and a row"
+        )
     if pointer[1] not in found:
-        raise DataError(f"field {KEY}: table {pointer[0]!r} has no question and answer in row {pointer[1]}")
+        raise DataError(
+            f"field {KEY}: table {pointer[0]!r} has no question and answer in row {pointer[1]}"
+        )
     question, answer = found[pointer[1]]
     text = fill_template(row[KEY].get("question_template"), question)
     params = dict(get(row, PARAMS) or {})
     # Instructions that came with the row stay; only the question was missing.
-    kept = [m for m in as_list(params.get("input")) or [] if get(m, "role") in ("system", "developer")]
+    kept = [
+        m for m in as_list(params.get("input")) or [] if get(m, "role") in ("system", "developer")
+    ]
     params["input"] = [*kept, {"role": "user", "content": text}]
     rest = {key: value for key, value in row.items() if key != KEY}
     return {**rest, "question": text, "expected_answer": answer, PARAMS: params}
 
 
 def fill_template(template: Any, question: str) -> str:
-    """The question inside its template: `{prefix, suffix}` or a text with `{question}`; without one, itself."""
+    """Insert the question into its template: `{prefix, suffix}` or a text with `{question}`;
+    without one, return it unchanged."""
     if isinstance(template, Mapping):
         return f"{get(template, 'prefix') or ''}{question}{get(template, 'suffix') or ''}"
     if isinstance(template, str) and "{question}" in template:
@@ -101,7 +123,8 @@ def fill_template(template: Any, question: str) -> str:
     if template is None or template == "":
         return question
     raise DataError(
-        f"field {KEY}.question_template: {template!r}; expected prefix and suffix, or a text with {{question}}"
+        f"field {KEY}.question_template: {template!r}; expected prefix and suffix, or a text "
+        "with {question}"
     )
 
 

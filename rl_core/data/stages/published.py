@@ -1,4 +1,4 @@
-"""The files of a published result that hold the rows of a split."""
+"""Files of a published result that hold the rows of a split."""
 
 import json
 from pathlib import Path
@@ -11,11 +11,12 @@ _EVAL_NAMES = {"prompts.jsonl": "eval_prompts.jsonl"}
 
 
 def split_files(path: Path, split: str) -> list[Path]:
-    """What an artifact's path stands for in a recipe's `data.train` or `data.eval`.
+    """Return the files that an artifact's path refers to in a recipe's `data.train` or `data.eval`.
 
-    Args: path: a text manifest, a diffusion prompt file, a vision cache, or the meta of an `mpo` cache, whose pairs
-    the recipe's own blocks divide into splits. split: `train` or `eval`.
-    Raises: DataError when the artifact has no rows of that split, or is not read by `data` at all.
+    Args: path: a text manifest, a diffusion prompt file, a vision cache, or the meta of an `mpo`
+    cache, whose pairs the recipe's own blocks divide into splits. split: `train` or `eval`.
+    Raises: DataError when the artifact has no rows of that split, or cannot be used in `data` at
+    all.
     """
     if path.name == META:
         return [path]
@@ -28,7 +29,12 @@ def split_files(path: Path, split: str) -> list[Path]:
     elif (path / PARQUET).is_file():
         found = [path / PARQUET] if split == "train" else []
     else:
-        raise DataError(f"{path}: not a list of prompt rows; name it where the trainer of that data wants it")
+        raise DataError(
+            f"{path}: not a list of prompt rows; name it where the trainer of that data wants it"
+        )
     if not found:
-        raise DataError(f"{path}: has no rows for data.{split}; prepare it with held-out rows, or name another file")
+        raise DataError(
+            f"{path}: has no rows for data.{split}; prepare it with held-out rows, or name "
+            "another file"
+        )
     return found

@@ -1,4 +1,5 @@
-"""A note beside the receipt: which tracking databases know this result already, so that a hit need not ask them."""
+"""Record next to the receipt of the tracking databases that have this result, so that a hit need
+not ask them."""
 
 import json
 from contextlib import suppress
@@ -11,12 +12,12 @@ from schemas.receipts import PrepReceipt
 
 
 def is_registered(receipt: PrepReceipt, tracking_uri: str) -> bool:
-    """Whether the database at `tracking_uri` has a version for this result at this place."""
+    """Return True if the database at `tracking_uri` has a version for this result at this path."""
     return tracking_uri in _known(receipt)
 
 
 def remember(receipt: PrepReceipt, tracking_uri: str) -> None:
-    """Note that it has one now."""
+    """Record that the database at `tracking_uri` has this result."""
     # A note only saves time; a read-only disk does without.
     with suppress(StorageError):
         atomic_write_json(_path(receipt), sorted({*_known(receipt), tracking_uri}))

@@ -1,6 +1,6 @@
-"""Running a stage: its settings from YAML, its raw files, a plan, and the result.
+"""Running of a stage: its settings from YAML, its raw files, a plan, and the result.
 
-The command line, the flow and a plain call from Python all go through here.
+The command line, the flow and direct calls from Python all use this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from schemas.receipts import PrepReceipt, SourceFile
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What preparing a stage would do, and why."""
+    """Prediction of what preparing a stage would do, with the reason."""
 
     output: Path
     artifact: str
@@ -33,13 +33,13 @@ class StagePlan:
     hit: bool
     explanation: str
     run_hash: str | None = None
-    """None while the raw files are not there."""
+    """Run hash; None while raw files are missing."""
     sources: list[SourceFile] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def stage_names() -> list[str]:
-    """Settings that ship with the project, one file per stage."""
+    """Return the names of the settings that ship with the project, one file per stage."""
     return sorted(path.stem for path in (DEPLOYMENTS / "prep").glob("*.yaml"))
 
 
@@ -50,14 +50,18 @@ def load_stage(
     input_dir: Path | str | None = None,
     output_dir: Path | str | None = None,
 ) -> Stage[Any]:
-    """A stage with its settings: the shipped file or a path, folders and dotted assignments on top.
+    """Load a stage with its settings: the shipped file or a path, with folders and dotted
+    assignments on top.
 
     Raises: RecipeError naming file, key, value and the known keys.
     """
     shipped = DEPLOYMENTS / "prep" / f"{name_or_path}.yaml"
     path = shipped if shipped.is_file() else Path(name_or_path).expanduser()
     if path.suffix.lower() not in {".yaml", ".yml"} or not path.is_file():
-        raise RecipeError(f"unknown stage {name_or_path!r}{nearest(name_or_path, stage_names())}, or give a .yaml path")
+        raise RecipeError(
+            f"unknown stage {name_or_path!r}{nearest(name_or_path, stage_names())}, or give a "
+            ".yaml path"
+        )
     values = resolved(merge_overrides(read_yaml(path), overrides, path), path)
     values |= {"input_dir": str(input_dir)} if input_dir is not None else {}
     values |= {"output_dir": str(output_dir)} if output_dir is not None else {}
@@ -67,18 +71,27 @@ def load_stage(
     except ValidationError as error:
         known = f"known keys: {', '.join(sorted(cls.Config.model_fields))}"
         problems = describe_validation_error(error, "", cls.Config).splitlines()
-        raise RecipeError("\n".join([*(f"{path.name}: {line}" for line in problems), known])) from error
+        raise RecipeError(
+            "\n".join([*(f"{path.name}: {line}" for line in problems), known])
+        ) from error
     return cls(config)
 
 
 def plan_stage(stage: Stage[Any], home: Home | None = None) -> StagePlan:
-    """Whether `prepare_stage` would be a hit, and why; fetches and writes nothing but digests of the inputs."""
+    """Predict whether `prepare_stage` would be a hit, with the reason; fetches and writes nothing
+    but digests of the inputs."""
     place = (stage.output, stage.artifact, stage.artifact_path)
     settings = stage.config.model_dump(mode="json")
     if missing := stage.missing():
         fetched = f"{stage.config.source_uri} would be fetched into {stage.input_dir} first"
-        advice = fetched if stage.config.source_uri else "nothing says where to fetch them from (source_uri is not set)"
-        return StagePlan(*place, False, f"missing {', '.join(missing)}: {advice}", settings=settings)
+        advice = (
+            fetched
+            if stage.config.source_uri
+            else "nothing says where to fetch them from (source_uri is not set)"
+        )
+        return StagePlan(
+            *place, False, f"missing {', '.join(missing)}: {advice}", settings=settings
+        )
     sources = fingerprint_all(stage.inputs(), _memo_dir(home))
     job = stage.job(sources, recorded_revision(stage.input_dir))
     plan = plan_job(job)
@@ -93,17 +106,23 @@ def prepare_stage(
     note: Note | None = None,
     home: Home | None = None,
 ) -> PrepReceipt:
-    """The published cache of a stage: found when nothing changed, else fetched and built.
+    """Publish the cache of a stage: reuse it if nothing changed, else fetch the inputs and build
+    it.
 
-    Args: force: build again even when nothing changed. note: is told what is being fetched or waited for.
-    Raises: DataError, StorageError; the receipt beside the output says so too.
+    Args: force: build again even if nothing changed. note: receives a message about what is being
+    fetched or waited for.
+    Raises: DataError, StorageError; the receipt next to the output records the error too.
     """
     context = context or Context()
-    raw = ensure_raw_dir(stage.input_dir, stage.config.source_uri, stage.required, env_name=stage.env_name, note=note)
+    raw = ensure_raw_dir(
+        stage.input_dir, stage.config.source_uri, stage.required, env_name=stage.env_name, note=note
+    )
     inputs = stage.inputs()
     sources = fingerprint_all(inputs, _memo_dir(home), context.advance("read inputs", len(inputs)))
     job = stage.job(sources, raw.revision)
-    return run_job(job, lambda work: stage.build(work, context), check=stage.check, force=force, note=note)[1]
+    return run_job(
+        job, lambda work: stage.build(work, context), check=stage.check, force=force, note=note
+    )[1]
 
 
 def _memo_dir(home: Home | None) -> Path:

@@ -1,4 +1,5 @@
-"""One file of a text blend: its rows resolved, judged, assigned to a split and written as JSONL shards."""
+"""One file of a text blend: its rows resolved, checked, assigned to a split and written as JSONL
+shards."""
 
 import hashlib
 import json
@@ -23,7 +24,7 @@ LEAK = "also_held_out"
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One input file and everything that decides what becomes of its rows."""
+    """One input file and all settings for its rows."""
 
     label: str
     file: str
@@ -31,13 +32,13 @@ class ShardJob:
     index: int
     """Number of the input file, in the shards' names."""
     split: Split | None
-    """What the rows are for; None lets the prompt's hash decide."""
+    """Purpose of the rows; None decides by the prompt's hash."""
     weight: float
     text_field: str | None
     val_fraction: float
     seed: int
     tables: Mapping[str, Mapping[int, tuple[str, str]]]
-    """Table -> row -> question and answer."""
+    """Question and answer by table and row."""
     held_out: list[bytes]
     """Keys of prompts that other files hold out."""
     preview_rows: int
@@ -45,39 +46,45 @@ class ShardJob:
 
 @dataclass
 class Written:
-    """What became of one input file."""
+    """Result of writing one input file."""
 
     label: str
     tally: Tally = field(default_factory=Tally)
     num_placeholders: int = 0
     shards: list[dict[str, Any]] = field(default_factory=list)
     val_keys: set[bytes] = field(default_factory=set)
-    """Keys of the prompts that a part of the blend holds out by name."""
+    """Keys of the prompts that a part of the blend declares as held out."""
     preview: list[dict[str, Any]] = field(default_factory=list)
 
 
 def placeholder_rows(file: Path) -> Iterator[tuple[str, int]]:
-    """The table rows that a file's placeholders name."""
+    """Yield the table rows that a file's placeholders name."""
     for raw in raw_values(file, on_bad_line=lambda *_: None):
-        if isinstance(raw.value, Mapping) and is_placeholder(raw.value) and (pointer := placeholder_of(raw.value)):
+        if (
+            isinstance(raw.value, Mapping)
+            and is_placeholder(raw.value)
+            and (pointer := placeholder_of(raw.value))
+        ):
             yield pointer
 
 
 def read_shard(file: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a published shard, in order. Raises: DataError."""
+    """Yield the rows of a published shard, in order. Raises: DataError."""
     for raw in raw_values(file):
         yield raw.value
 
 
 def write_shard(job: ShardJob, advance: Advance) -> Written:
-    """Write one input file's shards; one worker's job."""
+    """Write one input file's shards, as one worker's job."""
     written, held_out, file = Written(job.label), set(job.held_out), Path(job.file)
 
     def unreadable(number: int, error: DataError) -> None:
         written.tally.refuse("unreadable_line", f"{file}:{number}", str(error))
 
     with ExitStack() as stack:
-        shards = {split: stack.enter_context(_Shard(Path(job.work), split, job.index)) for split in Split}
+        shards = {
+            split: stack.enter_context(_Shard(Path(job.work), split, job.index)) for split in Split
+        }
         for raw in raw_values(file, on_bad_line=unreadable):
             row = _judged(raw.value, f"{file}:{raw.number}", job, written)
             if row is None:
@@ -85,7 +92,11 @@ def write_shard(job: ShardJob, advance: Advance) -> Written:
             key = prompt_digest(row)
             split = job.split or _split_of(key, job)
             if split is Split.TRAIN and key in held_out:
-                written.tally.refuse(LEAK, f"{file}:{raw.number}", "the prompt is also in a held-out part of the blend")
+                written.tally.refuse(
+                    LEAK,
+                    f"{file}:{raw.number}",
+                    "the prompt is also in a held-out part of the blend",
+                )
                 continue
             if job.split is Split.VAL:
                 written.val_keys.add(key)
@@ -100,13 +111,13 @@ def write_shard(job: ShardJob, advance: Advance) -> Written:
 
 
 def prompt_digest(row: Mapping[str, Any]) -> bytes:
-    """16 bytes that equal prompts share, whatever else their rows hold."""
+    """Return a digest of 16 bytes that depends only on the row's prompt."""
     question = question_of({PARAMS: {"input": _plain(input_messages(row))}})
     return hashlib.sha256(question[0].encode()).digest()[:16]
 
 
 class _Shard:
-    """A JSONL file that exists only when something was written to it."""
+    """A JSONL file that exists only if something was written to it."""
 
     def __init__(self, work: Path, split: Split, index: int) -> None:
         self.split, self.name = split, f"{split}/{split}-{index:05d}.jsonl"
@@ -131,11 +142,17 @@ class _Shard:
 
     def entry(self, label: str) -> dict[str, Any]:
         digest = self._digest.hexdigest()
-        return {"path": self.name, "split": self.split, "num_rows": self.num_rows, "sha256": digest, "source": label}
+        return {
+            "path": self.name,
+            "split": self.split,
+            "num_rows": self.num_rows,
+            "sha256": digest,
+            "source": label,
+        }
 
 
 def _judged(value: Any, place: str, job: ShardJob, written: Written) -> dict[str, Any] | None:
-    """The row as it is written, or None after it was counted as refused."""
+    """Return the row in its final form, or None after counting it as refused."""
     row = {"prompt": value} if isinstance(value, str) else dict(value)
     if is_placeholder(row):
         written.num_placeholders += 1
@@ -153,7 +170,7 @@ def _judged(value: Any, place: str, job: ShardJob, written: Written) -> dict[str
 
 
 def _with_params(row: dict[str, Any], text_field: str | None) -> dict[str, Any]:
-    """`responses_create_params` from the blend's `text_field`, for rows that have none."""
+    """Add `responses_create_params` from the blend's `text_field` to rows that have none."""
     prompt = get(row, text_field) if text_field else None
     if get(row, PARAMS) is not None or prompt is None:
         return row
@@ -166,27 +183,35 @@ def _split_of(key: bytes, job: ShardJob) -> Split:
 
 
 def _copies(text: str, job: ShardJob) -> int:
-    """Whole passes, and one more for the fraction of rows whose hash says so."""
+    """Return the number of copies: the whole passes, and one more for the fraction of rows selected
+    by their hash."""
     whole = int(job.weight)
     return whole + (_fraction(f"weight {job.seed}:{text}".encode()) < job.weight - whole)
 
 
 def _fraction(content: bytes) -> float:
-    """A number in [0, 1) that looks random and is always the same for the same content."""
+    """Return a pseudo-random number in [0, 1) that depends only on the content."""
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") / 2**64
 
 
 def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose content is text: the parts of a list joined, so that they count in the comparison."""
+    """Return the messages with their contents as text, joining lists of parts, so that they count
+    in the comparison."""
     plain = []
     for message in messages:
         parts = as_list(message.get("content"))
-        content = message.get("content") if parts is None else json.dumps(parts, sort_keys=True, ensure_ascii=False)
-        whole = {"role": message["role"], "content": content} if "role" in message else _item(message)
+        content = (
+            message.get("content")
+            if parts is None
+            else json.dumps(parts, sort_keys=True, ensure_ascii=False)
+        )
+        whole = (
+            {"role": message["role"], "content": content} if "role" in message else _item(message)
+        )
         plain.append(whole)
     return plain
 
 
 def _item(item: Mapping[str, Any]) -> dict[str, Any]:
-    """What is no message (a function call, its output), as if it were one."""
+    """Convert an item that is not a message (a function call, its output) to the form of one."""
     return {"role": "item", "content": json.dumps(item, sort_keys=True, ensure_ascii=False)}

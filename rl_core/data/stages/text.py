@@ -1,8 +1,8 @@
-"""`text`: a blend of response rows as train and val JSONL, for text RL.
+"""The stage `text`: a blend of response rows as train and val JSONL, for text RL.
 
-Whatever a row came with is kept. Placeholder rows are resolved against their tables. Whether a row is held out depends
-on its prompt alone, so that equal prompts never lie on both sides. Every input file becomes one shard per split, and
-the manifest lists every shard.
+All columns of a row are kept. Placeholder rows are resolved against their tables. Only the prompt
+decides if a row is held out, so that equal prompts never end up on both sides. Every input file
+becomes one shard per split, and the manifest lists every shard.
 """
 
 from collections import defaultdict
@@ -15,7 +15,15 @@ from typing import Any
 from pydantic import Field
 
 from rl_core.data.stages import stages
-from rl_core.data.stages.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
+from rl_core.data.stages.base import (
+    Context,
+    Stage,
+    StageConfig,
+    Tally,
+    refuse_disagreement,
+    write_json,
+    write_preview,
+)
 from rl_core.data.stages.blend import Part, Split, entry_files, read_blend
 from rl_core.data.stages.placeholders import UNRESOLVED, TableConfig, fetch_rows
 from rl_core.data.stages.shards import ShardJob, Written, placeholder_rows, read_shard
@@ -26,21 +34,22 @@ MANIFEST, PREVIEW = "manifest.json", "preview.jsonl"
 
 
 class TextConfig(StageConfig):
-    """Settings of `text`."""
+    """Settings of the stage `text`."""
 
     dataset_name: str = "text_rl_blend"
     blend: str = "data_blend_raw.json"
     """The blend file, relative to `input_dir`."""
     val_fraction: float = Field(default=0.01, ge=0, lt=1)
-    """Share of prompts held out, where the blend does not say itself what is."""
+    """Share of prompts that is held out, if the blend does not name held-out datasets."""
     seed: int = 0
-    """Another seed holds out other prompts."""
+    """Seed of the split; another seed holds out other prompts."""
     placeholder_tables: dict[str, TableConfig] = Field(default_factory=dict)
-    """Table name, as the rows' `dataset` has it -> where it lies."""
+    """Location of each placeholder table by its name in the rows' `dataset`."""
     max_unresolved_fraction: float = Field(default=0.0, ge=0, le=1)
-    """More placeholder rows than this share that lead nowhere end the preparation."""
+    """Largest share of placeholder rows that cannot be resolved; beyond it the preparation
+    fails."""
     preview_rows: int = Field(default=2, ge=0)
-    """Rows of each input file in the preview."""
+    """Number of rows of each input file in the preview."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class _Input:
 
 @stages.register("text")
 class Text(Stage[TextConfig]):
-    """A blend file, and the datasets and tables it names."""
+    """A blend file, and the datasets and tables that it names."""
 
     Config = TextConfig
     code_version = "1"
@@ -68,9 +77,15 @@ class Text(Stage[TextConfig]):
 
     def inputs(self) -> Mapping[str, Path]:
         tables = {
-            f"table {name}/{index}": file for name, files in self._tables.items() for index, file in enumerate(files)
+            f"table {name}/{index}": file
+            for name, files in self._tables.items()
+            for index, file in enumerate(files)
         }
-        return {self.config.blend: self._blend, **{one.label: one.file for one in self._inputs}, **tables}
+        return {
+            self.config.blend: self._blend,
+            **{one.label: one.file for one in self._inputs},
+            **tables,
+        }
 
     def build(self, work: Path, context: Context) -> Built:
         found = self._resolve_placeholders(context)
@@ -81,7 +96,9 @@ class Text(Stage[TextConfig]):
         # Held-out parts first: what they ask must not be trained on.
         for split in (Split.VAL, None, Split.TRAIN):
             jobs = [self._job(work, index, one, found, held_out) for index, one in self._of(split)]
-            for job, results in zip(jobs, run("rl_core.data.stages.shards:write_shard", jobs, advance), strict=True):
+            for job, results in zip(
+                jobs, run("rl_core.data.stages.shards:write_shard", jobs, advance), strict=True
+            ):
                 written[job.label] = results
                 held_out = sorted({*held_out, *results.val_keys})
         ordered = [written[one.label] for one in self._inputs]
@@ -91,12 +108,19 @@ class Text(Stage[TextConfig]):
         self._refuse_unresolved(tally, sum(one.num_placeholders for one in ordered))
         tally.apply(self.config, self._blend)
         shards = [shard for one in ordered for shard in one.shards]
-        counts = {split.value: sum(s["num_rows"] for s in shards if s["split"] == split) for split in Split}
+        counts = {
+            split.value: sum(s["num_rows"] for s in shards if s["split"] == split)
+            for split in Split
+        }
         if not counts[Split.TRAIN]:
-            raise DataError(f"{self._blend}: no training row is left; lower val_fraction, or raise a weight")
+            raise DataError(
+                f"{self._blend}: no training row is left; lower val_fraction, or raise a weight"
+            )
         write_json(work / MANIFEST, self._manifest(tally, counts, shards, ordered))
         write_preview(work / PREVIEW, [row for one in ordered for row in one.preview])
-        return Built({**tally.counts(), **counts}, {shard["path"]: shard["sha256"] for shard in shards})
+        return Built(
+            {**tally.counts(), **counts}, {shard["path"]: shard["sha256"] for shard in shards}
+        )
 
     def check(self, work: Path, built: Built) -> None:
         files = sorted(path for split in Split for path in (work / split).glob("*.jsonl"))
@@ -117,12 +141,15 @@ class Text(Stage[TextConfig]):
         ]
         labels = [one.label for one in found]
         if twice := {label for label in labels if labels.count(label) > 1}:
-            raise DataError(f"{self._blend}: two datasets are called {sorted(twice)[0].split('/')[1]!r}; rename one")
+            raise DataError(
+                f"{self._blend}: two datasets are called {sorted(twice)[0].split('/')[1]!r}; "
+                "rename one"
+            )
         return found
 
     @cached_property
     def _tables(self) -> dict[str, list[Path]]:
-        """Files of the tables that some row points at; the others are not fetched."""
+        """Files of the tables that some row refers to; others are not fetched."""
         return {
             name: self.config.placeholder_tables[name].files(self._blend.parent, download=True)
             for name in sorted(self._pointers)
@@ -131,7 +158,7 @@ class Text(Stage[TextConfig]):
 
     @cached_property
     def _pointers(self) -> dict[str, set[int]]:
-        """Table -> rows that placeholders name."""
+        """Rows that placeholders name, by table."""
         wanted: dict[str, set[int]] = defaultdict(set)
         for one in self._inputs:
             for name, number in placeholder_rows(one.file):
@@ -141,7 +168,9 @@ class Text(Stage[TextConfig]):
     def _resolve_placeholders(self, context: Context) -> dict[str, dict[int, tuple[str, str]]]:
         advance, found = context.advance("read tables", len(self._tables)), {}
         for name, files in self._tables.items():
-            found[name] = fetch_rows(files, self.config.placeholder_tables[name], self._pointers[name])
+            found[name] = fetch_rows(
+                files, self.config.placeholder_tables[name], self._pointers[name]
+            )
             advance(1)
         return found
 
@@ -178,16 +207,24 @@ class Text(Stage[TextConfig]):
             tables = f"; no placeholder_tables entry for {', '.join(unknown)}" if unknown else ""
             listed = "".join(f"\n  {example}" for example in tally.examples)
             raise DataError(
-                f"{self._blend}: {unresolved} of {num_placeholders} placeholder rows lead nowhere, more than "
-                f"max_unresolved_fraction {self.config.max_unresolved_fraction:g} allows{tables}{listed}"
+                f"{self._blend}: {unresolved} of {num_placeholders} placeholder rows lead "
+                "nowhere, more than max_unresolved_fraction "
+                f"{self.config.max_unresolved_fraction:g} allows{tables}{listed}"
             )
 
     def _manifest(
-        self, tally: Tally, counts: Mapping[str, int], shards: list[dict[str, Any]], ordered: list[Written]
+        self,
+        tally: Tally,
+        counts: Mapping[str, int],
+        shards: list[dict[str, Any]],
+        ordered: list[Written],
     ) -> dict[str, Any]:
         return {
             "dataset_name": self.config.dataset_name,
-            **{split.value: [shard["path"] for shard in shards if shard["split"] == split] for split in Split},
+            **{
+                split.value: [shard["path"] for shard in shards if shard["split"] == split]
+                for split in Split
+            },
             "num_rows": dict(counts),
             "row_stats": tally.counts(),
             "datasets": {

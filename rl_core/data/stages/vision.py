@@ -1,7 +1,7 @@
-"""`vision`: MMPR-Tiny as a cache for vision RL.
+"""The stage `vision`: MMPR-Tiny as a cache for vision RL.
 
-`images.zip` goes to `MMPR-Tiny/images/`, `mmpr_tiny.parquet` is copied as it is, and every row is judged by the
-function that training reads it with (`rl_core.data.order.vision_dataset`).
+`images.zip` is unpacked to `MMPR-Tiny/images/`, `mmpr_tiny.parquet` is copied unchanged, and every
+row is checked by the function that training reads it with (`rl_core.data.order.vision_dataset`).
 """
 
 import shutil
@@ -23,7 +23,15 @@ from rl_core.data.order.vision_dataset import (
 from rl_core.data.read.archives import ArchiveLimits, Parts, extract, list_members
 from rl_core.data.read.unpack import ImageCheck
 from rl_core.data.stages import stages
-from rl_core.data.stages.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
+from rl_core.data.stages.base import (
+    Context,
+    Stage,
+    StageConfig,
+    Tally,
+    refuse_disagreement,
+    write_json,
+    write_preview,
+)
 from rl_core.data.store.publish import Built
 
 PREVIEW = "mmpr_tiny_preview.jsonl"
@@ -31,15 +39,15 @@ ARCHIVE = "images.zip"
 
 
 class VisionConfig(StageConfig):
-    """Settings of `vision`."""
+    """Settings of the stage `vision`."""
 
     dataset_name: str = "mmpr_tiny"
     archive: ArchiveLimits = Field(default_factory=ArchiveLimits)
     """Bounds on `images.zip`."""
     check_images: ImageCheck = ImageCheck.STRUCTURE
-    """How closely each image is looked at."""
+    """Check of each image."""
     preview_rows: int = Field(default=20, ge=0)
-    """Good rows in the preview."""
+    """Number of good rows in the preview."""
 
 
 @stages.register("vision")
@@ -80,7 +88,10 @@ class Vision(Stage[VisionConfig]):
         tally.apply(self.config, self.input_dir / PARQUET)
         write_preview(work / PREVIEW, preview)
         summary = {"dataset_name": self.config.dataset_name, "row_stats": tally.counts()}
-        write_json(work / SUMMARY, {**summary, "num_images": len(images.digests), "bad_images": images.bad_images})
+        write_json(
+            work / SUMMARY,
+            {**summary, "num_images": len(images.digests), "bad_images": images.bad_images},
+        )
         return Built(tally.counts(), images.digests)
 
     def check(self, work: Path, built: Built) -> None:
@@ -89,11 +100,18 @@ class Vision(Stage[VisionConfig]):
 
 def _shown(row: VisionRow) -> dict[str, object]:
     image = row.image if isinstance(row.image, str) else f"<{len(row.image)} bytes>"
-    return {"row": row.row, "images": [image], "question": row.question, "answer": row.answer, "task_name": "mmpr_tiny"}
+    return {
+        "row": row.row,
+        "images": [image],
+        "question": row.question,
+        "answer": row.answer,
+        "task_name": "mmpr_tiny",
+    }
 
 
 def _place(parts: Parts) -> str | None:
-    """`[…/]images/<rest>` goes to `MMPR-Tiny/images/<rest>`, an archive without such a folder there as a whole."""
+    """Map `[…/]images/<rest>` to `MMPR-Tiny/images/<rest>`; an archive without such a folder is
+    placed there as a whole."""
     if parts[0] == "__MACOSX" or parts[-1].startswith("."):
         return None
     below = parts[parts.index("images") + 1 :] if "images" in parts[:-1] else parts

@@ -1,4 +1,5 @@
-"""Files that are either whole or absent: write beside the target, sync, rename."""
+"""Atomic writes: files that are either complete or absent, by writing next to the target, syncing
+and renaming."""
 
 import ctypes
 import errno
@@ -14,15 +15,18 @@ from typing import IO, Any
 from rl_core.errors import StorageError
 
 SYNC_ONE_BY_ONE = 64
-"""Up to this many files are flushed singly, so that a small result does not wait for the rest of the disk."""
+"""Number of files up to which each is synced separately, so that a small result does not wait for
+the rest of the disk."""
 
 
 def storage_error(path: Path | str, error: OSError) -> StorageError:
-    """An OSError as a message that says which path, and what to do."""
+    """Convert an OSError to a message that names the path and what to do."""
     advice = {
         errno.ENOSPC: "the disk is full: free some space, or write to another disk",
         errno.EDQUOT: "the disk quota is used up: free some space, or write to another disk",
-        errno.EFBIG: "a file grew past the size limit of this process or disk: raise it (ulimit -f)",
+        errno.EFBIG: (
+            "a file grew past the size limit of this process or disk: raise it (ulimit -f)"
+        ),
         errno.EACCES: "permission denied: write to a folder you own, or change its permissions",
         errno.EPERM: "not permitted: write to a folder you own, or change its permissions",
         errno.EROFS: "the disk is read-only: write to another disk",
@@ -34,7 +38,7 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
 
 
 def sync_path(path: Path) -> None:
-    """Flush a file or folder to disk."""
+    """Sync a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -43,7 +47,7 @@ def sync_path(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush everything below a folder to disk."""
+    """Sync everything below a folder to disk."""
     paths = [folder, *islice(folder.rglob("*"), SYNC_ONE_BY_ONE)]
     if len(paths) <= SYNC_ONE_BY_ONE:
         for path in paths:
@@ -61,9 +65,9 @@ def sync_tree(folder: Path) -> None:
 
 @contextmanager
 def atomic_writer(path: Path | str) -> Iterator[IO[str]]:
-    """An open UTF-8 text file that takes `path`'s place when the block ends without an error.
+    """Open a UTF-8 text file that replaces `path` when the block ends without an error.
 
-    Raises: StorageError when it cannot be written; `path` is then as it was before.
+    Raises: StorageError when it cannot be written; `path` is then unchanged.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -83,11 +87,11 @@ def atomic_writer(path: Path | str) -> Iterator[IO[str]]:
 
 
 def atomic_write_text(path: Path | str, text: str) -> None:
-    """Write `text` to `path`, whole or not at all. Raises: StorageError."""
+    """Write `text` to `path` atomically. Raises: StorageError."""
     with atomic_writer(path) as file:
         file.write(text)
 
 
 def atomic_write_json(path: Path | str, value: Any) -> None:
-    """Write `value` as indented JSON to `path`, whole or not at all. Raises: StorageError."""
+    """Write `value` as indented JSON to `path` atomically. Raises: StorageError."""
     atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")

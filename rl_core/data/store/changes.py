@@ -1,4 +1,5 @@
-"""Whether what a model was made from is still what it was: source files, prepared rows, exported weights."""
+"""Verification of the inputs and outputs of a model: source files, prepared rows, exported
+weights."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,32 +13,35 @@ from schemas.receipts import CacheReceipt, SourceFile
 
 
 class Condition(StrEnum):
-    """What became of a recorded thing."""
+    """State of a recorded file or folder."""
 
     SAME = "same"
     """It has the digest that was recorded."""
     CHANGED = "changed"
-    """It has another one."""
+    """It has another digest."""
     MISSING = "missing"
-    """It is not there (any more)."""
+    """It does not exist (any more)."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One recorded thing, and what became of it."""
+    """State of one recorded file or folder."""
 
     what: str
-    """`source`, `cache` or `weights`."""
+    """Kind of thing that was checked: `source`, `cache` or `weights`."""
     path: str
     condition: Condition
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.condition:8} {self.what:8} {self.path}{f'  ({self.detail})' if self.detail else ''}"
+        return (
+            f"{self.condition:8} {self.what:8} "
+            f"{self.path}{f'  ({self.detail})' if self.detail else ''}"
+        )
 
 
 def check_sources(sources: Sequence[SourceFile]) -> Iterator[Check]:
-    """Every source file's digest, computed anew."""
+    """Yield the state of every source file, with digests computed anew."""
     for source in sources:
         path = Path(source.path)
         if not path.is_file():
@@ -45,25 +49,39 @@ def check_sources(sources: Sequence[SourceFile]) -> Iterator[Check]:
         elif (found := sha256_file(path)) == source.sha256:
             yield Check("source", source.path, Condition.SAME)
         else:
-            yield Check("source", source.path, Condition.CHANGED, f"sha256 {found}, recorded {source.sha256}")
+            yield Check(
+                "source",
+                source.path,
+                Condition.CHANGED,
+                f"sha256 {found}, recorded {source.sha256}",
+            )
 
 
 def check_cache(cache: CacheReceipt) -> Check:
-    """The prepared rows, every file's digest computed anew."""
+    """Return the state of the prepared rows, with every file's digest computed anew."""
     sentinel = parse_sentinel(cache.path)
     if sentinel is None:
         return Check("cache", cache.path, Condition.MISSING, "no complete preparation is there")
     if sentinel.run_hash != cache.run_hash:
-        return Check("cache", cache.path, Condition.CHANGED, f"holds preparation {sentinel.run_hash[:12]}")
+        return Check(
+            "cache", cache.path, Condition.CHANGED, f"holds preparation {sentinel.run_hash[:12]}"
+        )
     damaged = damaged_file(cache.path, sentinel)
-    return Check("cache", cache.path, Condition.CHANGED if damaged else Condition.SAME, damaged or "")
+    return Check(
+        "cache", cache.path, Condition.CHANGED if damaged else Condition.SAME, damaged or ""
+    )
 
 
 def check_weights(folder: str, recorded: str) -> Check:
-    """The exported weights. Args: recorded: what `weights_digest` gave at registration."""
+    """Return the state of the exported weights.
+
+    Args: recorded: result of `weights_digest` at registration.
+    """
     if not Path(folder).is_dir():
         return Check("weights", folder, Condition.MISSING)
     found = weights_digest(folder)
     if found == recorded:
         return Check("weights", folder, Condition.SAME)
-    return Check("weights", folder, Condition.CHANGED, f"digest {found or 'none'}, recorded {recorded}")
+    return Check(
+        "weights", folder, Condition.CHANGED, f"digest {found or 'none'}, recorded {recorded}"
+    )

@@ -1,4 +1,4 @@
-"""One builder at a time: a lock beside an output folder.
+"""A lock next to an output folder that allows one builder at a time.
 
 The lock is the operating system's, so it ends with its owner, however that ended, and no clock
 decides about it. Its file says who holds it, for those who wait.

@@ -1,6 +1,7 @@
-"""The file format of prepared rows: Parquet with `row` (one JSON string), `uid` and `num_tokens`.
+"""File format of prepared rows: Parquet with `row` (one JSON string), `uid` and `num_tokens`.
 
-A row is a string so that Arrow cannot retype what is in it: a ground truth of `"5"` and one of `5` stay different.
+A row is a string so that Arrow cannot change its types: a ground truth of `"5"` and one of `5` stay
+different.
 """
 
 import json
@@ -21,7 +22,9 @@ class PreparedWriter:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._schema = pa.schema([("row", pa.string()), ("uid", pa.string()), ("num_tokens", pa.int32())])
+        self._schema = pa.schema(
+            [("row", pa.string()), ("uid", pa.string()), ("num_tokens", pa.int32())]
+        )
         self._writer = pq.ParquetWriter(path, self._schema)
         self.num_rows = 0
 
@@ -35,7 +38,10 @@ class PreparedWriter:
         """Append items and the token counts of their prompts."""
         import pyarrow as pa
 
-        texts = [to_json({k: v for k, v in item.items() if k != "uid"}, f"row {item['uid']}") for item in items]
+        texts = [
+            to_json({k: v for k, v in item.items() if k != "uid"}, f"row {item['uid']}")
+            for item in items
+        ]
         columns = [texts, [item["uid"] for item in items], num_tokens]
         table = pa.table(dict(zip(COLUMNS, columns, strict=True)), schema=self._schema)
         self._writer.write_table(table)
@@ -43,7 +49,7 @@ class PreparedWriter:
 
 
 def is_prepared(path: Path | str) -> bool:
-    """Whether a file holds prepared rows, judged by its columns."""
+    """Return True if a file holds prepared rows, judged by its columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -73,5 +79,6 @@ def iter_prepared(path: Path | str) -> Iterator[Item]:
 
 
 def load_prepared(path: Path | str) -> list[Item]:
-    """All items of a prepared file: `{"prompt", "env_class", "env_extras", "uid"}`. Raises: DataError."""
+    """Return all items of a prepared file: `{"prompt", "env_class", "env_extras", "uid"}`. Raises:
+    DataError."""
     return list(iter_prepared(path))

@@ -1,9 +1,9 @@
-"""Build, then publish: a folder that readers take for complete only when it is.
+"""Publication of a built folder, which readers consider complete only when it is.
 
-The work is done in `.build-<name>-<id>` beside the folder, synced, checked and renamed into place; the sentinel comes
-last, with the run hash, what it was made of, counts and the sha256 of every file. One of several callers builds while
-the others wait and find the result. What is published holds no times and no paths of this machine: the same inputs give
-the same bytes.
+The work is done in `.build-<name>-<id>` next to the folder, synced, checked and renamed into place;
+the sentinel is written last, with the run hash, its parts, counts and the sha256 of every file. One
+of several callers builds while the others wait and find the result. Published files contain no
+times and no paths of this machine: the same inputs give the same bytes.
 """
 
 import json
@@ -26,38 +26,39 @@ from rl_core.errors import DataError, StorageError
 SENTINEL = ".ready"
 RECEIPTS = ".receipts"
 HASH_CHARS = 12
-"""Of a run hash, in the names of files and folders."""
+"""Number of characters of a run hash in the names of files and folders."""
 
 
 class Sentinel(BaseModel):
-    """What a sentinel says about the folder it lies in."""
+    """Content of the sentinel file of a complete folder."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     run_hash: str
-    """What the folder was made from."""
+    """Run hash of the folder's inputs."""
     parts: dict[str, str] = {}
-    """What went into the run hash, so that a later miss can be explained."""
+    """Parts of the run hash, so that a later miss can be explained."""
     counts: dict[str, int]
-    """Rows per split, or whatever the build counted."""
+    """Rows per split, or other counts of the build."""
     files: dict[str, str]
-    """Path inside the folder -> sha256."""
+    """sha256 of each file by its path inside the folder."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a build returns."""
+    """Return value of a build."""
 
     counts: Mapping[str, int]
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Path inside the folder -> sha256, for files whose digest came up on the way; the rest are read again."""
+    """sha256 by path inside the folder, for files whose digest is already known; the rest are read
+    again."""
 
 
 Build = Callable[[Path], Built]
 
 
 def parse_sentinel(folder: Path | str, name: str = SENTINEL) -> Sentinel | None:
-    """The folder's sentinel as it is written, without a look at the files; None when there is none to read."""
+    """Parse the folder's sentinel without checking the files; return None if there is none."""
     try:
         return Sentinel.model_validate_json((Path(folder) / name).read_text(encoding="utf-8"))
     except (OSError, ValidationError):
@@ -65,24 +66,32 @@ def parse_sentinel(folder: Path | str, name: str = SENTINEL) -> Sentinel | None:
 
 
 def open_published(folder: Path | str, name: str, run_hash: str | None = None) -> Sentinel:
-    """The sentinel of a complete folder, for whoever reads it.
+    """Return the sentinel of a complete folder, for a reader.
 
-    Args: run_hash: what the reader was promised. Raises: DataError when the folder is not complete, or another one.
+    Args: run_hash: the run hash that the reader expects. Raises: DataError when the folder is not
+    complete, or another one.
     """
     root = Path(folder).expanduser().resolve()
     sentinel = parse_sentinel(root, name)
     if sentinel is None:
-        raise DataError(f"{folder}: no readable {name}, so this is no complete preparation; prepare it again")
+        raise DataError(
+            f"{folder}: no readable {name}, so this is no complete preparation; prepare it again"
+        )
     if run_hash is not None and sentinel.run_hash != run_hash:
-        raise DataError(f"{folder}: holds preparation {sentinel.run_hash[:12]}, not {run_hash[:12]}; prepare it again")
+        raise DataError(
+            f"{folder}: holds preparation {sentinel.run_hash[:12]}, not {run_hash[:12]}; prepare "
+            "it again"
+        )
     memo = receipts_dir(root) / f"{sentinel.run_hash[:HASH_CHARS]}.files.json"
     if (damaged := damaged_file(root, sentinel, memo if memo.is_file() else None)) is not None:
-        raise DataError(f"{folder}: {damaged} is missing or is not what was prepared; prepare it again")
+        raise DataError(
+            f"{folder}: {damaged} is missing or is not what was prepared; prepare it again"
+        )
     return sentinel
 
 
 def damaged_file(folder: Path | str, sentinel: Sentinel, memo: Path | None = None) -> str | None:
-    """The first file that is missing or has other content than the sentinel says, or None when all are right."""
+    """Return the first file that is missing or differs from the sentinel, or None."""
     root, known = Path(folder), _read_memo(memo)
     fresh: dict[str, list[int]] = {}
     for name, digest in sentinel.files.items():
@@ -110,17 +119,24 @@ def publish(
     force: bool = False,
     note: Note | None = None,
 ) -> tuple[Sentinel, bool]:
-    """The folder's sentinel for `run_hash`, and whether it was there already; else builds it.
+    """Return the folder's sentinel for `run_hash`, built if necessary, and whether it existed
+    already.
 
-    Args: build: fills the folder it is given; whatever it raises leaves nothing behind. check: looks at the finished
-    work before it is published. force: build even when it is there. note: is told what this waits for.
-    Raises: StorageError when the folder cannot be written, or holds files that are not a prepared result.
+    Args: build: fills the folder that it gets; if it raises, nothing is left behind. check: checks
+    the finished work before it is published. force: build even if the result exists. note: receives
+    a message about what this waits for.
+    Raises: StorageError when the folder cannot be written, or holds files that are not a prepared
+    result.
     """
     target = Path(folder).expanduser().resolve()
 
     def found() -> Sentinel | None:
         known = None if force else parse_sentinel(target, sentinel_name)
-        return known if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None else None
+        return (
+            known
+            if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None
+            else None
+        )
 
     try:
         # A hit writes nothing, so it needs no lock and no permission.
@@ -135,7 +151,10 @@ def publish(
             draft = Sentinel(run_hash=run_hash, parts=dict(parts or {}), counts={}, files={})
             sentinel = _build_and_rename(target, build, check, sentinel_name, draft)
             if memo is not None:
-                values = {f"{d} {name}": _stat_key(f"{target}/{name}") for name, d in sentinel.files.items()}
+                values = {
+                    f"{d} {name}": _stat_key(f"{target}/{name}")
+                    for name, d in sentinel.files.items()
+                }
                 _write_memo(memo, values)
             return sentinel, False
     except OSError as error:
@@ -143,24 +162,28 @@ def publish(
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """Paths relative to `folder`, with `/` between their parts."""
+    """Yield paths relative to `folder`, with `/` between their parts."""
     for place, _, names in os.walk(folder):
         start = "" if place == str(folder) else f"{os.path.relpath(place, folder)}/"
         yield from (start + name for name in names)
 
 
 def lock_path(target: Path) -> Path:
-    """The lock of an output folder, beside it."""
+    """Return the path of an output folder's lock, next to it."""
     return target.parent / f".{target.name}.lock"
 
 
 def receipts_dir(target: Path) -> Path:
-    """Where the receipts of an output folder lie, beside it."""
+    """Return the folder of an output folder's receipts, next to it."""
     return target.parent / RECEIPTS / target.name
 
 
 def _build_and_rename(
-    target: Path, build: Build, check: Callable[[Path, Built], None] | None, sentinel_name: str, draft: Sentinel
+    target: Path,
+    build: Build,
+    check: Callable[[Path, Built], None] | None,
+    sentinel_name: str,
+    draft: Sentinel,
 ) -> Sentinel:
     work = target.parent / f".build-{target.name}-{uuid.uuid4().hex[:8]}"
     work.mkdir()
@@ -168,7 +191,10 @@ def _build_and_rename(
         built = build(work)
         if check is not None:
             check(work, built)
-        digests = {name: built.digests.get(name) or sha256_file(work / name) for name in sorted(files_below(work))}
+        digests = {
+            name: built.digests.get(name) or sha256_file(work / name)
+            for name in sorted(files_below(work))
+        }
         sync_tree(work)
         if target.exists():
             target.rename(work.with_name(work.name.replace(".build-", ".old-", 1)))
@@ -182,7 +208,8 @@ def _build_and_rename(
 
 
 def _refuse_strangers(target: Path, sentinel_name: str) -> None:
-    """Only what was prepared here before may be replaced: a sentinel, or a receipt beside the folder, says so."""
+    """Refuse to replace a folder that was not prepared here before, as shown by a sentinel, or a
+    receipt next to the folder."""
     if target.is_dir() and not any(target.iterdir()):
         return
     ours = (target / sentinel_name).is_file() or receipts_dir(target).is_dir()
@@ -192,7 +219,8 @@ def _refuse_strangers(target: Path, sentinel_name: str) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove working folders of this target; under the lock, whoever made them is gone."""
+    """Remove working folders of this target; under the lock, the processes that made them are
+    gone."""
     pattern = re.compile(rf"\.(build|old)-{re.escape(target.name)}-[0-9a-f]{{8}}")
     for path in target.parent.iterdir():
         if pattern.fullmatch(path.name):

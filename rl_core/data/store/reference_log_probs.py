@@ -1,7 +1,8 @@
-"""The reference's log-probabilities of prepared pairs, computed once and kept in the cache under their content hash.
+"""Log-probabilities of the reference for prepared pairs, computed once and cached under their
+content hash.
 
-`values.f32` holds one float32 per answer token, pair by pair, the chosen answer first, and is mapped into memory, not
-read; `offsets.npy` [2N + 1] says where each answer begins.
+`values.f32` holds one float32 per answer token, pair by pair, the chosen answer first, and is
+memory-mapped; `offsets.npy` [2N + 1] holds the start of each answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +20,18 @@ Answers = tuple[Sequence[float], Sequence[float]]
 
 
 class ReferenceStore:
-    """Both answers' log-probabilities by the uid of their pair."""
+    """Log-probabilities of both answers by the uid of their pair."""
 
     def __init__(self, folder: Path, uids: Sequence[str]) -> None:
         self._offsets = np.load(folder / OFFSETS)
         size = (folder / VALUES).stat().st_size
-        self._values = np.memmap(folder / VALUES, np.float32, "r") if size else np.zeros(0, np.float32)
+        self._values = (
+            np.memmap(folder / VALUES, np.float32, "r") if size else np.zeros(0, np.float32)
+        )
         if len(self._offsets) != 2 * len(uids) + 1 or size != 4 * int(self._offsets[-1]):
-            raise DataError(f"{folder}: does not hold the {len(uids)} pairs it was made for; remove it")
+            raise DataError(
+                f"{folder}: does not hold the {len(uids)} pairs it was made for; remove it"
+            )
         self._place = {uid: place for place, uid in enumerate(uids)}
 
     def __contains__(self, uid: object) -> bool:
@@ -35,18 +40,22 @@ class ReferenceStore:
     def __getitem__(self, uid: str) -> tuple[list[float], list[float]]:
         first = 2 * self._place[uid]
         chosen, rejected = (
-            self._values[self._offsets[at] : self._offsets[at + 1]].tolist() for at in (first, first + 1)
+            self._values[self._offsets[at] : self._offsets[at + 1]].tolist()
+            for at in (first, first + 1)
         )
         return chosen, rejected
 
 
 def open_store(
-    cache_root: Path, parts: Mapping[str, str], uids: Sequence[str], compute: Callable[[], Iterator[Answers]]
+    cache_root: Path,
+    parts: Mapping[str, str],
+    uids: Sequence[str],
+    compute: Callable[[], Iterator[Answers]],
 ) -> ReferenceStore:
-    """The store for these pairs, computed unless it is there.
+    """Return the store for these pairs, computed if it does not exist.
 
-    Args: parts: what decides the numbers besides the pairs: the model, its format, the tokens. compute: yields the
-    answers' log-probabilities in the order of `uids`.
+    Args: parts: inputs of the numbers besides the pairs: the model, its format, the tokens.
+    compute: yields the answers' log-probabilities in the order of `uids`.
     """
     parts = {**parts, "pairs": run_hash({"uids": "\n".join(uids)})}
     folder = cache_root / f"reference-{run_hash(parts)[:HASH_CHARS]}"

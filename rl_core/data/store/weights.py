@@ -1,4 +1,4 @@
-"""Content identity of an exported model."""
+"""Content digest of an exported model."""
 
 import hashlib
 from pathlib import Path
@@ -7,9 +7,11 @@ from rl_core.data.prepare.fingerprint import sha256_file
 
 
 def weights_digest(folder: Path | str) -> str:
-    """The sha256 over names and digests of all safetensors files below `folder`; empty when there is none.
+    """Return the sha256 over names and digests of all safetensors files below `folder`; empty if
+    there is none.
 
-    Two folders with one digest hold the same weights bit for bit, whatever their configuration files say.
+    Two folders with the same digest hold the same weights bit for bit, whatever their configuration
+    files say.
     """
     root = Path(folder)
     files = sorted(root.rglob("*.safetensors"))

@@ -1,1 +1,2 @@
-"""What several environments share: reading answers, comparing them, and the tools a model may call."""
+"""Code shared by environments: reading answers, comparing them, and the tools that a model may
+call."""

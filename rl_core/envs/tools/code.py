@@ -1,4 +1,4 @@
-"""The program in a reply: its last fenced block of Python."""
+"""Extraction of the program from a reply: its last fenced block of Python."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ _PYTHON = frozenset(["", "python", "python3", "py", "py3", "python-3", "ipython"
 
 
 def after_thinking(reply: str) -> str:
-    """What follows the last `</think>`; the whole reply where there is none."""
+    """Return the text after the last `</think>`; the whole reply if there is none."""
     return reply.rpartition("</think>")[2]
 
 
 def last_code_block(reply: str) -> str | None:
-    """The last fenced block after the thinking that is Python or names no language; None when there is none.
+    """Return the last fenced block after the thinking that is Python or names no language; None if
+    there is none.
 
-    A block that is never closed reaches to the end, as in CommonMark. Line ends may be CRLF.
+    A block that is never closed extends to the end, as in CommonMark. Line ends may be CRLF.
     """
     blocks: list[tuple[str, list[str]]] = []
     fence = ""

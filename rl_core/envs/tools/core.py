@@ -1,4 +1,4 @@
-"""Tool groups: methods a model may call from its reply (the SkyRL contract)."""
+"""Tool groups: methods that a model may call from its reply (the SkyRL contract)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ def tool(function: F) -> F:
 
 
 class ToolGroup:
-    """Tools that share what they need: a connection, a sandbox. A subclass marks its methods with `@tool`."""
+    """Tools that share a resource, such as a connection or a sandbox. A subclass marks its methods
+    with `@tool`."""
 
     def __init__(self, name: str | None = None) -> None:
-        """Args: name: what metadata calls the group; the class's name unless said."""
+        """Create the group.
+
+        Args: name: name of the group in metadata; the class's name by default.
+        """
         self.name = name or type(self).__name__
         self._tools: dict[str, Callable[..., Any]] = {
             attribute: getattr(self, attribute)
@@ -29,27 +33,29 @@ class ToolGroup:
         }
 
     def get_name(self) -> str:
-        """The group's name."""
+        """Return the group's name."""
         return self.name
 
     def get_tool_names(self) -> list[str]:
-        """The names of its tools, sorted."""
+        """Return the names of the group's tools, sorted."""
         return sorted(self._tools)
 
     def get_tool(self, tool_name: str) -> Callable[..., Any] | None:
-        """The tool of that name, or None."""
+        """Return the tool of that name, or None."""
         return self._tools.get(tool_name)
 
     def get_tool_to_group_mapping(self) -> dict[str, str]:
-        """Each tool's name, and this group's."""
+        """Map each tool's name to this group's name."""
         return {name: self.name for name in self._tools}
 
     def execute_tool(self, tool_name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a tool. Raises: EnvError when the group has none of that name."""
+        """Call a tool. Raises: EnvError when the group has no tool of that name."""
         chosen = self.get_tool(tool_name)
         if chosen is None:
-            raise EnvError(f"{self.name} has no tool {tool_name!r} (known: {', '.join(self.get_tool_names())})")
+            raise EnvError(
+                f"{self.name} has no tool {tool_name!r} (known: {', '.join(self.get_tool_names())})"
+            )
         return chosen(*args, **kwargs)
 
     def close(self) -> None:
-        """Release what the tools hold."""
+        """Release the tools' resources."""

@@ -1,7 +1,9 @@
-"""Is what a program gave back what was expected? Compared here, outside the sandbox, on plain text and JSON alone.
+"""Comparison of a program's output with the expected one, outside the sandbox, on plain text and
+JSON alone.
 
-Text is compared line by line without the white space around lines, and word by word where a line differs: whole numbers
-must be equal, a number that is expected with a fraction may differ by `TOLERANCE`.
+Text is compared line by line without the white space around lines, and word by word where a line
+differs: whole numbers must be equal, a number that is expected with a fraction may differ by
+`TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 TOLERANCE = 1e-6
-"""Relative, or absolute below 1."""
+"""Tolerance of floats, relative, or absolute below 1."""
 
 
 def same_output(got: str, expected: str) -> bool:
-    """Whether a program's standard output is the expected one."""
+    """Return True if a program's standard output is the expected one."""
     got_lines, expected_lines = _lines(got), _lines(expected)
     return len(got_lines) == len(expected_lines) and all(map(_same_line, got_lines, expected_lines))
 
 
 def same_result(result: bytes, expected: Any, *, as_printed: bool) -> bool:
-    """Whether a returned value (as JSON) is the expected one, which may be a value or its text.
+    """Return True if a returned value (as JSON) is the expected one, which may be a value or its
+    text.
 
-    Args: as_printed: the expected output is what a program prints, so text may stand for what it says.
+    Args: as_printed: the expected output is printed text, so a value may equal its text.
     """
     try:
         got = json.loads(result)
@@ -38,7 +41,8 @@ def same_result(result: bytes, expected: Any, *, as_printed: bool) -> bool:
 
 
 def read_literal(text: str) -> Any:
-    """The value a text writes down, in JSON or Python; the text itself where it writes none."""
+    """Parse the value that a text denotes in JSON or Python; return the text itself if it denotes
+    none."""
     for read in (json.loads, literal_eval):
         try:
             return read(text.strip())
@@ -48,9 +52,14 @@ def read_literal(text: str) -> Any:
 
 
 def same_value(got: Any, expected: Any) -> bool:
-    """Equality as Python has it between plain values; tuples are lists, a float may differ by `TOLERANCE`."""
+    """Compare plain values as Python does, except that tuples equal lists and a float may differ by
+    `TOLERANCE`."""
     if isinstance(expected, list | tuple):
-        return isinstance(got, list) and len(got) == len(expected) and all(map(same_value, got, expected))
+        return (
+            isinstance(got, list)
+            and len(got) == len(expected)
+            and all(map(same_value, got, expected))
+        )
     if isinstance(expected, Mapping):
         return (
             isinstance(got, Mapping)
@@ -82,7 +91,9 @@ def _same_word(got: str, expected: str) -> bool:
     if got_number == expected_number:
         return True
     is_whole = expected.lstrip("+-").isdigit()
-    return not is_whole and math.isclose(got_number, expected_number, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return not is_whole and math.isclose(
+        got_number, expected_number, rel_tol=TOLERANCE, abs_tol=TOLERANCE
+    )
 
 
 def _number(word: str) -> Decimal | None:

@@ -1,4 +1,4 @@
-"""What the process behind `MathVerifier` runs: math-verify on two answers."""
+"""Program of the process behind `MathVerifier`: math-verify on two answers."""
 
 import logging
 import resource
@@ -9,11 +9,14 @@ MEMORY_BYTES = 4 * 2**30
 
 logging.disable(logging.CRITICAL)
 if __name__ == "worker":
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1])
+    )
 
 
 def answer(sides: tuple[str, str]) -> bool:
-    """Whether two LaTeX expressions, each read as a whole, are equal. What cannot be compared is not."""
+    """Return True if two LaTeX expressions, each read as a whole, are equal. Expressions that
+    cannot be compared are not."""
     try:
         truth, given = map(_parse, sides)
         return bool(truth) and bool(given) and bool(verify(truth, given, timeout_seconds=None))

@@ -1,7 +1,9 @@
-r"""Are two answers mathematically the same? `math-verify` says so, in a process of its own with a deadline.
+r"""Mathematical equality of two answers, decided by `math-verify` in a separate process with a
+deadline.
 
-The library parses LaTeX with sympy, and an answer like `10^{10^{10}}` would keep it busy for ever; it can only be
-interrupted in a main thread, and environments step in others. What needs no algebra is decided here.
+The library parses LaTeX with sympy, and an answer like `10^{10^{10}}` would keep it busy for ever;
+it can only be interrupted in a main thread, and environments step in others. Comparisons that need
+no algebra are decided here.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class MathVerifier:
         self._workers = WorkerPool(str(Path(__file__).with_name("math_worker.py")), max_workers=2)
 
     def same(self, truth: str, answer: str) -> bool:
-        """Whether `answer` equals `truth`. An answer that cannot be read, or takes too long to, does not."""
+        """Return True if `answer` equals `truth`. An answer that cannot be read, or takes too long
+        to read, does not."""
         truth, answer = _bare(truth), _bare(answer)
         if not truth or not answer or len(answer) > MAX_CHARACTERS:
             return False
@@ -53,12 +56,14 @@ class MathVerifier:
 
 
 math_verifiers: Shared[None, MathVerifier] = Shared(MathVerifier)
-"""One comparing process per process."""
+"""The verifier of this process, with one comparing process."""
 
 
 def _bare(text: str) -> str:
     text = text.strip().strip("$").strip()
-    return text[2:-2].strip() if text[:2] in (r"\(", r"\[") and text[-2:] in (r"\)", r"\]") else text
+    return (
+        text[2:-2].strip() if text[:2] in (r"\(", r"\[") and text[-2:] in (r"\)", r"\]") else text
+    )
 
 
 def _number(text: str) -> Decimal | None:

@@ -1,4 +1,4 @@
-"""The Python tool: a model's code runs in a sandbox, and what it printed is the observation."""
+"""The Python tool: runs a model's code in a sandbox; its printed output is the observation."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ MAX_CHARACTERS = 8000
 
 
 class PythonCodeExecutorToolGroup(ToolGroup):
-    """One tool, `python`."""
+    """Tool group with one tool, `python`."""
 
     def __init__(self, timeout: float = 10.0, mode: SandboxMode = SandboxMode.BUBBLEWRAP) -> None:
-        """Args: timeout: seconds for one call. Raises: EnvError when a sandbox is asked for and cannot be had."""
+        """Create the tool and lease a sandbox pool.
+
+        Args: timeout: seconds for one call. Raises: EnvError when a sandbox is requested but not
+        available.
+        """
         super().__init__()
         self.timeout_s = timeout
         self._pool = lease_pool(SandboxSettings(mode=mode))
 
     @tool
     def python(self, code: str) -> str:
-        """What the code printed, and after that the traceback of its error, if any. Each call starts afresh."""
+        """Run the code and return its printed output, followed by the traceback of its error, if
+        any. Each call starts afresh."""
         with self._pool.value.sandbox(code) as sandbox:
             execution = sandbox.run(timeout_s=self.timeout_s)
-        stdout, stderr = (text.decode("utf-8", "replace") for text in (execution.stdout, execution.stderr))
+        stdout, stderr = (
+            text.decode("utf-8", "replace") for text in (execution.stdout, execution.stderr)
+        )
         endings = {
             Outcome.TIMEOUT: f"TimeoutError: the code ran longer than {self.timeout_s:g} seconds\n",
             Outcome.LOST: "SystemError: the code ended its interpreter\n",
@@ -30,7 +37,7 @@ class PythonCodeExecutorToolGroup(ToolGroup):
         return _shortened(stdout) + _shortened(stderr) + endings.get(execution.outcome, "")
 
     def close(self) -> None:
-        """Give back the sandboxes."""
+        """Release the sandboxes."""
         self._pool.release()
 
 

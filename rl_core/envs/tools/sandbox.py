@@ -1,12 +1,14 @@
-"""Model-written Python in a process of its own under bubblewrap: no network, no files, no way back.
+"""Model-written Python in a separate process under bubblewrap: no network, no files, no escape.
 
-A sandbox has its own user, process, network, ipc and mount namespaces; it sees the system and the interpreter
-read-only, an empty home in memory, and the packages named in its settings. It runs as an unprivileged user where this
-process is root. Programs are held by seccomp filters (`seccomp.py`) and by limits on wall and cpu time, memory,
-threads, open files, file size and output.
+A sandbox has its own user, process, network, ipc and mount namespaces; it sees the system and the
+interpreter read-only, an empty home in memory, and the packages named in its settings. It runs as
+an unprivileged user if this process is root. Programs are restricted by seccomp filters
+(`seccomp.py`) and by limits on wall and cpu time, memory, threads, open files, file size and
+output.
 
-One sandbox serves one program: many tests share it, each in a forked process, and no other program ever enters it.
-Starting one takes tens of milliseconds of the kernel's and the interpreter's time, so a pool keeps some started.
+One sandbox serves one program: many tests share it, each in a forked process, and no other program
+ever enters it. Starting one takes tens of milliseconds of the kernel's and the interpreter's time,
+so a pool keeps some started.
 """
 
 from __future__ import annotations
@@ -35,91 +37,116 @@ from rl_core.errors import EnvError
 from rl_core.runtime.registry import PluginConfig
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long after a test's own deadline the sandbox's answer is waited for, its start included."""
+"""Seconds after a test's own deadline that the sandbox's answer is waited for, including its
+start."""
 GRACE_S = 2.0
-PRELOADED = ("random", "string", "datetime", "decimal", "fractions", "statistics", "queue", "threading", "copy")
+PRELOADED = (
+    "random",
+    "string",
+    "datetime",
+    "decimal",
+    "fractions",
+    "statistics",
+    "queue",
+    "threading",
+    "copy",
+)
 """Modules that a sandbox imports once for all tests of a program that mentions them."""
 
 
 class SandboxMode(StrEnum):
-    """What stands between a model's program and this machine."""
+    """Isolation between a model's program and this machine."""
 
     BUBBLEWRAP = "bubblewrap"
-    """Namespaces, filters and limits; where they cannot be had, nothing is run."""
+    """Namespaces, filters and limits; if they are not available, nothing is run."""
     UNSAFE = "unsafe"
-    """Limits and filters in an ordinary process: the program sees this machine's files. For trusted models only."""
+    """Limits and filters in an ordinary process: the program sees this machine's files. For trusted
+    models only."""
 
 
 class SandboxSettings(PluginConfig):
-    """How programs are run. Sizes are per process of one test."""
+    """Limits of sandboxed programs. Sizes are per process of one test."""
 
     mode: SandboxMode = SandboxMode.BUBBLEWRAP
-    """`unsafe` must be said by whoever runs it."""
+    """Isolation of programs; `unsafe` is never chosen by default."""
     memory_bytes: int = Field(default=1024 * 2**20, ge=64 * 2**20)
-    """Address space."""
+    """Address space in bytes."""
     output_bytes: int = Field(default=8 * 2**20, ge=1024)
-    """Standard output, standard error, result, and each file the program writes."""
+    """Largest size of standard output, standard error, result, and each file that the program
+    writes."""
     threads: int = Field(default=64, ge=1)
-    """Threads at once; not enforced where a sandbox has to run as root."""
+    """Maximum number of concurrent threads; not enforced if a sandbox has to run as root."""
     open_files: int = Field(default=64, ge=16)
-    """Open files at once."""
+    """Maximum number of open files."""
     packages: tuple[str, ...] = ("numpy", "sortedcontainers")
-    """Packages a program may import besides the standard library, as far as they are installed."""
+    """Packages that a program may import in addition to the standard library, if they are
+    installed."""
 
 
 class Outcome(StrEnum):
-    """How a test's process ended."""
+    """End of a test's process."""
 
     FINISHED = "finished"
-    """It exited with code 0."""
+    """The process exited with code 0."""
     FAILED = "failed"
-    """It raised, exited with another code, or was killed by a signal."""
+    """The process raised, exited with another code, or was killed by a signal."""
     TIMEOUT = "timeout"
-    """Its time was up."""
+    """The process exceeded its time."""
     OUTPUT_LIMIT = "output_limit"
-    """It wrote more than it may."""
+    """The process wrote more than its limit."""
     LOST = "lost"
     """The sandbox itself ended or did not answer."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What came back from one test. All of it is the program's word."""
+    """Result of one test. All of it was written by the program and may be forged."""
 
     outcome: Outcome
     stdout: bytes = b""
     stderr: bytes = b""
     result: bytes = b""
-    """The returned value as JSON, of a call."""
+    """Return value of a call as JSON."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function (or method of the class `Solution`) to call, and what with."""
+    """A function (or method of the class `Solution`) to call, and its arguments."""
 
     name: str
     arguments: Sequence[Any]
 
 
 class Sandbox:
-    """One started sandbox, for one program. Not for use from two threads at once."""
+    """One started sandbox, for one program. Not safe for concurrent use."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
-        self._home = tempfile.mkdtemp(prefix="rl-train-unsafe-") if settings.mode == SandboxMode.UNSAFE else None
-        self._process = bubblewrap.start_unsafe(self._home) if self._home else bubblewrap.start(settings.packages)
+        self._home = (
+            tempfile.mkdtemp(prefix="rl-train-unsafe-")
+            if settings.mode == SandboxMode.UNSAFE
+            else None
+        )
+        self._process = (
+            bubblewrap.start_unsafe(self._home)
+            if self._home
+            else bubblewrap.start(settings.packages)
+        )
         self._is_open = True
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process still runs."""
+        """True if the sandbox's process still runs."""
         return self._process.poll() is None
 
     def load(self, source: str) -> None:
-        """Give the sandbox its program. Nothing is run yet. Raises: EnvError when the sandbox did not start."""
-        limits = self.settings.model_dump(include={"memory_bytes", "output_bytes", "threads", "open_files"})
+        """Send the program to the sandbox, without running it. Raises: EnvError when the sandbox
+        did not start."""
+        limits = self.settings.model_dump(
+            include={"memory_bytes", "output_bytes", "threads", "open_files"}
+        )
         program_filter = seccomp.program_filter() or b""
         packages = [bubblewrap.PACKAGES] if self._home is None else [sysconfig.get_path("purelib")]
         setup = {
@@ -134,19 +161,29 @@ class Sandbox:
         except OSError as error:
             raise EnvError(f"a sandbox did not start: {self._complaint() or error}") from error
 
-    def run(self, *, timeout_s: float, stdin: str = "", call: Call | None = None, call_bare: bool = False) -> Execution:
+    def run(
+        self,
+        *,
+        timeout_s: float,
+        stdin: str = "",
+        call: Call | None = None,
+        call_bare: bool = False,
+    ) -> Execution:
         """Run the program once, in a fresh process.
 
         Args:
             timeout_s: wall time of this test.
-            stdin: what it reads.
-            call: a function to call after the program's definitions; without one the program runs as `__main__`.
-            call_bare: if that program neither reads nor writes but defines functions, call the main one with standard
-                input as literals.
+            stdin: standard input of the program.
+            call: a function to call after the program's definitions; without one the program runs
+                as `__main__`.
+            call_bare: if that program neither reads nor writes but defines functions, call the main
+                one with standard input as literals.
         """
         asked = {"name": call.name, "arguments": list(call.arguments)} if call else None
         try:
-            self._send({"stdin": stdin, "call": asked, "call_bare": call_bare, "timeout_s": timeout_s})
+            self._send(
+                {"stdin": stdin, "call": asked, "call_bare": call_bare, "timeout_s": timeout_s}
+            )
             return self._receive(time.monotonic() + timeout_s + ANSWER_TIMEOUT_S)
         except (OSError, EOFError):
             self.close()
@@ -166,7 +203,8 @@ class Sandbox:
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
-        # The worker ends at the end of its requests, and as its process 1 takes the rest of the sandbox along.
+        # The worker ends at the end of its requests, and as its process 1 takes the rest of the
+        # sandbox along.
         try:
             self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
@@ -195,7 +233,9 @@ class Sandbox:
         elif any(length == limit for length in lengths):
             outcome = Outcome.OUTPUT_LIMIT
         else:
-            outcome = Outcome.FINISHED if (how, code) == (sandbox_worker.EXITED, 0) else Outcome.FAILED
+            outcome = (
+                Outcome.FINISHED if (how, code) == (sandbox_worker.EXITED, 0) else Outcome.FAILED
+            )
         return Execution(outcome, stdout, stderr, result, wall_s, cpu_s)
 
     def _read(self, size: int, deadline: float) -> bytes:
@@ -216,11 +256,15 @@ class Sandbox:
             self._process.wait(GRACE_S)
         stderr = self._process.stderr
         ready = stderr is not None and select.select([stderr], [], [], 0)[0]
-        return os.read(stderr.fileno(), 4096).decode(errors="replace").strip() if ready and stderr else ""
+        return (
+            os.read(stderr.fileno(), 4096).decode(errors="replace").strip()
+            if ready and stderr
+            else ""
+        )
 
 
 class SandboxPool:
-    """Started sandboxes, kept warm. Thread-safe; has no thread of its own."""
+    """Pool of started sandboxes. Thread-safe; has no thread of its own."""
 
     def __init__(self, settings: SandboxSettings, num_warm: int = 2) -> None:
         self.settings, self.num_warm = settings, num_warm
@@ -229,7 +273,8 @@ class SandboxPool:
 
     @contextmanager
     def sandbox(self, source: str) -> Iterator[Sandbox]:
-        """A sandbox with this program in it, closed afterwards. Its replacement starts meanwhile."""
+        """Take a sandbox, load this program into it, and close it afterwards. Its replacement
+        starts in the meantime."""
         sandbox = self._take()
         try:
             sandbox.load(source)
@@ -238,7 +283,7 @@ class SandboxPool:
             sandbox.close()
 
     def close(self) -> None:
-        """End the sandboxes that wait."""
+        """End the idle sandboxes."""
         with self._lock:
             waiting, self._warm = self._warm, deque()
         for sandbox in waiting:
@@ -257,11 +302,12 @@ class SandboxPool:
 
 
 sandbox_pools: Shared[Any, SandboxPool] = Shared(SandboxPool)
-"""One pool per settings and process."""
+"""The pools of this process, one per settings."""
 
 
 def lease_pool(settings: SandboxSettings) -> Lease[SandboxPool]:
-    """A share in this process's pool. Raises: EnvError when bubblewrap cannot run and the settings ask for it."""
+    """Lease this process's pool. Raises: EnvError when bubblewrap cannot run and the settings ask
+    for it."""
     if settings.mode == SandboxMode.BUBBLEWRAP:
         bubblewrap.require()
     return sandbox_pools.lease(settings)

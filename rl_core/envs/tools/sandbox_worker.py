@@ -1,14 +1,17 @@
-"""What runs inside a sandbox: a small process that forks one child per test of one program. Standard library only.
+"""Program inside a sandbox: a small process that forks one child per test of one program. Standard
+library only.
 
-Under bubblewrap it is the sandbox's process 1, which nothing inside can signal, and it is not dumpable, so nothing
-inside can read or trace it. It takes requests at descriptor 0 and answers at descriptor 1:
+Under bubblewrap it is the sandbox's process 1, which nothing inside can signal, and it is not
+dumpable, so nothing inside can read or trace it. It reads requests from descriptor 0 and answers on
+descriptor 1:
 
-* first `{"source", "packages", "preload", "program_filter", "limits"}`, then per test
-  `{"stdin", "call", "call_bare", "timeout_s"}`;
-* a request is `LENGTH`, then JSON; an answer is `ANSWER`, then standard output, standard error and result as bytes.
+* first `{"source", "packages", "preload", "program_filter", "limits"}`, then per test `{"stdin",
+  "call", "call_bare", "timeout_s"}`;
+* a request is `LENGTH`, then JSON; an answer is `ANSWER`, then standard output, standard error and
+  result as bytes.
 
-Everything in an answer may be forged by the program: the grader, outside, compares it with expected outputs that never
-come in here. The end of the requests ends the sandbox and all that is in it.
+Everything in an answer may be forged by the program: the grader, outside, compares it with expected
+outputs that never enter the sandbox. The end of the requests ends the sandbox and everything in it.
 """
 
 import contextlib
@@ -26,7 +29,8 @@ import types
 
 LENGTH = struct.Struct(">Q")
 ANSWER = struct.Struct(">BiddQQQ")
-"""How it ended, exit code or signal, wall and cpu seconds, lengths of the three blocks."""
+"""Header of an answer: outcome, exit code or signal, wall and cpu seconds, lengths of the three
+blocks."""
 EXITED, SIGNALLED, TIMED_OUT = 0, 1, 2
 
 RESULT_FD = 3
@@ -38,17 +42,18 @@ _PROGRAM_FAILED, _WORKER_FAILED = 1, 120
 LIBC = ctypes.CDLL(None, use_errno=True)
 PRELUDE = "import bisect, collections, functools, heapq, itertools, math, operator, os, re, sys"
 STARS = ("typing", "collections", "itertools", "functools", "heapq", "bisect", "math")
-"""What benchmark solutions take for granted: `List[int]` and `heappush` without an import."""
+"""Modules that benchmark solutions take for granted: `List[int]` and `heappush` without an
+import."""
 
 
 class Requests:
-    """The requests, read whole."""
+    """Reader of complete requests."""
 
     def __init__(self, fd):
         self.fd = fd
 
     def next(self):
-        """The next request, or None at the end."""
+        """Return the next request, or None at the end."""
         head = self._exactly(LENGTH.size)
         return None if head is None else json.loads(self._exactly(*LENGTH.unpack(head)) or b"null")
 
@@ -78,7 +83,8 @@ def main():
         return
     sys.path += setup["packages"]
     for name in setup["preload"]:
-        # Once here rather than in every test; a program that imports a missing package sees the error itself.
+        # Once here rather than in every test; a program that imports a missing package sees the
+        # error itself.
         with contextlib.suppress(ImportError):
             __import__(name)
     # What no fork collects, no fork copies.
@@ -92,7 +98,8 @@ def main():
 
 
 def prelude():
-    """Names every program finds; built-in functions are not shadowed (`math.pow` takes two arguments only)."""
+    """Return the names that every program finds; built-in functions are not shadowed (`math.pow`
+    takes two arguments only)."""
     names = {}
     exec(PRELUDE, names)
     for module in STARS:
@@ -102,7 +109,8 @@ def prelude():
 
 
 def run_test(setup, request, namespace, requests_fd, answers_fd):
-    """Fork a child for the test, wait until it ends or its time is up, end whatever it left; the answer's bytes."""
+    """Fork a child for the test, wait for its end or its deadline, kill its remains, and return the
+    answer's bytes."""
     stdin = os.memfd_create("stdin")
     data = request["stdin"].encode("utf-8", "surrogatepass")
     while data:
@@ -125,15 +133,24 @@ def run_test(setup, request, namespace, requests_fd, answers_fd):
     _end_leftovers(child)
     os.close(stdin)
     blocks = [_content(fd, setup["limits"]["output_bytes"]) for fd in outputs]
-    how, code = (SIGNALLED, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (EXITED, os.WEXITSTATUS(status))
+    how, code = (
+        (SIGNALLED, os.WTERMSIG(status))
+        if os.WIFSIGNALED(status)
+        else (EXITED, os.WEXITSTATUS(status))
+    )
     head = ANSWER.pack(
-        TIMED_OUT if timed_out else how, code, wall_s, usage.ru_utime + usage.ru_stime, *map(len, blocks)
+        TIMED_OUT if timed_out else how,
+        code,
+        wall_s,
+        usage.ru_utime + usage.ru_stime,
+        *map(len, blocks),
     )
     return head + b"".join(blocks)
 
 
 def _wait(child, timeout_s, requests_fd):
-    """Wait for the child; kill it when its time is up (True then), or at once when nobody wants the answer any more."""
+    """Wait for the child; kill it at its deadline (then return True), or at once when the requests
+    have ended."""
     ended = os.pidfd_open(child)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
@@ -171,7 +188,7 @@ def _content(fd, limit):
 
 
 def child_main(setup, request, namespace, stdin, outputs):
-    """In the child: shut the doors, run the program, and return its exit code."""
+    """Lock down the child process, run the program, and return its exit code."""
     os.setsid()
     stdout, stderr, result = outputs
     # The last duplicate may overwrite a descriptor still needed, so all move up first.
@@ -209,7 +226,7 @@ def _limit(limits, timeout_s):
 
 
 class FilterProgram(ctypes.Structure):
-    """`struct sock_fprog`."""
+    """The C struct `sock_fprog`."""
 
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
 
@@ -222,7 +239,7 @@ def _confine(program_filter):
 
 
 def prctl(option, value, third=0):
-    """`prctl(2)`. Raises: OSError."""
+    """Call `prctl(2)`. Raises: OSError."""
     if LIBC.prctl(option, *map(ctypes.c_ulong, (value, third, 0, 0))) != 0:
         raise OSError(ctypes.get_errno(), f"prctl {option} failed")
 
@@ -262,13 +279,16 @@ def _find(names, name):
 
 
 def _bare_function(names):
-    """The function to call of a program that only defines: it read nothing and wrote nothing. None for another."""
+    """Return the function to call in a program that only defines functions, neither reading nor
+    writing; None for other programs."""
     _flush_all()
     if os.fstat(1).st_size or os.lseek(0, 0, os.SEEK_CUR) or threads_are_left():
         return None
     solution = names.get("Solution")
     if isinstance(solution, type):
-        names = {name: getattr(solution(), name) for name in vars(solution) if not name.startswith("_")}
+        names = {
+            name: getattr(solution(), name) for name in vars(solution) if not name.startswith("_")
+        }
     kinds = (types.FunctionType, types.MethodType)
     functions = [f for f in names.values() if isinstance(f, kinds) and f.__module__ == "__main__"]
     called = {name for f in functions for name in _names_used(f.__code__) if name != f.__name__}
@@ -276,7 +296,7 @@ def _bare_function(names):
 
 
 def threads_are_left():
-    """Whether the program started threads that still run (and may yet read and write)."""
+    """Return True if the program started threads that still run (and may yet read and write)."""
     return "threading" in sys.modules and sys.modules["threading"].active_count() > 1
 
 
@@ -286,7 +306,8 @@ def _names_used(code):
 
 
 def _arguments(function):
-    """Standard input as arguments: a literal per line, or per word of a lone line where the function takes several."""
+    """Parse standard input as arguments: a literal per line, or per word of a single line if the
+    function takes several."""
     text = sys.stdin.read()
     code = function.__code__
     names = code.co_varnames[isinstance(function, types.MethodType) : code.co_argcount]
@@ -317,14 +338,18 @@ def _answer(value):
 
 
 def plain(value):
-    """What JSON holds: numpy values as their Python ones, tuples as lists. Raises: TypeError on anything else."""
+    """Convert to what JSON holds: numpy values to Python ones, tuples to lists. Raises: TypeError
+    on anything else."""
     kind = type(value)
     if kind.__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else json.dumps(key): plain(item) for key, item in value.items()}
+        return {
+            key if isinstance(key, str) else json.dumps(key): plain(item)
+            for key, item in value.items()
+        }
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a solution returns numbers, text, lists or dicts, not {kind.__name__}")
@@ -345,7 +370,7 @@ def _finish(code):
 
 
 def _flush_all():
-    """Write out what the program printed; the exit code it deserves when that fails."""
+    """Flush the program's output; return the exit code that a failure to do so gives."""
     code = 0
     for stream in {sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__}:
         try:

@@ -1,7 +1,9 @@
-"""The search tool: asks a retrieval server over HTTP, such as `rl-train serve-search` or one of Search-R1.
+"""The search tool: queries a retrieval server over HTTP, such as `rl-train serve-search` or one of
+Search-R1.
 
-A server takes `POST {"query", "topk", "return_scores"}` and answers `{"result": [[{"document": {"contents": ...}}]]}`.
-Whatever it does, the tool answers within its deadline, and an error is text for the model.
+A server takes `POST {"query", "topk", "return_scores"}` and answers `{"result": [[{"document":
+{"contents": ...}}]]}`. Whatever the server does, the tool answers within its deadline, and an error
+is text for the model.
 """
 
 from __future__ import annotations
@@ -24,24 +26,26 @@ RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class SearchError(Exception):
-    """The server gave no usable answer; the message says what it did."""
+    """The server gave no usable answer; the message has the details."""
 
 
 class _Retriable(SearchError):
-    """Worth another try."""
+    """A failure that another try may resolve."""
 
 
 class SearchClient:
-    """A pool of connections to one server. Thread-safe."""
+    """Connection pool of one server. Thread-safe."""
 
     def __init__(self, url: str) -> None:
         import httpx
 
         self.url = url
-        self._http = httpx.Client(limits=httpx.Limits(max_connections=64), trust_env=False, follow_redirects=False)
+        self._http = httpx.Client(
+            limits=httpx.Limits(max_connections=64), trust_env=False, follow_redirects=False
+        )
 
     def search(self, query: str, *, topk: int, timeout_s: float, max_tries: int) -> list[str]:
-        """The contents of the documents found, best first; empty when there are none.
+        """Return the contents of the documents found, best first; empty if there are none.
 
         Args: timeout_s: for all tries together. Raises: SearchError.
         """
@@ -95,9 +99,14 @@ def _read(response: httpx.Response, deadline: float) -> bytes:
 def _documents(body: bytes) -> list[str]:
     try:
         groups = json.loads(body)["result"]
-        found = [item["document"]["contents"] if "document" in item else item["contents"] for item in _flat(groups)]
+        found = [
+            item["document"]["contents"] if "document" in item else item["contents"]
+            for item in _flat(groups)
+        ]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise SearchError('the answer is not {"result": [[{"document": {"contents": ...}}]]}') from error
+        raise SearchError(
+            'the answer is not {"result": [[{"document": {"contents": ...}}]]}'
+        ) from error
     return [str(contents).strip() for contents in found]
 
 
@@ -106,25 +115,32 @@ def _flat(groups: Any) -> list[Any]:
 
 
 search_clients: Shared[str, SearchClient] = Shared(SearchClient)
-"""One client per address and process."""
+"""The clients of this process, one per address."""
 
 
 class SearchToolGroup(ToolGroup):
-    """One tool, `search`."""
+    """Tool group with one tool, `search`."""
 
-    def __init__(self, search_url: str, topk: int = 3, timeout: float = 30.0, max_tries: int = 3) -> None:
-        """Args: topk: documents to ask for. timeout: seconds for one search, all its tries included."""
+    def __init__(
+        self, search_url: str, topk: int = 3, timeout: float = 30.0, max_tries: int = 3
+    ) -> None:
+        """Create the tool and lease a client.
+
+        Args: topk: number of documents per search. timeout: seconds for one search, including
+        retries.
+        """
         super().__init__()
         self.topk, self.timeout_s, self.max_tries = topk, timeout, max_tries
         self._client = search_clients.lease(search_url)
 
     @tool
     def search(self, query: str | None) -> str:
-        """`{"result": "Doc 1: ..."}`, or in `result` that nothing was found, or `Search error: ...`."""
+        """Return `{"result": "Doc 1: ..."}`; with no documents or an error, `result` says so
+        (`Search error: ...`)."""
         return json.dumps({"result": self._found(query)}, ensure_ascii=False)
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Release the connections."""
         self._client.release()
 
     def _found(self, query: str | None) -> str:
@@ -138,5 +154,7 @@ class SearchToolGroup(ToolGroup):
             )
         except SearchError as error:
             return f"Search error: {error}"
-        text = "\n\n".join(f"Doc {number}: {contents}" for number, contents in enumerate(documents, start=1))
+        text = "\n\n".join(
+            f"Doc {number}: {contents}" for number, contents in enumerate(documents, start=1)
+        )
         return text[:MAX_SHOWN_CHARACTERS] or "No search results found."

@@ -1,7 +1,8 @@
-"""A retrieval server over a JSONL corpus: BM25 in memory, nothing else to install.
+"""A retrieval server over a JSONL corpus: BM25 in memory, without a search engine to install.
 
-A line of the corpus is `{"contents": ...}`, or `{"title": ..., "text": ...}`; `id` is kept. It answers at `/retrieve`
-what the search tool asks for: `{"query"|"queries", "topk", "return_scores"}`.
+A line of the corpus is `{"contents": ...}`, or `{"title": ..., "text": ...}`; `id` is kept. The
+server answers the search tool's requests at `/retrieve`: `{"query"|"queries", "topk",
+"return_scores"}`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_QUERIES = 256
 
 
 class RetrievalRequest(BaseModel):
-    """What is asked: one query or several."""
+    """A request with one query or several."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -41,19 +42,27 @@ class Corpus:
     """Documents and their BM25 index (`bm25s`)."""
 
     def __init__(self, documents: list[dict[str, Any]]) -> None:
-        """Args: documents: `{"id", "contents"}` each. Raises: DataError when there are none."""
+        """Index the documents.
+
+        Args: documents: `{"id", "contents"}` each. Raises: DataError when there are none.
+        """
         import bm25s
 
         if not documents:
             raise DataError("the corpus has no documents")
         self.documents = documents
         self._index = bm25s.BM25()
-        tokens = bm25s.tokenize([document["contents"] for document in documents], stopwords="en", show_progress=False)
+        tokens = bm25s.tokenize(
+            [document["contents"] for document in documents], stopwords="en", show_progress=False
+        )
         self._index.index(tokens, show_progress=False)
 
     @classmethod
     def read(cls, path: str | Path) -> Corpus:
-        """Raises: DataError naming the file and line of what is not a document."""
+        """Read a corpus from a JSONL file.
+
+        Raises: DataError naming the file and line of what is not a document.
+        """
         documents = []
         try:
             with open(path, encoding="utf-8-sig") as file:
@@ -65,27 +74,35 @@ class Corpus:
         return cls(documents)
 
     def search(self, query: str, topk: int) -> list[tuple[dict[str, Any], float]]:
-        """The best documents and their scores, best first; none that shares no word with the query."""
+        """Return the best documents and their scores, best first; documents that share no word with
+        the query are left out."""
         import bm25s
 
         words: Any = bm25s.tokenize([query], stopwords="en", return_ids=False, show_progress=False)
         known = [word for word in words[0] if word in self._index.vocab_dict]
         if not known:
             return []
-        indices, scores = self._index.retrieve([known], k=min(topk, len(self.documents)), show_progress=False)
+        indices, scores = self._index.retrieve(
+            [known], k=min(topk, len(self.documents)), show_progress=False
+        )
         pairs = zip(indices[0].tolist(), scores[0].tolist(), strict=True)
         return [(self.documents[index], float(score)) for index, score in pairs if score > 0]
 
 
 def build_app(corpus: Corpus) -> FastAPI:
-    """The server's application: `POST /retrieve` and `GET /health`."""
+    """Return the server's application: `POST /retrieve` and `GET /health`."""
     from fastapi import FastAPI
 
     app = FastAPI(title="rl-train search")
 
     def retrieve(request: RetrievalRequest) -> dict[str, Any]:
         queries = [request.query] if request.query is not None else request.queries or []
-        return {"result": [_answer(corpus.search(query, request.topk), request.return_scores) for query in queries]}
+        return {
+            "result": [
+                _answer(corpus.search(query, request.topk), request.return_scores)
+                for query in queries
+            ]
+        }
 
     def health() -> dict[str, Any]:
         return {"status": "ok", "documents": len(corpus.documents)}
@@ -96,7 +113,10 @@ def build_app(corpus: Corpus) -> FastAPI:
 
 
 def _answer(found: list[tuple[dict[str, Any], float]], with_scores: bool) -> list[dict[str, Any]]:
-    return [{"document": document, **({"score": score} if with_scores else {})} for document, score in found]
+    return [
+        {"document": document, **({"score": score} if with_scores else {})}
+        for document, score in found
+    ]
 
 
 def _document(line: str, index: int, place: str) -> dict[str, Any]:
@@ -110,5 +130,7 @@ def _document(line: str, index: int, place: str) -> dict[str, Any]:
     if contents is None and isinstance(value.get("text"), str):
         contents = "\n".join(part for part in (value.get("title"), value["text"]) if part)
     if not isinstance(contents, str) or not contents.strip():
-        raise DataError(f"{place} field contents: expected text (or title and text), got {contents!r}")
+        raise DataError(
+            f"{place} field contents: expected text (or title and text), got {contents!r}"
+        )
     return {"id": str(value.get("id", index)), "contents": contents}

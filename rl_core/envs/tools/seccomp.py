@@ -1,9 +1,11 @@
-"""Which system calls sandboxed code may not make, as seccomp filter programs (classic BPF, `linux/seccomp.h`).
+"""System calls denied to sandboxed code, as seccomp filter programs (classic BPF,
+`linux/seccomp.h`).
 
-Two filters stack. `sandbox_filter` holds for everything in a sandbox, its trusted worker included. `program_filter` is
-added by the worker to the process of each test: no new processes, no `exec`, no memory outside the process's limits.
-Threads stay possible, since deep recursion in a thread of its own is common in right answers.
-Both are deny-lists answering EPERM: an allow-list would lose right answers with every new libc.
+Two filters stack. `sandbox_filter` applies to everything in a sandbox, its trusted worker included.
+`program_filter` is added by the worker to the process of each test: no new processes, no `exec`, no
+memory outside the process's limits. Threads stay possible, since deep recursion in a thread of its
+own is common in right answers. Both are deny-lists answering EPERM: an allow-list would break right
+answers with every new libc.
 """
 
 from __future__ import annotations
@@ -22,18 +24,20 @@ _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # name: (x86_64, aarch64); None where the architecture has no such call.
 _ANYWHERE: Mapping[str, tuple[int | None, int | None]] = {
-    "socket": (41, 198), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438), "kcmp": (312, 272), "process_madvise": (440, 440),
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97),
-    "setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsmount": (432, 432), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
-    "name_to_handle_at": (303, 264), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
-    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "socket": (41, 198), "ptrace": (101, 117), "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438), "kcmp": (312, 272),
+    "process_madvise": (440, 440), "mount": (165, 40), "umount2": (166, 39),
+    "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97), "setns": (308, 268),
+    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432),
+    "mount_setattr": (442, 442), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
-    "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60),
-    "syslog": (103, 116), "settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161),
-    "iopl": (172, None), "ioperm": (173, None), "personality": (135, 92), "fanotify_init": (300, 262),
+    "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
+    "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
+    "acct": (163, 89), "quotactl": (179, 60), "syslog": (103, 116), "settimeofday": (164, 170),
+    "clock_settime": (227, 112), "sethostname": (170, 161), "iopl": (172, None),
+    "ioperm": (173, None), "personality": (135, 92), "fanotify_init": (300, 262),
 }  # fmt: skip
 _IN_PROGRAMS: Mapping[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
@@ -45,27 +49,32 @@ _CLONE3 = (435, 435)
 
 
 def sandbox_filter(machine: str | None = None) -> bytes | None:
-    """The filter of a whole sandbox, or None on an architecture whose call numbers are not known here.
+    """Return the filter of a whole sandbox, or None on an architecture whose system call numbers
+    are not known here.
 
-    Args: machine: as `platform.machine()` says it.
+    Args: machine: name of the architecture as in `platform.machine()`.
     """
     return _build(machine or platform.machine(), _ANYWHERE.values(), threads_only=False)
 
 
 def program_filter(machine: str | None = None) -> bytes | None:
-    """The filter of one test's process, which includes `sandbox_filter`; None where that is."""
+    """Return the filter of one test's process, which includes `sandbox_filter`; None if that is
+    None."""
     denied = [*_ANYWHERE.values(), *_IN_PROGRAMS.values()]
     return _build(machine or platform.machine(), denied, threads_only=True)
 
 
-def _build(machine: str, denied: Iterable[tuple[int | None, int | None]], *, threads_only: bool) -> bytes | None:
+def _build(
+    machine: str, denied: Iterable[tuple[int | None, int | None]], *, threads_only: bool
+) -> bytes | None:
     if machine not in _AUDIT_ARCH:
         return None
     column = list(_AUDIT_ARCH).index(machine)
     code = [
         _step(_LOAD, _ARCH_AT),
         _step(_JUMP_EQUAL, _AUDIT_ARCH[machine], 1, 0),
-        # Another architecture's numbers mean other calls: a 32-bit entry would slip past every line below.
+        # Another architecture's numbers mean other calls: a 32-bit entry would slip past every line
+        # below.
         _step(_RETURN, _KILL),
         _step(_LOAD, _NUMBER_AT),
     ]
@@ -82,7 +91,8 @@ def _build(machine: str, denied: Iterable[tuple[int | None, int | None]], *, thr
 
 def _clone_for_threads_only(column: int) -> list[bytes]:
     return [
-        # clone3 hides its flags in memory, which a filter cannot read; at ENOSYS libc falls back to clone.
+        # clone3 hides its flags in memory, which a filter cannot read; at ENOSYS libc falls back to
+        # clone.
         _step(_JUMP_EQUAL, _CLONE3[column], 0, 1),
         _step(_RETURN, _ERRNO | _ENOSYS),
         _step(_JUMP_EQUAL, _CLONE[column], 0, 3),

@@ -1,4 +1,5 @@
-"""What environments of one process share, such as a pool of sandboxes: made for the first, ended with the last."""
+"""Resources shared by the environments of one process, such as a pool of sandboxes: created for the
+first user, closed with the last."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Closeable(Protocol):
-    """Something that holds processes or connections."""
+    """A resource that holds processes or connections."""
 
     def close(self) -> None:
-        """Let them go."""
+        """Release the processes or connections."""
         ...
 
 
@@ -22,14 +23,15 @@ T = TypeVar("T", bound=Closeable)
 
 
 class Lease(Generic[T]):
-    """A share in a resource. `release` it once done; a forgotten one is released with its owner."""
+    """A share in a resource. Call `release` when done; a forgotten lease is released with its
+    owner."""
 
     def __init__(self, value: T, give_back: Callable[[], None]) -> None:
         self.value = value
         self._give_back: Callable[[], None] | None = give_back
 
     def release(self) -> None:
-        """Give the share back; the last one closes the resource. A second call does nothing."""
+        """Release the share; the last release closes the resource. A second call does nothing."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
@@ -40,7 +42,7 @@ class Lease(Generic[T]):
 
 @contextmanager
 def leased(shared: Shared[None, T]) -> Iterator[T]:
-    """The resource, for a moment."""
+    """Lease the resource for the duration of the block."""
     lease = shared.lease(None)
     try:
         yield lease.value
@@ -49,7 +51,7 @@ def leased(shared: Shared[None, T]) -> Iterator[T]:
 
 
 class Shared(Generic[K, T]):
-    """Resources by key, each alive while somebody leases it. Thread-safe."""
+    """Resources by key, each alive as long as it is leased. Thread-safe."""
 
     def __init__(self, make: Callable[[K], T]) -> None:
         self._make = make
@@ -58,14 +60,14 @@ class Shared(Generic[K, T]):
         atexit.register(self.close)
 
     def lease(self, key: K) -> Lease[T]:
-        """A share in the resource of `key`, which is made if nobody has it."""
+        """Lease the resource of `key`, which is created if nobody has it."""
         with self._lock:
             value, count = self._in_use.get(key) or (self._make(key), 0)
             self._in_use[key] = (value, count + 1)
         return Lease(value, lambda: self._give_back(key, value))
 
     def close(self) -> None:
-        """Close all of them, whoever still leases one."""
+        """Close all resources, leased or not."""
         with self._lock:
             values, self._in_use = [value for value, _ in self._in_use.values()], {}
         for value in values:

@@ -1,8 +1,8 @@
-"""SQLite for a model: it may read, for a while, and nothing else.
+"""SQLite for a model: queries may read, within a time limit, and nothing else.
 
-Queries run in processes of their own (`sql_worker.py`), over a read-only connection that lets SELECT alone through. A
-query is interrupted at its deadline; one stuck in a single instruction (`printf('%.*c', 1000000000, 'x')`) takes its
-process with it. Rows, bytes of a value and the text shown are bounded.
+Queries run in separate processes (`sql_worker.py`), over a read-only connection that allows SELECT
+alone. A query is interrupted at its deadline; one stuck in a single instruction (`printf('%.*c',
+1000000000, 'x')`) takes its process with it. Rows, bytes of a value and the text shown are bounded.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ MAX_ROWS = 100_000
 MAX_SHOWN_CHARACTERS = 9000
 SHOWN_ROWS = 50
 HARD_STOP_S = 0.5
-"""After its deadline, how long a query may go on inside one instruction before its process is ended."""
+"""Seconds after its deadline that a query may spend inside one instruction before its process is
+killed."""
 FOLDERS = {
     "spider": "spider/database",
     "synsql": "SynSQL-2.5M/databases",
     "bird": "bird/train/train_databases",
 }
-"""Where each source keeps its databases below the root."""
+"""Folder of each source's databases below the root."""
 
 
 class SQLError(Exception):
-    """A query that was refused, failed or took too long; the message is for the model."""
+    """A query that was refused, failed or took too long; the message is written for the model."""
 
 
 sql_workers: Shared[None, WorkerPool] = Shared(
@@ -44,18 +45,18 @@ sql_workers: Shared[None, WorkerPool] = Shared(
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What a query returned."""
+    """Result of a query."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     is_complete: bool
-    """False when there are more rows than were asked for."""
+    """False if there are more rows than were requested."""
     columns_read: frozenset[tuple[str, str]]
     """The (table, column) pairs that the query reads."""
 
 
 def database_file(root: str | Path, source: str, db_id: str) -> Path:
-    """The file of a database: `<root>/<folder of the source>/<db_id>/<db_id>.sqlite`.
+    """Return the file of a database: `<root>/<folder of the source>/<db_id>/<db_id>.sqlite`.
 
     Raises: EnvError on an unknown source, an id that would leave its folder, or a missing file.
     """
@@ -66,11 +67,16 @@ def database_file(root: str | Path, source: str, db_id: str) -> Path:
         raise EnvError(f"db_id {db_id!r} is not the name of a database folder")
     file = Path(root).expanduser() / folder / db_id / f"{db_id}.sqlite"
     if not file.is_file():
-        raise EnvError(f"db_id {db_id!r}: there is no database at {file}; set env_config.db_path to the folder above")
+        raise EnvError(
+            f"db_id {db_id!r}: there is no database at {file}; set env_config.db_path to the "
+            "folder above"
+        )
     return file
 
 
-def run_query(file: str | Path, sql: str, *, timeout_s: float, max_rows: int = MAX_ROWS) -> QueryResult:
+def run_query(
+    file: str | Path, sql: str, *, timeout_s: float, max_rows: int = MAX_ROWS
+) -> QueryResult:
     """Run one SELECT. Raises: SQLError."""
     try:
         sql.encode()
@@ -78,7 +84,9 @@ def run_query(file: str | Path, sql: str, *, timeout_s: float, max_rows: int = M
         raise SQLError("the query is not valid text") from error
     with leased(sql_workers) as workers:
         try:
-            found = workers.ask((str(Path(file).absolute()), sql, timeout_s, max_rows), timeout_s + HARD_STOP_S)
+            found = workers.ask(
+                (str(Path(file).absolute()), sql, timeout_s, max_rows), timeout_s + HARD_STOP_S
+            )
         except WorkerOverran as error:
             raise SQLError(f"timeout: the query took more than {timeout_s:g} seconds") from error
     if isinstance(found, str):
@@ -88,7 +96,7 @@ def run_query(file: str | Path, sql: str, *, timeout_s: float, max_rows: int = M
 
 
 def is_ordered(sql: str) -> bool:
-    """Whether the outermost query has an ORDER BY."""
+    """Return True if the outermost query has an ORDER BY."""
     outer, depth = [], 0
     for character in without_comments(sql):
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -96,10 +104,17 @@ def is_ordered(sql: str) -> bool:
     return re.search(r"\border\s+by\b", "".join(outer), re.IGNORECASE) is not None
 
 
-def same_rows(got: Sequence[Sequence[Any]], expected: Sequence[Sequence[Any]], *, ordered: bool) -> bool:
-    """Whether two results are equal, as lists where `ordered`, else as multisets. Floats to nine digits."""
+def same_rows(
+    got: Sequence[Sequence[Any]], expected: Sequence[Sequence[Any]], *, ordered: bool
+) -> bool:
+    """Return True if two results are equal, as lists if `ordered`, else as multisets. Floats are
+    compared to nine digits."""
     got_keys, expected_keys = ([tuple(map(_key, row)) for row in rows] for rows in (got, expected))
-    return got_keys == expected_keys if ordered else sorted(got_keys, key=repr) == sorted(expected_keys, key=repr)
+    return (
+        got_keys == expected_keys
+        if ordered
+        else sorted(got_keys, key=repr) == sorted(expected_keys, key=repr)
+    )
 
 
 def _key(value: Any) -> Any:
@@ -109,12 +124,16 @@ def _key(value: Any) -> Any:
 
 
 def as_table(result: QueryResult) -> str:
-    """A result as text: column names, then rows, cells separated by ` | `; a long one is cut and says so."""
+    """Format a result as text: column names, then rows, cells separated by ` | `; a long one is cut
+    and says so."""
     lines = [" | ".join(result.columns), *(" | ".join(map(_cell, row)) for row in result.rows)]
     text = "\n".join(lines) if result.rows else f"{lines[0]}\n(no rows)"
     if result.is_complete and len(text) <= MAX_SHOWN_CHARACTERS:
         return text
-    return f"Truncated to {SHOWN_ROWS} rows: " + "\n".join(lines[: SHOWN_ROWS + 1])[:MAX_SHOWN_CHARACTERS]
+    return (
+        f"Truncated to {SHOWN_ROWS} rows: "
+        + "\n".join(lines[: SHOWN_ROWS + 1])[:MAX_SHOWN_CHARACTERS]
+    )
 
 
 def _cell(value: Any) -> str:
@@ -122,22 +141,27 @@ def _cell(value: Any) -> str:
 
 
 class SQLCodeExecutorToolGroup(ToolGroup):
-    """One tool, `sql`, over one database file."""
+    """Tool group with one tool, `sql`, over one database file."""
 
     def __init__(self, db_file_path: str | Path, timeout: float = 5.0) -> None:
-        """Args: timeout: seconds for one query."""
+        """Create the tool and lease its worker processes.
+
+        Args: timeout: seconds for one query.
+        """
         super().__init__()
         self.file, self.timeout_s = db_file_path, timeout
         self._workers = sql_workers.lease(None)
 
     @tool
     def sql(self, query: str) -> str:
-        """The result as a table, or what was wrong."""
+        """Return the result as a table, or the error."""
         try:
-            return as_table(run_query(self.file, query, timeout_s=self.timeout_s, max_rows=10 * SHOWN_ROWS))
+            return as_table(
+                run_query(self.file, query, timeout_s=self.timeout_s, max_rows=10 * SHOWN_ROWS)
+            )
         except SQLError as error:
             return f"Error executing SQL: {error}"
 
     def close(self) -> None:
-        """Give back the processes."""
+        """Release the processes."""
         self._workers.release()

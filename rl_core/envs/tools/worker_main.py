@@ -1,9 +1,11 @@
-"""The main program of a worker process: `worker_main.py <file>` answers with that file's `answer`.
+"""Main program of a worker process: `worker_main.py <file>` answers requests with that file's
+`answer`.
 
 Standard library only.
 
-A request is 8 bytes of length and marshalled `(timeout_s, payload)`; the answer goes back the same way. A request that
-overruns ends the process from within, by the kernel's timer, whatever C code it is stuck in.
+A request is 8 bytes of length and marshalled `(timeout_s, payload)`; the answer has the same form.
+A request that exceeds its time ends the process from within, by the kernel's timer, whatever C code
+it is stuck in.
 """
 
 import marshal
@@ -18,7 +20,7 @@ LENGTH = struct.Struct(">Q")
 
 
 def main():
-    """Answer until standard input ends."""
+    """Answer requests until standard input ends."""
     loader = SourceFileLoader("worker", sys.argv[1])
     module = types.ModuleType(loader.name)
     sys.modules[loader.name] = module

@@ -22,14 +22,18 @@ GRACE_S = 5.0
 
 
 class WorkerOverran(Exception):
-    """The request took longer than it may, or ended its process otherwise."""
+    """The request exceeded its time, or ended its process otherwise."""
 
 
 class WorkerPool:
-    """Processes that run `answer(payload)` of one file. Thread-safe; started when needed, replaced when they end."""
+    """Processes that run `answer(payload)` of one file. Thread-safe; started when needed, replaced
+    when they end."""
 
     def __init__(self, file: str, max_workers: int = 4) -> None:
-        """Args: file: a Python file that needs nothing of this project."""
+        """Create the pool; no process starts yet.
+
+        Args: file: a Python file that imports nothing of this project.
+        """
         self.file = file
         self._slots = BoundedSemaphore(max_workers)
         self._idle: list[_Worker] = []
@@ -37,7 +41,7 @@ class WorkerPool:
         self._lock = Lock()
 
     def ask(self, payload: Any, timeout_s: float) -> Any:
-        """The answer to what `marshal` can carry. Raises: WorkerOverran."""
+        """Return the answer to a payload that `marshal` can serialise. Raises: WorkerOverran."""
         with self._slots:
             with self._lock:
                 worker = self._idle.pop() if self._idle else _Worker(self.file)
@@ -55,7 +59,7 @@ class WorkerPool:
             return answer
 
     def close(self) -> None:
-        """End all processes, at work or not."""
+        """End all processes, busy or idle."""
         with self._lock:
             workers, self._all, self._idle = self._all, set(), []
         for worker in workers:

@@ -1,4 +1,4 @@
-"""Adapters: injected before the wrap, switched while sampling (LoRA, arXiv 2106.09685)."""
+"""LoRA adapters (arXiv 2106.09685): injected before the FSDP wrap, switched while sampling."""
 
 from __future__ import annotations
 
@@ -14,28 +14,33 @@ from rl_core.errors import ModelError
 from schemas.recipe import LoraConfig
 
 TRAINED = "default"
-"""The adapter that the optimiser moves."""
+"""Name of the adapter that the optimizer updates."""
 AVERAGED = "ema"
-"""The frozen adapter that follows it (DiffusionNFT's old policy, arXiv 2509.16117)."""
+"""Name of the frozen adapter that holds its moving average (DiffusionNFT's old policy, arXiv
+2509.16117)."""
 
 
 def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = False) -> None:
-    """Put adapters on the linear layers, in place; the same seed gives the same start on every rank.
+    """Add adapters to the linear layers, in place; the same seed gives the same initial weights on
+    every rank.
 
     Args: averaged: add a second, frozen adapter that starts as a copy of the first.
     """
     from peft import LoraConfig as PeftLoraConfig
     from peft import get_peft_model
 
-    from rl_core.kernels.adapted_linear import AdaptedLinear
+    from rl_core.kernels import AdaptedLinear
 
     targets = config.target_modules or policy.lora_targets
     if not targets:
         raise ModelError(
-            f"lora: {type(policy.language_model).__name__} has no plain linear layer that an adapter could stand "
-            "beside; name others with lora.target_modules, or train all weights (lora: null)"
+            f"lora: {type(policy.language_model).__name__} has no plain linear layer that an "
+            "adapter could stand beside; name others with lora.target_modules, or train all "
+            "weights (lora: null)"
         )
-    left_out = _left_out(policy.model, targets) + _read_as_numbers(policy.model, config.target_modules)
+    left_out = _left_out(policy.model, targets) + _read_as_numbers(
+        policy.model, config.target_modules
+    )
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]
@@ -46,7 +51,8 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
     # peft's documented way to layers of one's own; underscored while it is experimental.
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # peft warns that its own merge of an adapter beside a tied matrix is wrong; ours unties (`merging`).
+        # peft warns that its own merge of an adapter beside a tied matrix is wrong; ours unties
+        # (`merging`).
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
         torch.manual_seed(seed)
         policy.model = get_peft_model(policy.model, peft_config)
@@ -61,9 +67,11 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
 
 
 def _read_as_numbers(model: nn.Module, asked: list[str] | None) -> list[str]:
-    """Full names of layers whose weights a Mamba model's kernels read without calling them, so that no adapter counts.
+    """Return the names of layers whose weights a Mamba model's kernels read without calling the
+    layer, so that an adapter has no effect.
 
-    Args: asked: the layers that a recipe names. Raises: ModelError when one of them is such a layer.
+    Args: asked: the layers that a recipe names. Raises: ModelError when one of them is such a
+    layer.
     """
     from peft import LoraConfig as PeftLoraConfig
     from peft.tuners.tuners_utils import _check_lora_target_modules_mamba
@@ -78,14 +86,15 @@ def _read_as_numbers(model: nn.Module, asked: list[str] | None) -> list[str]:
             found.append(name)
             if any(name == one or name.endswith(f".{one}") for one in asked or ()):
                 raise ModelError(
-                    f"lora.target_modules: {own} of this model can carry no adapter, since its kernels read the weight "
-                    "without calling the layer; leave it out"
+                    f"lora.target_modules: {own} of this model can carry no adapter, since its "
+                    "kernels read the weight without calling the layer; leave it out"
                 ) from None
     return found
 
 
 def _left_out(model: nn.Module, targets: list[str] | str) -> list[str]:
-    """Full names of what is asked for and gets no adapter: what is frozen, and layers that give more than a product.
+    """Return the names of requested layers that get no adapter: frozen ones, and layers that
+    compute more than a product.
 
     A model that is frozen as a whole is one whose adapters alone are trained.
     """
@@ -99,29 +108,31 @@ def _left_out(model: nn.Module, targets: list[str] | str) -> list[str]:
             is_linear = isinstance(module, nn.Linear)
             is_left_out = is_linear and (is_frozen or type(module).forward is not nn.Linear.forward)
         else:
-            is_left_out = is_frozen and any(name == one or name.endswith(f".{one}") for one in targets)
+            is_left_out = is_frozen and any(
+                name == one or name.endswith(f".{one}") for one in targets
+            )
         if is_left_out:
             left_out.append(name)
     return left_out
 
 
 def is_averaged(name: str) -> bool:
-    """Whether a parameter belongs to the averaged adapter."""
+    """Return True if a parameter belongs to the averaged adapter."""
     return AVERAGED in name.split(".")
 
 
 def trained_name(name: str) -> str:
-    """The trained parameter that an averaged one follows."""
+    """Return the name of the trained parameter that an averaged one follows."""
     return ".".join(TRAINED if part == AVERAGED else part for part in name.split("."))
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter is one that `inject_lora` added."""
+    """Return True if a parameter was added by `inject_lora`."""
     return TRAINED in name.split(".") or is_averaged(name)
 
 
 def base_name(name: str) -> str:
-    """The name of a base model's parameter before the injection."""
+    """Return the name of a base model's parameter before the injection."""
     plain = name.replace("model.base_model.model.", "model.", 1)
     # Layers around several parameters of one module are nested.
     return ".".join(part for part in plain.split(".") if part != "base_layer")
@@ -132,7 +143,9 @@ def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
     """Run forward passes of the block with another adapter, without gradients."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers: list[Any] = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
+    layers: list[Any] = [
+        module for module in policy.modules() if isinstance(module, BaseTunerLayer)
+    ]
     # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must
     # not see. This can go when it can leave them alone.
     for layer in layers:

@@ -1,4 +1,4 @@
-"""Which tokens end a reply, for sampling and for whoever runs the exported model."""
+"""Tokens that end a reply, for sampling and for users of the exported model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemas.recipe import ModelConfig
 
 
 class Chatting(Protocol):
-    """What of a model's bundle says how a conversation is written."""
+    """The part of a model's bundle that says how a conversation is written."""
 
     config: ModelConfig
     processor: Any
@@ -19,20 +19,24 @@ class Chatting(Protocol):
 
 
 def configured_stop_ids(model: Any) -> tuple[int, ...]:
-    """End-of-sequence tokens of a model's `generation_config`, one or several."""
+    """Return the end-of-sequence tokens of a model's `generation_config`, one or several."""
     configured = model.generation_config.eos_token_id
     several = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({one for one in several if one is not None}))
 
 
 def sampled_stop_ids(model: Any, bundle: Chatting) -> tuple[int, ...]:
-    """What ends a reply in rollouts: the model's own, the tokenizer's, and what the chat template writes after one."""
-    template = ChatTemplate(bundle.processor or bundle.tokenizer, bundle.config.chat_template_kwargs)
+    """Return the tokens that end a reply in rollouts: the model's own, the tokenizer's, and those
+    the chat template writes after one."""
+    template = ChatTemplate(
+        bundle.processor or bundle.tokenizer, bundle.config.chat_template_kwargs
+    )
     written = derive_turns(template, bundle.tokenizer).stop_ids
     return tuple(sorted({bundle.tokenizer.eos_token_id, *written, *configured_stop_ids(model)}))
 
 
 def record_stop_ids(model: Any, stop_ids: Collection[int]) -> None:
-    """Write the tokens that end a reply into a model's `generation_config`, so that others stop where training did."""
+    """Write the tokens that end a reply into a model's `generation_config`, so that others stop
+    where training did."""
     several = sorted(stop_ids)
     model.generation_config.eos_token_id = several if len(several) > 1 else several[0]

@@ -1,4 +1,4 @@
-"""Loading a tokenizer the way every part of the project uses it."""
+"""Loading of a tokenizer, in the way that every part of the project uses it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from rl_core.errors import ModelError
 from rl_core.models.checks.can_train import too_many_words
 
 CHAT_TEMPLATE_FILE = "chat_template.json"
-"""Where processors keep the template, besides `chat_template.jinja`, which tokenizers read as well."""
+"""File in which processors keep the template, besides `chat_template.jinja`, which tokenizers read
+as well."""
 
 
 def load_tokenizer(source: str) -> Any:
-    """The tokenizer of a located model, padding on the left.
+    """Load the tokenizer of a located model, with padding on the left.
 
     Raises: ModelError when there is none, or it has no chat template or end-of-sequence token.
     """
@@ -27,20 +28,29 @@ def load_tokenizer(source: str) -> Any:
         if tokenizer.chat_template is None:
             tokenizer.chat_template = _template_of_processor(name, revision)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model.path {source}: cannot load a tokenizer: {_first_line(error)}") from error
+        raise ModelError(
+            f"model.path {source}: cannot load a tokenizer: {_first_line(error)}"
+        ) from error
     return _checked(tokenizer, source)
 
 
 def _template_of_processor(name: str, revision: str) -> str | None:
-    """The template that models that also see keep in a file of their processor's, which may want more libraries."""
+    """Return the template that multimodal models keep in a file of their processor, which may need
+    more libraries to load."""
     from transformers.utils.hub import cached_file
 
-    path = cached_file(name, CHAT_TEMPLATE_FILE, revision=revision or None, _raise_exceptions_for_missing_entries=False)
+    path = cached_file(
+        name,
+        CHAT_TEMPLATE_FILE,
+        revision=revision or None,
+        _raise_exceptions_for_missing_entries=False,
+    )
     return json.loads(Path(path).read_text(encoding="utf-8"))["chat_template"] if path else None
 
 
 def load_processor(source: str) -> Any:
-    """The processor of a located vision-language model; its tokenizer is as `load_tokenizer` gives it.
+    """Load the processor of a located vision-language model; its tokenizer is as in
+    `load_tokenizer`.
 
     Raises: ModelError when there is none, or a library it needs is missing (torchvision, for some).
     """
@@ -50,7 +60,9 @@ def load_processor(source: str) -> Any:
     try:
         processor: Any = AutoProcessor.from_pretrained(name, revision=revision or None)
     except (OSError, ValueError, ImportError) as error:
-        raise ModelError(f"model.path {source}: cannot load a processor: {_first_line(error)}") from error
+        raise ModelError(
+            f"model.path {source}: cannot load a processor: {_first_line(error)}"
+        ) from error
     if getattr(processor, "image_processor", None) is None:
         raise ModelError(f"model.path {source}: its processor takes no pictures")
     if processor.tokenizer.chat_template is None:
@@ -61,7 +73,10 @@ def load_processor(source: str) -> Any:
 
 def _checked(tokenizer: Any, source: str) -> Any:
     if tokenizer.chat_template is None:
-        raise ModelError(f"model.path {source}: the tokenizer has no chat template; use an instruction-tuned model")
+        raise ModelError(
+            f"model.path {source}: the tokenizer has no chat template; use an instruction-tuned "
+            "model"
+        )
     if tokenizer.eos_token_id is None:
         raise ModelError(f"model.path {source}: the tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:
@@ -71,26 +86,40 @@ def _checked(tokenizer: Any, source: str) -> Any:
 
 
 def check_words(tokenizer: Any, model: Any, path: str) -> int | None:
-    """Whether every word has a row in the model's embedding. An embedding may have more rows than there are words.
+    """Check that every word has a row in the model's embedding, which may have more rows than there
+    are words.
 
-    Special tokens that a model never reads may lie beyond it (Gemma 3 of 1B has a token for pictures that it cannot
-    see); words of texts, and what begins, fills or ends rows, may not.
-    Returns: the number of rows where special tokens lie beyond them. Raises: ModelError, with both numbers.
+    Special tokens that a model never reads may lie beyond it (Gemma 3 of 1B has a token for images
+    that it does not support); words of texts, and tokens that begin, pad or end rows, may not.
+    Returns: the number of rows, if special tokens lie beyond them. Raises: ModelError, with both
+    numbers.
     """
     num_rows = model.get_input_embeddings().weight.shape[0]
     added = tokenizer.added_tokens_decoder
-    words = [number for number in tokenizer.get_vocab().values() if number not in added or not added[number].special]
+    words = [
+        number
+        for number in tokenizer.get_vocab().values()
+        if number not in added or not added[number].special
+    ]
     ends = getattr(model.generation_config, "eos_token_id", None)
     used = [*(ends if isinstance(ends, list | tuple) else [ends])]
-    used += [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id]
+    used += [
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+        tokenizer.pad_token_id,
+        tokenizer.unk_token_id,
+    ]
     last = max([*words, *(number for number in used if number is not None)], default=-1)
     if last >= num_rows:
         raise ModelError(too_many_words(f"model.path {path}", last, num_rows))
     return num_rows if max(added, default=-1) >= num_rows else None
 
 
-def encode_chat(tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]) -> list[int]:
-    """Token ids of a conversation, ending where the assistant's reply begins, or goes on after a prefill."""
+def encode_chat(
+    tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]
+) -> list[int]:
+    """Return token ids of a conversation, ending where the assistant's reply begins, or continues
+    after a prefill."""
     text = ChatTemplate(tokenizer, template_kwargs).prompt(messages)
     return tokenizer.encode(text, add_special_tokens=False)
 

@@ -1,15 +1,17 @@
-"""How a chat template ends turns and opens them, found out by rendering probe conversations and taking them apart.
+r"""End and beginning of turns in a chat template, found by rendering probe conversations and taking
+them apart.
 
-    prompt                          reply    rest
-    <|im_start|>user\\nU<|im_end|>\\n
-    <|im_start|>assistant\\n         MARK     <|im_end|>\\n<|im_start|>user\\nNEXT<|im_end|>\\n<|im_start|>assistant\\n
+    prompt:  <|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n
+    reply:   MARK
+    rest:    <|im_end|>\n<|im_start|>user\nNEXT<|im_end|>\n<|im_start|>assistant\n
 
-The first control token of the rest is where the model stops: the end of its turn, or, in templates without one (GLM-4),
-the mark that opens the next role's turn. Which of the two it is tells the conversation that nothing follows.
+The first control token of the rest is where the model stops: the end of its turn, or, in templates
+without one (GLM-4), the mark that opens the next role's turn. A conversation that ends after the
+reply tells the two apart.
 
-A template carries several turns when what it renders is an extension of what it rendered before (TRL calls that
-prefix-preserving). Rollouts append tokens, so with any other template the policy would be trained on conversations that
-the template never writes; those are refused with what was found.
+A template supports several turns if its rendering extends the earlier rendering (TRL calls that
+prefix-preserving). Rollouts append tokens, so with any other template the policy would be trained
+on conversations that the template never writes; those are refused with the finding.
 """
 
 from __future__ import annotations
@@ -24,49 +26,52 @@ from rl_core.errors import ModelError
 ROLES = ("user", "tool", "observation")
 """Roles that may speak after the assistant; templates refuse those they do not know."""
 FIRST: list[Message] = [{"role": "user", "content": "."}]
-"""How probe conversations begin."""
+"""Beginning of probe conversations."""
 NEXT = "\u241fnext\u241f"
 THOUGHT, ANSWER = "\u241fthought\u241f", "\u241fanswer\u241f"
 THINKING = f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"
 NUM_TURNS = 3
 NAMED = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
-"""Special tokens with a name of their own in transformers."""
+"""Special tokens with a name in transformers."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """What a template says about turns."""
+    """Properties of a template's turns."""
 
     stop_ids: frozenset[int]
     """Tokens that it writes first after an assistant's content."""
     end_id: int | None
-    """The token that ends an assistant's turn; None where the next role's mark does."""
+    """Token that ends an assistant's turn; None if the next role's mark does."""
     opening_ids: frozenset[int]
     """Those of `stop_ids` that open another role's turn."""
     control_ids: frozenset[int]
-    """Special tokens that are no text: begin, end and padding, and what it writes around contents."""
+    """Special tokens that are not text: begin, end and padding, and the tokens around contents."""
     cannot: str = ""
-    """Why it cannot carry several turns at all; empty when it can."""
+    """Reason why it does not support several turns; empty if it does."""
     rewrites: str = ""
-    """What it changes about turns that are over; empty when nothing."""
+    """Changes that it makes to earlier turns; empty if none."""
 
 
 class CannotContinue(ModelError):
-    """A chat template does not carry a conversation on; the message says what it does instead."""
+    """A chat template cannot continue a conversation; the message says what it does instead."""
 
 
 def mark_of(turn: int) -> str:
-    """What stands for a reply in a rendered conversation. Args: turn: its number."""
+    """Return the placeholder of a reply in a rendered conversation.
+
+    Args: turn: number of the reply.
+    """
     return f"\u241freply {turn}\u241f"
 
 
 def continuation(
     template: ChatTemplate, history: Sequence[Message], messages: Sequence[Message], *, strict: bool
 ) -> str:
-    """The text between a reply and the next one, as the template renders the conversation.
+    """Return the text between a reply and the next one, as the template renders the conversation.
 
-    Args: history: the conversation before the reply. messages: what is said after it. strict: refuse a template that
-    changes the text before the reply.
+    Args: history: the conversation before the reply. messages: messages after it. strict: refuse a
+    template that changes the text before the reply.
     Raises: CannotContinue.
     """
     mark = mark_of(len(history))
@@ -76,19 +81,27 @@ def continuation(
     # Templates run as Jinja and raise what they like.
     except Exception as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
-        raise CannotContinue(f"the chat template refuses a turn of role {roles} after a reply: {error}") from error
+        raise CannotContinue(
+            f"the chat template refuses a turn of role {roles} after a reply: {error}"
+        ) from error
     if (times := whole.count(mark)) != 1:
         does = f"writes {times} times" if times else "leaves out"
-        raise CannotContinue(f"the chat template {does} the assistant's earlier turns; it cannot carry several turns")
+        raise CannotContinue(
+            f"the chat template {does} the assistant's earlier turns; it cannot carry several turns"
+        )
     head, _, rest = whole.partition(mark)
-    # What the template writes between its own opening and a reply, as Idefics3 does a space, the reply writes itself.
+    # What the template writes between its own opening and a reply, as Idefics3 does a space, the
+    # reply writes itself.
     if strict and not (head.startswith(before) and not head[len(before) :].strip()):
-        raise CannotContinue(f"the chat template rewrites what was said before: {_difference(before, head)}")
+        raise CannotContinue(
+            f"the chat template rewrites what was said before: {_difference(before, head)}"
+        )
     return rest
 
 
 def derive_turns(template: ChatTemplate, tokenizer: Any) -> Turns:
-    """What a template says about turns; never raises, since a template that no probe fits may still open one turn."""
+    """Find the properties of a template's turns; never raises, since a template that no probe fits
+    may still open one turn."""
     openings = {role: _first_control(tokenizer, _between(template, role)) for role in ROLES}
     closing = _first_control(tokenizer, _closing(template))
     if closing not in openings.values() and _ignores_generation(template):
@@ -98,9 +111,13 @@ def derive_turns(template: ChatTemplate, tokenizer: Any) -> Turns:
     opening_ids = {
         one
         for role, one in openings.items()
-        if one is not None and one != closing and _opens(template, tokenizer, role, openings["user"])
+        if one is not None
+        and one != closing
+        and _opens(template, tokenizer, role, openings["user"])
     }
-    ends = [one for one in (closing, openings["user"]) if one is not None and one not in opening_ids]
+    ends = [
+        one for one in (closing, openings["user"]) if one is not None and one not in opening_ids
+    ]
     cannot = _refusal(template, strict=False)
     return Turns(
         stop_ids=frozenset(found),
@@ -113,7 +130,8 @@ def derive_turns(template: ChatTemplate, tokenizer: Any) -> Turns:
 
 
 def _between(template: ChatTemplate, role: str) -> str:
-    """The text between a reply and the content of the next message; empty when the template refuses the role."""
+    """Return the text between a reply and the content of the next message; empty if the template
+    refuses the role."""
     try:
         rest = continuation(template, FIRST, [{"role": role, "content": NEXT}], strict=False)
     except CannotContinue:
@@ -122,21 +140,25 @@ def _between(template: ChatTemplate, role: str) -> str:
 
 
 def _closing(template: ChatTemplate) -> str:
-    """The text after a reply that nothing follows."""
+    """Return the text after a reply at the end of a conversation."""
     mark = mark_of(len(FIRST))
     return _rendered(lambda: template.conversation(with_reply(FIRST, mark))).partition(mark)[2]
 
 
 def _ignores_generation(template: ChatTemplate) -> bool:
-    """Whether the text is the same with a generation prompt and without."""
-    return _rendered(lambda: template.conversation(FIRST)) == _rendered(lambda: template.prompt(FIRST))
+    """Return True if the text is the same with and without a generation prompt."""
+    return _rendered(lambda: template.conversation(FIRST)) == _rendered(
+        lambda: template.prompt(FIRST)
+    )
 
 
 def _opens(template: ChatTemplate, tokenizer: Any, role: str, user_token: int | None) -> bool:
-    """Whether what stands between a reply and this role is the opening of the role's turn and nothing before it.
+    """Return True if the text between a reply and this role is the opening of the role's turn and
+    nothing before it.
 
-    A conversation that the role begins has the opening alone. Where the role cannot begin one, a token that differs
-    from the user's must open: an end would be the same whoever speaks next.
+    A conversation that starts with the role has the opening alone. If the role cannot start one, a
+    token that differs from the user's must be an opening: an end would be the same whoever speaks
+    next.
     """
     between = _from_first_control(tokenizer, _between(template, role))
     begun = _rendered(lambda: template.prompt([{"role": role, "content": NEXT}]))
@@ -146,7 +168,7 @@ def _opens(template: ChatTemplate, tokenizer: Any, role: str, user_token: int | 
 
 
 def _refusal(template: ChatTemplate, *, strict: bool) -> str:
-    """Why a conversation of several turns fails; empty when it does not."""
+    """Return the reason why a conversation of several turns fails; empty if it does not."""
     history = FIRST
     for turn in range(NUM_TURNS):
         said: list[Message] = [{"role": "user", "content": f"{NEXT} {turn}"}]
@@ -163,11 +185,14 @@ def _lost_reasoning(template: ChatTemplate) -> str:
     whole = _rendered(lambda: template.prompt(told))
     if THOUGHT in whole and ANSWER in whole:
         return ""
-    return "the chat template leaves out the reasoning (<think> ... </think>) of the assistant's earlier turns"
+    return (
+        "the chat template leaves out the reasoning (<think> ... </think>) of the assistant's "
+        "earlier turns"
+    )
 
 
 def _rendered(render: Callable[[], str]) -> str:
-    """A rendering; empty when the template refuses it."""
+    """Return a rendering; empty if the template refuses it."""
     try:
         return render()
     # Templates run as Jinja and raise what they like.
@@ -177,26 +202,35 @@ def _rendered(render: Callable[[], str]) -> str:
 
 def _difference(before: str, head: str) -> str:
     same = next(
-        (at for at, (a, b) in enumerate(zip(before, head, strict=False)) if a != b), min(len(before), len(head))
+        (at for at, (a, b) in enumerate(zip(before, head, strict=False)) if a != b),
+        min(len(before), len(head)),
     )
     was, now = before[same : same + 60], head[same : same + 60]
     return f"{was!r} became {now!r}"
 
 
 def special_ids(tokenizer: Any) -> dict[str, int]:
-    """Special tokens by their text: those that transformers has names for, and those of the tokenizer's own file."""
+    """Return special tokens by their text: those with names in transformers, and those of the
+    tokenizer's own file."""
     named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
-    own = {str(token): place for place, token in tokenizer.added_tokens_decoder.items() if token.special}
+    own = {
+        str(token): place
+        for place, token in tokenizer.added_tokens_decoder.items()
+        if token.special
+    }
     return named | own
 
 
 def added_ids(tokenizer: Any) -> frozenset[int]:
-    """Tokens that are wholes of their own, special or not, and never part of a word."""
-    return frozenset(tokenizer.get_added_vocab().values()) | frozenset(special_ids(tokenizer).values())
+    """Return the ids of added tokens, special or not, which are never part of a word."""
+    return frozenset(tokenizer.get_added_vocab().values()) | frozenset(
+        special_ids(tokenizer).values()
+    )
 
 
 def first_control(tokenizer: Any, token_ids: Sequence[int], added: Collection[int]) -> int | None:
-    """Place of the first token that is not whitespace, when it is one of `added`, else None."""
+    """Return the index of the first token that is not whitespace, if it is one of `added`, else
+    None."""
     for place, one in enumerate(token_ids):
         if tokenizer.decode([one]).strip():
             return place if one in added else None
@@ -219,7 +253,8 @@ def _named_ids(tokenizer: Any) -> set[int]:
 
 
 def _written_ids(template: ChatTemplate, tokenizer: Any) -> set[int]:
-    """Special tokens around the contents of messages; what opens only a reply, such as `<think>`, is not among them."""
+    """Return the special tokens around the contents of messages, without those that only open a
+    reply, such as `<think>`."""
     system: list[Message] = [{"role": "system", "content": "."}]
     tried = [[*with_reply([*start, *FIRST], "."), *FIRST] for start in (system, [])] + [FIRST]
     texts = [_rendered(lambda told=told: template.conversation(told)) for told in tried]

@@ -1,5 +1,6 @@
-"""What of a model can be told before anything starts, from the files beside its weights: whether it can be trained, on
-rows as long as a recipe's, with its tokenizer. torch is not imported; what only the weights tell comes at load."""
+"""Early check from the files next to a model's weights: whether it can be trained, on rows as long
+as a recipe's, with its tokenizer. torch is not imported; properties of the weights themselves are
+checked at load."""
 
 from __future__ import annotations
 
@@ -10,17 +11,26 @@ from typing import Any
 
 from rl_core.errors import ModelError
 from rl_core.models.checks.row_length import check_lengths
-from rl_core.models.checks.shape import CAUSAL, SEES, classes_of, known_types, named, read_config, transformers_version
+from rl_core.models.checks.shape import (
+    CAUSAL,
+    SEES,
+    classes_of,
+    known_types,
+    named,
+    read_config,
+    transformers_version,
+)
 from rl_core.models.locate import check_path
 from schemas.domains import ModelKind
 from schemas.recipe import Recipe
 
 DEQUANTISED = ("mxfp4", "fp8", "bitnet")
-"""Quantised formats that transformers may turn into ordinary weights while it loads them; the load decides."""
+"""Quantised formats that transformers may dequantise on load; the load decides."""
 
 
 def check_local_model(recipe: Recipe, models_dir: Path) -> None:
-    """`check_model` where the model's config is on this machine; nothing else is known of others yet.
+    """Run `check_model` if the model's config is on this machine; nothing is known about other
+    models yet.
 
     Raises: ModelError.
     """
@@ -33,15 +43,21 @@ def check_local_model(recipe: Recipe, models_dir: Path) -> None:
 
 
 def check_model(recipe: Recipe, config: Mapping[str, Any], folder: Path | None = None) -> None:
-    """Args: config: the content of `config.json`. folder: where the tokenizer lies, where that is on this machine.
+    """Check that a model can be trained as the recipe says.
 
-    Raises: ModelError when the model cannot be trained, or not as the recipe says.
+    Args: config: the content of `config.json`. folder: folder of the tokenizer, if it is on this
+    machine. Raises: ModelError.
     """
     where = f"model.path {recipe.model.path}"
-    if recipe.domain.traits.model is not ModelKind.UNIFIED:  # their families have loaders of their own
+    if (
+        recipe.domain.traits.model is not ModelKind.UNIFIED
+    ):  # their families have loaders of their own
         _check_kind(config, where)
     if recipe.model.attention == "flash_attention_2" and recipe.placement.device == "cpu":
-        raise ModelError("model.attention: flash_attention_2 runs on GPUs alone; with placement.device: cpu use sdpa")
+        raise ModelError(
+            "model.attention: flash_attention_2 runs on GPUs alone; with placement.device: cpu "
+            "use sdpa"
+        )
     check_lengths(recipe, config)
     if folder is not None:
         _check_tokenizer(named(config).get("vocab_size"), folder / "tokenizer.json", where)
@@ -51,29 +67,35 @@ def _check_kind(config: Mapping[str, Any], where: str) -> None:
     kind = config.get("model_type")
     if config.get("is_encoder_decoder") is True:
         raise ModelError(
-            f"{where}: {kind} is an encoder-decoder model; only decoder-only language models can be trained"
+            f"{where}: {kind} is an encoder-decoder model; only decoder-only language models can "
+            "be trained"
         )
     quantised = config.get("quantization_config")
     if isinstance(quantised, Mapping) and quantised.get("quant_method") not in DEQUANTISED:
         method = quantised.get("quant_method") or "unknown"
         raise ModelError(
-            f"{where}: the checkpoint is quantised (quant_method {method}), and quantised weights cannot be trained; "
-            "give the model it was made from"
+            f"{where}: the checkpoint is quantised (quant_method {method}), and quantised "
+            "weights cannot be trained; give the model it was made from"
         )
     if not isinstance(kind, str) or not known_types():
         return
     causal, sees = classes_of(CAUSAL), {kind for table in SEES for kind in classes_of(table)}
     if kind not in known_types() and kind not in causal and kind not in sees:
-        raise ModelError(f"{where}: transformers {transformers_version()} does not know the model_type {kind!r}")
+        raise ModelError(
+            f"{where}: transformers {transformers_version()} does not know the model_type {kind!r}"
+        )
     if causal and kind not in causal and kind not in sees:
         raise ModelError(
-            f"{where}: {kind} is no language model that continues a text (transformers has no AutoModelForCausalLM "
-            "for it); give a decoder-only model"
+            f"{where}: {kind} is no language model that continues a text (transformers has no "
+            "AutoModelForCausalLM for it); give a decoder-only model"
         )
 
 
 def _check_tokenizer(num_rows: Any, path: Path, where: str) -> None:
-    """Raises: ModelError when words of a fast tokenizer have no row in the embedding."""
+    """Check that words of a fast tokenizer have a row in the embedding.
+
+    Raises: ModelError.
+    """
     if not isinstance(num_rows, int) or not path.is_file():
         return
     words = json.loads(path.read_text(encoding="utf-8")).get("model", {}).get("vocab", ())
@@ -83,8 +105,9 @@ def _check_tokenizer(num_rows: Any, path: Path, where: str) -> None:
 
 
 def too_many_words(where: str, last: int, num_rows: int) -> str:
-    """The message for a token id without a row in the embedding."""
+    """Return the message for a token id without a row in the embedding."""
     return (
-        f"{where}: the tokenizer has token ids up to {last}, but the model's embedding has {num_rows} rows (ids up to "
-        f"{num_rows - 1}); give a tokenizer that belongs to the model, or resize its embedding"
+        f"{where}: the tokenizer has token ids up to {last}, but the model's embedding has "
+        f"{num_rows} rows (ids up to {num_rows - 1}); give a tokenizer that belongs to the "
+        "model, or resize its embedding"
     )

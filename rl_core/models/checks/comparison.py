@@ -1,9 +1,9 @@
-"""Whether two copies of a model say the same: what each says of a few fixed inputs, compared.
+"""Comparison of two copies of a model by their results on a few probe inputs.
 
-What rounding explains is measured, not guessed: the same inputs once more, with what every layer gives moved by random
-rounding errors of the format. What is further away than that is another model.
+The effect of rounding is measured: the same inputs once more, with random rounding errors of the
+format added to every layer's output. A larger difference means another model.
 
-Shapes: B rows (one, here) of L tokens, T of them a reply; V words; N values that were said.
+Shapes: B rows (one, here) of L tokens, T of them a reply; V words; N compared values.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from rl_core.models.checks.row_length import longest_row
 from rl_core.models.media import PromptMedia
 
 LENGTHS = ((1, 12), (4, 12), (8, 10), (16, 8), (24, 8))
-"""Tokens of prompt and reply of the rows that are asked about."""
+"""Tokens of prompt and reply of the probe rows."""
 EXACT = 1e-4
-"""Two sums of the same float32 numbers in another order differ by less, whatever the model."""
+"""Bound on the difference of two sums of the same float32 numbers in another order, for any
+model."""
 AMPLIFIED = 2**6
-"""How much more than float32's own rounding is tried, so that a choice (of experts) which may fall either way does."""
+"""Factor on float32's own rounding, large enough to flip choices (of experts) that may go either
+way."""
 SAFETY = 2.0
-"""In coarse formats, which leave no room to amplify: how much more than was measured is allowed."""
+"""Factor on the measured difference in coarse formats, which leave no room to amplify."""
 
 
 @dataclass(frozen=True)
 class Live:
-    """What the trained policy itself says, in the format it computes in."""
+    """Results of the trained policy itself, in its compute format."""
 
     said_N: Tensor
     dtype: torch.dtype
@@ -44,33 +46,47 @@ class TokenRow:
     ids_L: Tensor
     num_reply: int
     media: PromptMedia | None = None
-    """What its prompt shows besides text."""
+    """Media of its prompt besides text."""
 
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
-        """Log-probabilities of the reply's tokens by a policy, [T] in float32 on the CPU."""
+        """Return the log-probabilities of the reply's tokens by a policy, [T] in float32 on the
+        CPU."""
         ids_BL = self.ids_L[None].to(device)
         positions_BL = torch.arange(len(self.ids_L), device=device)[None]
         reply_BT = torch.ones(1, self.num_reply, dtype=torch.long, device=device)
         media_B = None if self.media is None else [self.media]
         with torch.no_grad():
-            return policy(ids_BL, torch.ones_like(ids_BL), positions_BL, reply_BT, media_B=media_B)[0][0].float().cpu()
+            return (
+                policy(ids_BL, torch.ones_like(ids_BL), positions_BL, reply_BT, media_B=media_B)[0][
+                    0
+                ]
+                .float()
+                .cpu()
+            )
 
     def said_by_model(self, model: Any) -> Tensor:
-        """The same by a model of transformers, of its logits for text alone."""
+        """Return the same by a model of transformers, from its logits for text alone."""
         with torch.no_grad():
-            log_probs_LV = model(input_ids=self.ids_L[None].to(model.device)).logits[0].float().log_softmax(-1).cpu()
+            log_probs_LV = (
+                model(input_ids=self.ids_L[None].to(model.device))
+                .logits[0]
+                .float()
+                .log_softmax(-1)
+                .cpu()
+            )
         return log_probs_LV[:-1].gather(-1, self.ids_L[1:, None])[-self.num_reply :, 0]
 
     def after(self, media: PromptMedia, image_token: int) -> TokenRow:
-        """The same row behind a picture."""
+        """Return the same row after an image."""
         picture = torch.full((media.num_tokens,), image_token)
         return TokenRow(torch.cat([picture, self.ids_L]), self.num_reply, media)
 
 
 def token_rows(tokenizer: Any, config: Any, *, num_choices: int | None = None) -> list[TokenRow]:
-    """Rows of several lengths, the same for every model of a vocabulary.
+    """Return rows of several lengths, the same for every model of a vocabulary.
 
-    Args: config: of the language model. num_choices: tokens that may be written are the first so many.
+    Args: config: config of the language model. num_choices: number of tokens, from the first, that
+    may be sampled.
     """
     text = config.get_text_config()
     size = min(len(tokenizer), text.vocab_size, num_choices or len(tokenizer))
@@ -90,16 +106,22 @@ def token_rows(tokenizer: Any, config: Any, *, num_choices: int | None = None) -
 
 
 def places_in(rows: Sequence[TokenRow]) -> list[str]:
-    """Where each value that rows give belongs, in words."""
+    """Describe the place of each value that rows give."""
     return [
-        f"token {place} of the reply in {'a row with a picture' if row.media is not None else f'row {number}'}"
+        f"token {place} of the reply in "
+        f"{'a row with a picture' if row.media is not None else f'row {number}'}"
         for number, row in enumerate(rows)
         for place in range(row.num_reply)
     ]
 
 
-def explained(said_N: Tensor, say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype) -> float:
-    """How far two computations in a format may be apart. Args: said_N: what `say`, which asks `model`, gives."""
+def explained(
+    said_N: Tensor, say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype
+) -> float:
+    """Return the allowed difference of two computations in a format.
+
+    Args: said_N: result of `say`, which evaluates `model`.
+    """
     exact = dtype is torch.float32
     unit = torch.finfo(dtype).eps / 2
     with _rounding(model, unit * (AMPLIFIED if exact else 1)):
@@ -107,8 +129,11 @@ def explained(said_N: Tensor, say: Callable[[], Tensor], model: nn.Module, dtype
     return EXACT + (moved if exact else SAFETY * moved)
 
 
-def difference(wanted_N: Tensor, found_N: Tensor, bound: float, places: list[str] | None = None) -> str | None:
-    """The largest difference in words, and where it is, when it exceeds the bound; None when it does not."""
+def difference(
+    wanted_N: Tensor, found_N: Tensor, bound: float, places: list[str] | None = None
+) -> str | None:
+    """Describe the largest difference and its place, if it exceeds the bound; return None
+    otherwise."""
     difference_N = (found_N - wanted_N).abs()
     difference_N = torch.where(torch.isfinite(difference_N), difference_N, torch.inf)
     worst = int(difference_N.argmax())
@@ -116,14 +141,15 @@ def difference(wanted_N: Tensor, found_N: Tensor, bound: float, places: list[str
         return None
     where = places[worst] if places is not None else f"value {worst}"
     return (
-        f"they differ by up to {float(difference_N[worst]):.3g} (at {where}: {float(wanted_N[worst]):.4f} against "
-        f"{float(found_N[worst]):.4f}), where rounding explains {bound:.2g}"
+        f"they differ by up to {float(difference_N[worst]):.3g} (at {where}: "
+        f"{float(wanted_N[worst]):.4f} against {float(found_N[worst]):.4f}), where rounding "
+        f"explains {bound:.2g}"
     )
 
 
 @contextmanager
 def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
-    """For the block, what every layer gives is off by random numbers of relative size `unit`."""
+    """Add random errors of relative size `unit` to every layer's output during the block."""
     generators: dict[torch.device, torch.Generator] = {}
 
     def moved(value: Any) -> Any:
@@ -131,12 +157,23 @@ def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
             return tuple(moved(one) for one in value)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
-        generator = generators.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
-        noise = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
+        generator = generators.setdefault(
+            value.device, torch.Generator(value.device).manual_seed(0)
+        )
+        noise = torch.randn(
+            value.shape, generator=generator, device=value.device, dtype=torch.float32
+        )
         return (value * (1 + unit * noise)).to(value.dtype)
 
-    layers = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
-    hooks = [layer.register_forward_hook(lambda _layer, _inputs, output: moved(output)) for layer in layers]
+    layers = [
+        module
+        for module in model.modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    hooks = [
+        layer.register_forward_hook(lambda _layer, _inputs, output: moved(output))
+        for layer in layers
+    ]
     try:
         yield
     finally:
@@ -145,5 +182,8 @@ def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
 
 
 def _other_senses(config: Any) -> list[int]:
-    named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id", "audio_token_id"))
+    named = (
+        getattr(config, name, None)
+        for name in ("image_token_id", "video_token_id", "audio_token_id")
+    )
     return [token for token in named if isinstance(token, int)]

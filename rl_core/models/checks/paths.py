@@ -11,50 +11,55 @@ from torch import Tensor
 
 
 class Path(StrEnum):
-    """A way of computing what the model itself gives."""
+    """A way of computing the model's own results."""
 
     PART = "language model alone"
-    """The language model inside a model that also sees or hears, without what is around it."""
+    """The language model inside a multimodal model, without the modules around it."""
     KERNELS = "kernels"
-    """Norms, MLPs and rotations of ours in the place of the model's."""
+    """Norms and MLPs of ours in the place of the model's."""
     PADDED = "padded"
     """Rows of different lengths in one batch."""
     PACKED = "packed"
     """Rows end to end in one sequence."""
     SHARED = "shared prompts"
-    """The prompt of siblings computed once."""
+    """Prefix sharing: the prompt of siblings computed once."""
     CACHED = "cache"
-    """Token by token over a cache of what was read."""
+    """Token by token with a KV cache."""
 
     @property
     def instead(self) -> str:
-        """What is done where it differs."""
+        """The way that is used instead if it differs."""
         return {
             Path.PART: "text goes through the whole model",
             Path.KERNELS: "the model's own modules are used",
-            Path.PADDED: "rows are computed one by one, and each prompt's replies are decoded by themselves",
+            Path.PADDED: (
+                "rows are computed one by one, and each prompt's replies are decoded by themselves"
+            ),
             Path.PACKED: "rows are padded",
             Path.SHARED: "the prompt is computed for every row",
-            Path.CACHED: "every token is decoded by the model's own forward over the whole row, which is slow",
+            Path.CACHED: (
+                "every token is decoded by the model's own forward over the whole row, which is "
+                "slow"
+            ),
         }[self]
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Rows, and what the model itself says of them."""
+    """Probe rows, and the model's own results on them."""
 
     prompts: tuple[tuple[int, ...], ...]
     """Token ids of each prompt."""
     responses: tuple[tuple[tuple[int, ...], ...], ...]
-    """And of the responses to each."""
+    """Token ids of the responses to each prompt."""
     log_probs: tuple[tuple[float, ...], ...]
-    """Of the tokens of every response, prompts in order."""
+    """Log-probabilities of the tokens of every response, prompts in order."""
     spread: float
-    """Standard deviation of the log-probabilities of all words, which differences are measured by."""
+    """Standard deviation of the log-probabilities of all words, the unit of differences."""
 
     def batch(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """The rows as a policy's forward takes them: `input_ids`, `attention_mask`, `position_ids` [B, P+T],
-        `response_mask` [B, T]."""
+        """Return the rows in the form of a policy's forward: `input_ids`, `attention_mask`,
+        `position_ids` [B, P+T], `response_mask` [B, T]."""
         width = max(map(len, self.prompts))
         longest = max(len(response) for group in self.responses for response in group)
         ids, used, acts = [], [], []
@@ -73,11 +78,12 @@ class Truth:
         }
 
     def largest_difference(self, log_probs_BT: Tensor) -> float:
-        """Of any token, from what a policy's forward gave for `batch`; infinite where that is no number."""
+        """Return the largest difference of any token, for a policy's results on `batch`; infinite
+        if one is not a number."""
         return max(self.differences(log_probs_BT))
 
     def differences(self, log_probs_BT: Tensor) -> list[float]:
-        """Of every token."""
+        """Return the difference of every token."""
         found = []
         for truth, row in zip(self.log_probs, log_probs_BT.float().tolist(), strict=True):
             for theirs, ours in zip(truth, row, strict=False):
@@ -87,28 +93,30 @@ class Truth:
 
 @dataclass(frozen=True)
 class Paths:
-    """What was found out about a model."""
+    """Findings about a model."""
 
     truth: Truth | None = None
-    """None for a model whose forward gives something else than log-probabilities."""
+    """Probe rows; None for a model whose forward does not give log-probabilities."""
     refused: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that give something else, and what."""
+    """Ways that give different results, with the difference."""
     closed: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that were not even tried, and why."""
+    """Ways that were not tried, with the reason."""
     attention: str = "sdpa"
-    """The implementation it was loaded with."""
+    """Attention implementation that was loaded."""
     asked_attention: str = "sdpa"
-    """The one that was asked for."""
+    """Attention implementation that was requested."""
 
     def why_not(self, path: Path) -> str | None:
-        """Why a way is not used; None where it is."""
+        """Return the reason why a way is not used; None if it is."""
         return self.refused.get(path) or self.closed.get(path)
 
     def notes(self, name: str) -> list[str]:
-        """A line for each thing that is done otherwise than usual. Args: name: of the model."""
+        """Return a line for everything that is computed in an unusual way. Args: name: name of the
+        model."""
         lines = [f"{name}: {path} {why}; {path.instead}" for path, why in self.refused.items()]
         if self.attention != self.asked_attention and self.attention == "eager":
             lines.append(
-                f"{name} has no {self.asked_attention} attention; it runs with model.attention: {self.attention}"
+                f"{name} has no {self.asked_attention} attention; it runs with model.attention: "
+                f"{self.attention}"
             )
         return lines

@@ -1,10 +1,12 @@
-"""Whether each way of computing log-probabilities gives what the model itself gives, looked at when it is loaded.
+"""Probe of each way of computing log-probabilities against the model's own results, when it is
+loaded.
 
-The policy is the model: transformers' own forward, a row by itself, without padding or cache. Training and sampling
-compute it in other ways, because those are quicker: padded batches, rows packed end to end, prompts that siblings
-share, decoding with a cache, modules of ours in the place of theirs. Each depends on how a family is written, and what
-is wrong with one would show nowhere, since rollout and trainer would share the error. So a few rows go through all of
-them. A way that differs is not used, and `Paths` says why.
+The policy is the model: transformers' own forward, one row at a time, without padding or cache.
+Training and sampling compute it in faster ways: padded batches, rows packed end to end, prefix
+sharing, decoding with a KV cache, modules of this project in place of the model's. Each depends on
+how a family is written, and an error in one would not be noticed, since rollout and trainer would
+share it. So a few rows go through all of them. A way that differs is not used, and `Paths` says
+why.
 """
 
 from __future__ import annotations
@@ -18,28 +20,29 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
-from rl_core.kernels.replace import Replaced
+from rl_core.kernels import accelerate
 from rl_core.models.checks.paths import Path, Paths, Truth
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.checks.short_windows import short_windows
 from rl_core.models.decoding.decode import forced_log_probs
 
 ALIKE = 1e-3
-"""Difference of a log-probability, by how far log-probabilities lie apart, up to which two ways are the same."""
+"""Tolerance of a log-probability, relative to the spread of log-probabilities."""
 PROMPTS, RESPONSES = (3, 14), ((12, 2), (5, 9))
-"""Lengths of the rows that are tried: two prompts of two siblings."""
+"""Lengths of the probe rows: two prompts of two siblings."""
 
 
 def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> None:
-    """Put quick modules into a policy that was just loaded, and find out how it may be computed, unless that is known.
+    """Put fast modules into a policy that was just loaded, and probe how it may be computed, unless
+    that is known.
 
-    Raises: ModelError when the model's own forward cannot be run or gives no numbers.
+    Raises: ModelError when the model's own forward fails or gives no numbers.
     """
     model = policy.language_model
     if known is not None:
         policy.compute_part_alone(known.why_not(Path.PART) is None)
         if known.why_not(Path.KERNELS) is None:
-            _use_kernels(model)
+            accelerate(model, model.device)
         policy.paths = known
         return
     refused: dict[Path, str] = {}
@@ -48,18 +51,19 @@ def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> N
         check_weights(model)
         truth = truth_of(policy)
         _check_causal(model, truth)
-        if policy.compute_part_alone(True) and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+        if policy.compute_part_alone(True) and (
+            why := _why_it_differs(truth, lambda: row_by_row(policy, truth))
+        ):
             policy.compute_part_alone(False)
             refused[Path.PART] = why
             if why := _why_it_differs(truth, lambda: row_by_row(policy, truth)):
                 raise ModelError(
-                    f"{type(model).__name__} cannot be trained on text: log-probabilities from its last hidden states "
-                    f"{why}"
+                    f"{type(model).__name__} cannot be trained on text: log-probabilities from "
+                    f"its last hidden states {why}"
                 )
-        replaced = _use_kernels(model)
+        replaced = accelerate(model, model.device)
         if replaced and (why := _why_it_differs(truth, lambda: _learning(policy, truth))):
-            for one in replaced:
-                one.undo()
+            replaced.undo()
             refused[Path.KERNELS] = why
         for path, compute in (
             (Path.PADDED, lambda: policy(**truth.batch())[0]),
@@ -74,16 +78,19 @@ def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> N
                 continue
             if why is not None:
                 refused[path] = why
-        if Path.PADDED in refused and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+        if Path.PADDED in refused and (
+            why := _why_it_differs(truth, lambda: row_by_row(policy, truth))
+        ):
             raise ModelError(
-                f"{type(model).__name__} cannot be trained: log-probabilities of single rows, from its last hidden "
-                f"states at positions counted from 0, {why}"
+                f"{type(model).__name__} cannot be trained: log-probabilities of single rows, "
+                f"from its last hidden states at positions counted from 0, {why}"
             )
     policy.paths = Paths(truth, refused, closed, model.config._attn_implementation, asked_attention)
 
 
 def truth_of(policy: Any) -> Truth:
-    """What the model itself says of a few rows. Raises: ModelError when it cannot be run, or says no numbers."""
+    """Return the model's own results on a few rows. Raises: ModelError when it fails, or gives no
+    numbers."""
     model = policy.language_model
     prompts, responses = _rows(model)
     log_probs, spreads = [], []
@@ -94,73 +101,87 @@ def truth_of(policy: Any) -> Truth:
                 logits_LV = model(input_ids=ids, use_cache=False).logits[0].float()
             except Exception as error:  # a foreign forward may raise anything
                 raise ModelError(
-                    f"{type(model).__name__} cannot be trained on text: its own forward fails on plain rows of tokens "
-                    f"({type(error).__name__}: {_first_line(error)})"
+                    f"{type(model).__name__} cannot be trained on text: its own forward fails on "
+                    f"plain rows of tokens ({type(error).__name__}: {_first_line(error)})"
                 ) from error
             all_TV = logits_LV[len(prompt) - 1 : -1].log_softmax(-1)
             if not bool(all_TV.isfinite().all()):
-                raise ModelError(f"{type(model).__name__}: the model's own log-probabilities are no numbers")
+                raise ModelError(
+                    f"{type(model).__name__}: the model's own log-probabilities are no numbers"
+                )
             log_probs.append(tuple(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()))
             spreads.append(float(all_TV.std()))
     return Truth(prompts, responses, tuple(log_probs), sum(spreads) / len(spreads))
 
 
 def check_weights(model: Any) -> None:
-    """Raises: ModelError when weights are no ordinary finite numbers, though no probed row may meet them (an expert, a
-    word), naming the first."""
+    """Check that all weights are finite numbers, including those that no probed row uses (an
+    expert, a word).
+
+    Raises: ModelError naming the first that is not.
+    """
     name = type(model).__name__
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and not quantizer.is_trainable:
         method = getattr(quantizer.quantization_config, "quant_method", "unknown")
-        raise ModelError(f"{name}: quantised weights ({method}) cannot be trained; give the model it was made from")
+        raise ModelError(
+            f"{name}: quantised weights ({method}) cannot be trained; give the model it was made "
+            "from"
+        )
     weights = dict(model.named_parameters())
-    narrow = [key for key, one in weights.items() if not one.is_floating_point() or one.element_size() < 2]
+    narrow = [
+        key for key, one in weights.items() if not one.is_floating_point() or one.element_size() < 2
+    ]
     if narrow:
         kind = str(weights[narrow[0]].dtype).removeprefix("torch.")
-        raise ModelError(f"{name}: {narrow[0]} is stored as {kind}; quantised weights cannot be trained")
+        raise ModelError(
+            f"{name}: {narrow[0]} is stored as {kind}; quantised weights cannot be trained"
+        )
     bad = [key for key, one in weights.items() if not _is_finite(one)]
     # Buffers may hold infinity on purpose, as masks do.
     kept = model.state_dict()
     bad += [
-        key for key, one in model.named_buffers() if key in kept and one.is_floating_point() and bool(one.isnan().any())
+        key
+        for key, one in model.named_buffers()
+        if key in kept and one.is_floating_point() and bool(one.isnan().any())
     ]
     if bad:
-        raise ModelError(f"{name}: {len(bad)} weights hold NaN or infinity, the first is {bad[0]}; give whole weights")
+        raise ModelError(
+            f"{name}: {len(bad)} weights hold NaN or infinity, the first is {bad[0]}; give whole "
+            "weights"
+        )
 
 
 def _is_finite(values: Tensor) -> bool:
-    """In one pass without a copy: least and greatest are NaN as soon as one number is."""
+    """Check in one pass without a copy: minimum and maximum are NaN if any number is."""
     return values.numel() == 0 or all(bool(end.isfinite()) for end in values.aminmax())
 
 
 def _check_causal(model: Any, truth: Truth) -> None:
-    """Raises: ModelError when what stands after a token changes what the model says of it: no policy of tokens."""
+    """Check that later tokens do not change the result of a token. Raises: ModelError when they
+    do."""
     ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
     half = ids.shape[1] // 2
-    whole_TV, part_TV = (model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half]))
+    whole_TV, part_TV = (
+        model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half])
+    )
     differences = whole_TV[:half].float().log_softmax(-1) - part_TV.float().log_softmax(-1)
     if float(differences.abs().max()) > ALIKE * truth.spread:
         raise ModelError(
-            f"{type(model).__name__} is not causal: what follows a token changes its logits, so it cannot write token "
-            "by token; encoders need is_decoder: true in their config.json, and training that fits it"
+            f"{type(model).__name__} is not causal: what follows a token changes its logits, so "
+            "it cannot write token by token; encoders need is_decoder: true in their "
+            "config.json, and training that fits it"
         )
 
 
 class _Closed(Exception):
-    """A way that this model does not have."""
+    """A way that this model does not support."""
 
 
-def _use_kernels(model: Any) -> list[Replaced]:
-    from rl_core.kernels.gated_mlp import use_gated_mlps
-    from rl_core.kernels.rms_norm import use_quick_norms
-    from rl_core.kernels.rotary import use_quick_rotations
-
-    found = [use_quick_norms(model), use_gated_mlps(model), use_quick_rotations(model)]
-    return [one for one in found if len(one)]
-
-
-def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
-    """Prompts and responses of words that mean nothing special to the model."""
+def _rows(
+    model: Any,
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
+    """Return prompts and responses of words without a special meaning to the model."""
     config = model.config
     special = set()
     for one in (config, config.get_text_config()):
@@ -179,16 +200,20 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
     prompts = tuple(draw(min(length, max(1, most // 2))) for length in PROMPTS)
     rooms = [max(1, most - len(prompt)) for prompt in prompts]
     responses = zip(rooms, RESPONSES, strict=True)
-    return prompts, tuple(tuple(draw(min(length, room)) for length in group) for room, group in responses)
+    return prompts, tuple(
+        tuple(draw(min(length, room)) for length in group) for room, group in responses
+    )
 
 
 def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
-    """In words, what is wrong with log-probabilities; None where nothing is. Raises: _Closed."""
+    """Describe the difference of log-probabilities; None if there is none. Raises: _Closed."""
     try:
         log_probs_BT = compute()
     except _Closed:
         raise
-    except Exception as error:  # a foreign forward may raise anything, which only says that this is no way for it
+    except (
+        Exception
+    ) as error:  # a foreign forward may raise anything, which only says that this is no way for it
         return f"cannot be computed ({type(error).__name__}: {_first_line(error)})"
     difference = truth.largest_difference(log_probs_BT)
     if difference <= ALIKE * truth.spread:
@@ -197,21 +222,26 @@ def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
 
 
 def row_by_row(policy: Any, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
-    """What a policy's forward gives, [B, T], for each row by itself, without padding."""
+    """Return the results of a policy's forward, [B, T], for each row alone, without padding."""
     batch = truth.batch(device)
     num_response = batch["response_mask_BT"].shape[1]
     log_probs_BT = torch.zeros(batch["response_mask_BT"].shape, device=device)
     for row, used_L in enumerate(batch["attention_mask_BL"].bool()):
         first, last = int(used_L.int().argmax()), int(used_L.nonzero()[-1]) + 1
         length = last - (len(used_L) - num_response)
-        columns = {name: value[row : row + 1, first:last] for name, value in batch.items() if name.endswith("BL")}
+        columns = {
+            name: value[row : row + 1, first:last]
+            for name, value in batch.items()
+            if name.endswith("BL")
+        }
         acts_BT = batch["response_mask_BT"][row : row + 1, :length]
         log_probs_BT[row, :length] = policy(**columns, response_mask_BT=acts_BT)[0][0]
     return log_probs_BT
 
 
 def _learning(policy: Any, truth: Truth) -> Tensor:
-    """The same in a pass that could learn: modules of ours then compute otherwise, and may be refused by autograd."""
+    """Return the same in a training pass: this project's modules then compute differently, and
+    autograd may refuse them."""
     with torch.enable_grad():
         return row_by_row(policy, truth).detach()
 
@@ -233,7 +263,7 @@ def _shared(policy: Any, truth: Truth) -> Tensor:
 
 
 def _decoded(policy: Any, truth: Truth, *, in_one_batch: bool) -> Tensor:
-    """The responses token by token, over the prompts' cache."""
+    """Return the responses' log-probabilities token by token, with the prompts' KV cache."""
     groups = list(zip(truth.prompts, truth.responses, strict=True))
     parts = [groups] if in_one_batch else [[group] for group in groups]
     rows = [row for part in parts for row in forced_log_probs(policy, part)]
@@ -242,7 +272,7 @@ def _decoded(policy: Any, truth: Truth, *, in_one_batch: bool) -> Tensor:
 
 @contextmanager
 def as_judged(policy: Any) -> Iterator[None]:
-    """For the block, the policy in evaluation mode, with short windows."""
+    """Put the policy into evaluation mode, with short windows, during the block."""
     from rl_core.models.modes import evaluation_mode
 
     with evaluation_mode(policy), short_windows(policy.language_model):
@@ -251,7 +281,7 @@ def as_judged(policy: Any) -> Iterator[None]:
 
 @contextmanager
 def same_attention(model: Any) -> Iterator[None]:
-    """After the block the model attends as before it."""
+    """Restore the model's attention after the block."""
     before = model.config._attn_implementation
     try:
         yield

@@ -1,9 +1,10 @@
-"""How long a row of tokens may be for a model, and whether a recipe stays within that.
+"""Limit of a model on the length of rows, and the check of a recipe against it.
 
-A model knows so many positions: beyond them a table of learned positions ends (an IndexError), and rotations are ones
-that it never learnt (no error, a policy that talks nonsense). With long-range rotations (`longrope`, `dynamic`) all
-rows of a batch change their frequencies once the longest of them is beyond the original length, so a row would depend
-on what it is computed beside, and a reply on when it was read.
+A model has a number of positions: beyond them a table of learned positions ends (an IndexError),
+and rotations are ones that it was not trained on (no error, but nonsense). With long-range
+rotations (`longrope`, `dynamic`) all rows of a batch change their frequencies once the longest of
+them is beyond the original length, so a row would depend on the others in its batch, and a reply on
+when it was read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from schemas.recipe import Recipe
 from schemas.section import Section
 
 USUAL_CONTEXT = 2048
-"""Tokens of a conversation, or of a pair, that has no limit in the recipe."""
+"""Default limit on the tokens of a conversation, or of a pair."""
 CONTEXT_KEY, PAIR_KEY = "rollout.max_context_length", "preference.max_length"
 SWITCHING = ("longrope", "su", "dynamic")
 """Rotations whose frequencies follow the longest row of a batch."""
@@ -26,15 +27,16 @@ SWITCHING = ("longrope", "su", "dynamic")
 
 @dataclass(frozen=True)
 class LongestRow:
-    """Most tokens of a row that a model computes as it learnt to."""
+    """Largest number of tokens of a row that a model was trained for."""
 
     num_tokens: int
     why: str
-    """What limits it, to follow "the model"."""
+    """Reason of the limit, to follow "the model"."""
 
 
 def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
-    """Of a `config.json`; None for models without positions (recurrences, ALiBi), or where nothing is stated."""
+    """Return the limit of a `config.json`; None for models without positions (recurrences, ALiBi),
+    or if none is stated."""
     shape = named(config)
     if shape.get("alibi") is True:
         return None
@@ -47,7 +49,10 @@ def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
         if kind in SWITCHING:
             original = original or (positions if kind == "dynamic" else None)
             if original is not None:
-                why = f"changes its {kind} frequencies beyond its original_max_position_embeddings of {original}"
+                why = (
+                    f"changes its {kind} frequencies beyond its original_max_position_embeddings "
+                    f"of {original}"
+                )
                 found.append(LongestRow(original, why))
         elif original and positions:
             # YaRN is often stated beside the length before it.
@@ -56,14 +61,18 @@ def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
             positions = max(positions, int(stretched))
     if (kept := _number(shape.get("keep_window_size"))) is not None:
         # Doge scores keys by their words alone: of equal ones it drops another as a row goes on.
-        found.append(LongestRow(kept, f"drops keys beyond {kept} (keep_window_size), of words that repeat any one"))
+        found.append(
+            LongestRow(
+                kept, f"drops keys beyond {kept} (keep_window_size), of words that repeat any one"
+            )
+        )
     if positions is not None:
         found.append(LongestRow(positions, f"has {positions} positions (max_position_embeddings)"))
     return min(found, key=lambda one: one.num_tokens, default=None)
 
 
 def longest_row_of(model: Any) -> LongestRow | None:
-    """Of a loaded transformers model."""
+    """Return the limit of a loaded transformers model."""
     config = model.config.get_text_config()
     values = config.to_dict()
     # What a family calls otherwise is known here, and what its config.json leaves out.
@@ -74,34 +83,45 @@ def longest_row_of(model: Any) -> LongestRow | None:
 
 
 def row_limit(asked: int | None, longest: LongestRow | None, key: str, model: str) -> int:
-    """Most tokens of a row: what a recipe asks for, else the usual, or as many as the model takes.
+    """Return the limit of a row in tokens: the recipe's, else the default, or the model's if that
+    is smaller.
 
-    Args: asked: under `key`. model: its name. Raises: ModelError when the model takes fewer than that.
+    Args: asked: value in the recipe, under `key`. model: its name. Raises: ModelError when the
+    model's limit is smaller than that.
     """
     if longest is None:
         return USUAL_CONTEXT if asked is None else asked
     if asked is not None and asked > longest.num_tokens:
-        raise ModelError(f"{key} is {asked}, but {model} {longest.why}; set it to {longest.num_tokens} or less")
+        raise ModelError(
+            f"{key} is {asked}, but {model} {longest.why}; set it to {longest.num_tokens} or less"
+        )
     return min(USUAL_CONTEXT, longest.num_tokens) if asked is None else asked
 
 
 def limit_note(asked: int | None, longest: LongestRow | None, key: str, model: str) -> str | None:
-    """A line for a limit that is lower than the usual because of the model; None where it is not."""
+    """Return a line if the model makes the limit smaller than the default; else None."""
     if asked is not None or longest is None or longest.num_tokens >= USUAL_CONTEXT:
         return None
-    what = "pairs with a longer row teach nothing" if key == PAIR_KEY else "a conversation that reaches it is cut off"
+    what = (
+        "pairs with a longer row teach nothing"
+        if key == PAIR_KEY
+        else "a conversation that reaches it is cut off"
+    )
     return f"{key} is {longest.num_tokens}, not {USUAL_CONTEXT}: {model} {longest.why}; {what}"
 
 
 def row_limit_of(policy: Any, asked: int | None, key: str) -> tuple[int, str | None]:
-    """`row_limit` and `limit_note` of a loaded policy. Raises: ModelError."""
+    """Return `row_limit` and `limit_note` of a loaded policy. Raises: ModelError."""
     model = policy.language_model
     longest, name = longest_row_of(model), type(model).__name__
     return row_limit(asked, longest, key, name), limit_note(asked, longest, key, name)
 
 
 def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
-    """Raises: ModelError when rows of a run may be longer than its model takes, naming what would be right."""
+    """Check that rows of a run do not exceed the model's limit.
+
+    Raises: ModelError naming what would be right.
+    """
     longest, model = longest_row(config), f"model.path {recipe.model.path}"
     if recipe.has_pairs:
         row_limit(recipe.preference.max_length, longest, PAIR_KEY, model)
@@ -110,8 +130,9 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
     row_limit(asked, longest, CONTEXT_KEY, model)
     if longest is None or asked is not None:
         return
-    # What nobody chose is no promise: the limit of conversations follows the model then, and the log says so. What is
-    # drawn is counted by another tokenizer, and asked for in a question that is longer.
+    # What nobody chose is no promise: the limit of conversations follows the model then, and the
+    # log says so. What is drawn is counted by another tokenizer, and asked for in a question that
+    # is longer.
     prompt = 0 if recipe.draws else _stated(recipe.data, "max_prompt_length")
     sections: dict[str, Any] = {
         "rollout.max_new_tokens": recipe.rollout,
@@ -126,19 +147,21 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
         said = f"data.max_prompt_length {prompt} + " if prompt else ""
         lower = f"data.max_prompt_length or {key}" if prompt else key
         raise ModelError(
-            f"{model} {longest.why}, but rows may have {reached} tokens ({said}{key} {replies[key]}); lower {lower} "
-            f"until both fit, or set {CONTEXT_KEY} to {longest.num_tokens} or less, which cuts replies off there"
+            f"{model} {longest.why}, but rows may have {reached} tokens ({said}{key} "
+            f"{replies[key]}); lower {lower} until both fit, or set {CONTEXT_KEY} to "
+            f"{longest.num_tokens} or less, which cuts replies off there"
         )
 
 
 def _stated(section: Section, key: str) -> int:
-    """A number of a recipe's section; 0 where it is the default, which is all that a recorded recipe tells."""
+    """Return a number of a recipe's section; 0 if it is the default, as recorded recipes leave it
+    out."""
     value = getattr(section, key)
     return 0 if value == type(section).model_fields[key].default else value
 
 
 def _rotations(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The parameters of rotary embeddings: one set, or one for each type of layer."""
+    """Return the parameters of rotary embeddings: one set, or one for each type of layer."""
     found = [config.get(name) for name in ("rope_parameters", "rope_scaling")]
     sets = [one for one in found if isinstance(one, Mapping)]
     return [*sets, *(part for one in sets for part in one.values() if isinstance(part, Mapping))]

@@ -1,4 +1,5 @@
-"""What a model's `config.json` says of it, under the names that most families use; read without importing torch."""
+"""Properties in a model's `config.json`, under the names that most families use; read without
+importing torch."""
 
 from __future__ import annotations
 
@@ -14,60 +15,69 @@ from typing import Any
 NAMES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "embed_dim", "emb_dim"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "layers", "decoder_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads", "attention_heads", "decoder_attention_heads"),
+    "num_attention_heads": (
+        "n_head",
+        "n_heads",
+        "num_heads",
+        "attention_heads",
+        "decoder_attention_heads",
+    ),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "decoder_ffn_dim"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "model_max_length"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
     "moe_intermediate_size": ("expert_ffn_hidden_size",),
 }
-"""A property of a language model -> what else families call it."""
+"""Other families' names of each property of a language model."""
 NESTED = ("text_config", "llm_config", "language_config", "decoder")
-"""Where checkpoints that also see keep the language model's part."""
+"""Keys under which multimodal checkpoints keep the language model's part."""
 CAUSAL = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 SEES = ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES")
-"""What transformers calls its tables of models that write, and of those that see or hear besides."""
+"""transformers' tables of multimodal models that generate text."""
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part about the language model: of a checkpoint that also sees, what is nested."""
+    """Return the part about the language model: the nested one of a multimodal checkpoint."""
     parts = (config.get(name) for name in NESTED)
     return next((part for part in parts if isinstance(part, Mapping) and part), config)
 
 
 def named(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model's part with the properties of `NAMES` under their usual names, where they are stated."""
+    """Return the language model's part with the properties of `NAMES` under their usual names, if
+    they are stated."""
     found = dict(text_part(config))
     for name, others in NAMES.items():
         if found.get(name) is None:
-            found[name] = next((found[other] for other in others if found.get(other) is not None), None)
+            found[name] = next(
+                (found[other] for other in others if found.get(other) is not None), None
+            )
     return {name: value for name, value in found.items() if value is not None}
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:
-    """The `config.json` of a folder; None when there is none."""
+    """Read the `config.json` of a folder; return None if there is none."""
     path = folder / "config.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 @cache
 def classes_of(mapping: str) -> Mapping[str, str]:
-    """`model_type` -> class, of one of transformers' auto classes.
+    """Return the class of each `model_type`, of one of transformers' auto classes.
 
-    The table is read from transformers' source: importing it takes seconds, since it brings torch along. Empty where
-    the source is not as expected, so that nothing is refused for that.
+    The table is read from transformers' source: importing it takes seconds, since it imports torch.
+    Empty if the source has an unexpected form, so that nothing is refused for that.
     """
     return _tables("modeling_auto.py").get(mapping, {})
 
 
 @cache
 def known_types() -> frozenset[str]:
-    """Every `model_type` of the installed transformers; empty where that cannot be told."""
+    """Return every `model_type` of the installed transformers; empty if that is unknown."""
     return frozenset(_tables("auto_mappings.py").get("CONFIG_MAPPING_NAMES", {}))
 
 
 def transformers_version() -> str:
-    """Of the installed transformers."""
+    """Return the version of the installed transformers."""
     return version("transformers")
 
 
@@ -79,7 +89,11 @@ def _tables(name: str) -> dict[str, dict[str, str]]:
         return {}
     tables: dict[str, dict[str, str]] = {}
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and statement.value.args:
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Call)
+            and statement.value.args
+        ):
             try:
                 rows = dict(ast.literal_eval(statement.value.args[0]))
             except (ValueError, TypeError):

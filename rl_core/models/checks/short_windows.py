@@ -1,4 +1,4 @@
-"""Windows of attention cut short for a while, so that short rows reach their ends."""
+"""Temporarily shortened attention windows, so that short rows reach their ends."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from contextlib import contextmanager
 from typing import Any
 
 SHORT = 4
-"""Attention is cut to so many keys meanwhile, where it is cut; those rows would not reach the end of real windows."""
+"""Number of keys in a shortened window; probe rows would not reach the end of real windows."""
 WINDOWS = (
-    *("sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size", "window_size"),
+    *(
+        "sliding_window",
+        "sliding_window_size",
+        "attention_chunk_size",
+        "attention_window_size",
+        "window_size",
+    ),
     *("local_attention", "index_topk"),
 )
-"""What configs call the number of keys."""
+"""Names of the number of keys in configs."""
 NAMED_SO = ("window", "chunk", "topk", "local_attention")
-"""What modules call theirs, as a part of the name."""
+"""Parts of the names of modules' own numbers of keys."""
 
 
 @contextmanager
 def short_windows(model: Any) -> Iterator[None]:
-    """For the block, a model attends to few keys where it attends to a window."""
+    """Shorten the model's attention windows, if it has any, during the block."""
     config = model.config.get_text_config()
     changed: list[tuple[Any, str, int]] = []
     try:
@@ -31,7 +37,11 @@ def short_windows(model: Any) -> Iterator[None]:
             setattr(config, name, SHORT)
             for module in model.modules():
                 for key, value in vars(module).items():
-                    if type(value) is int and value == window and any(part in key for part in NAMED_SO):
+                    if (
+                        type(value) is int
+                        and value == window
+                        and any(part in key for part in NAMED_SO)
+                    ):
                         changed.append((module, key, window))
             for owner, key, _ in changed:
                 setattr(owner, key, SHORT)

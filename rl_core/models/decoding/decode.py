@@ -1,4 +1,5 @@
-"""Token-by-token decoding: one prefill per prompt, its cache repeated for the siblings, finished rows leave the batch.
+"""Token-by-token decoding: one prefill per prompt, its KV cache repeated for the siblings; finished
+rows leave the batch.
 
 Shapes: G siblings, R rows being decoded, P prompt positions, V vocabulary.
 """
@@ -15,33 +16,34 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import pad_rows
-from rl_core.kernels.packed_weights import Packed
+from rl_core.kernels import Packed
 from rl_core.models.backbone import taken_by
 from rl_core.models.checks.paths import Path
 from rl_core.models.decoding.without_hooks import without_hooks
 from rl_core.models.media import PromptMedia
 
 BLOCK_WORDS = 256
-"""Words of the vocabulary that are first drawn together."""
+"""Number of words in the blocks that are drawn first."""
 ROWS_IN_CACHE = 16
-"""Rows of the vocabulary that are drawn from at once on a CPU."""
+"""Number of rows of logits that are drawn from at once on a CPU."""
 
 
 class StopReason(StrEnum):
-    """Why a reply ended."""
+    """Reason why a reply ended."""
 
     EOS = "eos"
     """The model ended it."""
     LENGTH = "length"
-    """The limit on new tokens cut it off."""
+    """The limit on new tokens truncated it."""
     CONTEXT = "context"
-    """Prompt, replies and observations together reached the context limit, within a reply or after it."""
+    """Prompt, replies and observations together reached the context limit, within a reply or after
+    it."""
     FAILED = "failed"
-    """The environment failed or did not answer in time, so there is no verdict."""
+    """The environment failed or did not answer in time, so there is no reward."""
 
     @property
     def is_truncated(self) -> bool:
-        """Whether a limit on length ended it."""
+        """True if a limit on length ended it."""
         return self in (StopReason.LENGTH, StopReason.CONTEXT)
 
 
@@ -51,16 +53,17 @@ class Request:
 
     token_ids: list[int]
     num_replies: int
-    """How many times; they share the prefill."""
+    """Number of replies, which share the prefill."""
     room: int
-    """Most tokens of each reply, however many the sampling allows."""
+    """Longest reply in tokens, in addition to the sampling's limit."""
     media: PromptMedia | None = None
-    """What it shows besides text."""
+    """Media of the context besides text."""
 
 
 @dataclass
 class Reply:
-    """Tokens of one reply (an end-of-sequence token included), their log-probabilities, and why it ended."""
+    """Tokens of one reply (an end-of-sequence token included), their log-probabilities, and the
+    reason why it ended."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -69,21 +72,21 @@ class Reply:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `temperature` 0 is greedy, with the log-probabilities of temperature 1."""
+    """Sampling options. `temperature` 0 is greedy, with the log-probabilities of temperature 1."""
 
     max_new_tokens: int
     temperature: float
     eos_ids: tuple[int, ...]
     pad_id: int
     at_limit: StopReason = StopReason.LENGTH
-    """Why a reply of `max_new_tokens` ended; `EOS` where all are to be that long."""
+    """Reason why a reply of `max_new_tokens` ended; `EOS` if all must have that length."""
 
     def limit(self, request: Request) -> int:
-        """Most tokens of each reply to a request."""
+        """Return the limit of tokens of each reply to a request."""
         return min(request.room, self.max_new_tokens)
 
     def cut_off(self, limit: int) -> StopReason:
-        """Why a reply of `limit` tokens ended that the model did not end."""
+        """Return the reason why a reply of `limit` tokens ended that the model did not end."""
         return self.at_limit if limit == self.max_new_tokens else StopReason.LENGTH
 
 
@@ -98,28 +101,40 @@ def decode(
     *,
     graphs: bool = True,
 ) -> list[Reply]:
-    """Replies to every request in order, siblings adjacent.
+    """Decode replies to every request in order, siblings adjacent.
 
-    Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged. packed: what
-    `packed_weights` made of the policy's layers. graphs: whether steps may be recorded on a GPU.
+    Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged.
+    packed: result of `packed_weights` for the policy's layers. graphs: allow recording of steps on
+    a GPU.
     """
     replies: list[list[Reply]] = [[] for _ in requests]
     for places in _batches(policy, requests):
-        some = iter(_decode([requests[place] for place in places], policy, sampling, generator, device, packed, graphs))
+        some = iter(
+            _decode(
+                [requests[place] for place in places],
+                policy,
+                sampling,
+                generator,
+                device,
+                packed,
+                graphs,
+            )
+        )
         for place in places:
             replies[place] = [next(some) for _ in range(requests[place].num_replies)]
     return [reply for group in replies for reply in group]
 
 
 def _batches(policy: Any, requests: list[Request]) -> list[list[int]]:
-    """The requests that are decoded beside each other: all, or each by itself where rows of a batch disturb others."""
+    """The requests that are decoded beside each other: all, or each by itself where rows of a batch
+    disturb others."""
     if _may_be_batched(policy):
         return [list(range(len(requests)))]
     return [[place] for place in range(len(requests))]
 
 
 def _may_be_batched(policy: Any) -> bool:
-    """Whether rows of a batch become what each would by itself."""
+    """Return True if each row of a batch is computed as it would be by itself."""
     return policy.paths is None or policy.paths.why_not(Path.PADDED) is None
 
 
@@ -132,13 +147,19 @@ def _decode(
     packed: Packed | None,
     graphs: bool,
 ) -> list[Reply]:
-    """`decode` of requests in one batch."""
+    """Decode requests in one batch."""
     limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
     replies = [Reply([], [], sampling.cut_off(limit)) for limit in limits]
     rows = list(range(len(replies)))
-    with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (hidden, last, read):
+    with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (
+        hidden,
+        last,
+        read,
+    ):
         for step in range(max(limits)):
-            tokens_R, log_probs_R = _draw(policy.logits(hidden), sampling.temperature, generator, exact=policy.is_exact)
+            tokens_R, log_probs_R = _draw(
+                policy.logits(hidden), sampling.temperature, generator, exact=policy.is_exact
+            )
             drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
             staying = [
                 place
@@ -150,17 +171,23 @@ def _decode(
             if len(staying) < len(rows):
                 kept = torch.tensor(staying, device=device)
                 read.select(kept)
-                rows, last, tokens_R = [rows[place] for place in staying], last[kept], tokens_R[kept]
+                rows, last, tokens_R = (
+                    [rows[place] for place in staying],
+                    last[kept],
+                    tokens_R[kept],
+                )
             hidden = read.step(tokens_R, policy.reply_positions(last, step))
     return replies
 
 
 @torch.no_grad()
-def forced_log_probs(policy: Any, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> list[list[float]]:
-    """What decoding says of given responses to each prompt, token by token, whatever it would have drawn.
+def forced_log_probs(
+    policy: Any, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
+) -> list[list[float]]:
+    """Return decoding's log-probabilities of given responses to each prompt, token by token.
 
-    transformers' own cache is stepped through; quicker steps are compared with that where they are used. Rows leave
-    the batch as their responses end, as in `decode`.
+    transformers' own cache is used; faster steps are compared with it where they are used. Rows
+    leave the batch as their responses end, as in `decode`.
     """
     requests = [Request(list(prompt), len(responses), room=1) for prompt, responses in groups]
     responses = [list(response) for _, group in groups for response in group]
@@ -196,10 +223,10 @@ def _reading(
     *,
     plain: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor, Any]]:
-    """For the block, the prompts are read, each once, and their siblings side by side.
+    """Read the prompts, each once, for the block, with their siblings side by side.
 
-    Yields: of each row the hidden states [R, H] and the position [R] of its last token, and what reads further tokens.
-    Args: plain: whether decoders of ours may read, where they say what the model says.
+    Yields: the hidden states [R, H] and the position [R] of each row's last token, and the reader
+    of further tokens. Args: plain: allow this project's decoders, if they give the model's results.
     """
     from rl_core.models.decoding.next_states import ByRecomputing, ByTransformers, next_states
 
@@ -228,12 +255,16 @@ def _reading(
         else:
             probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
             cache = output.past_key_values
-            read = next_states(backbone, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs)
+            read = next_states(
+                backbone, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs
+            )
         yield hidden, last, read
 
 
-def _goes_on(reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tuple[int, ...]) -> bool:
-    """Append a token to a reply. Returns: whether more may follow."""
+def _goes_on(
+    reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tuple[int, ...]
+) -> bool:
+    """Append a token to a reply. Returns: True if more may follow."""
     reply.token_ids.append(token)
     reply.log_probs.append(log_prob)
     if token in eos_ids:
@@ -242,23 +273,31 @@ def _goes_on(reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tup
 
 
 def positions_of(attention: Tensor) -> Tensor:
-    """Position ids under left padding: counted from the first real token; pads get 0."""
+    """Return position ids under left padding: counted from the first real token; pads get 0."""
     return (attention.cumsum(-1) - 1).clamp_min(0)
 
 
 def _draw(
     logits_RV: Tensor, temperature: float, generator: torch.Generator, *, exact: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """A token of each row and its log-probability. Args: exact: by the very operations of training."""
-    random_R1 = torch.rand(len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64)
-    # A processor's cache holds a few rows; all together would come from memory, and be given back to the system.
+    """Draw a token of each row and return it with its log-probability. Args: exact: use the
+    operations of training."""
+    random_R1 = torch.rand(
+        len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64
+    )
+    # A processor's cache holds a few rows; all together would come from memory, and be given back
+    # to the system.
     size = ROWS_IN_CACHE if logits_RV.device.type == "cpu" else len(logits_RV)
     parts = zip(logits_RV.split(size), random_R1.split(size), strict=True)
     drawn = [_draw_rows(part_RV.float(), temperature, random, exact) for part_RV, random in parts]
-    return torch.cat([tokens for tokens, _ in drawn]), torch.cat([log_probs for _, log_probs in drawn])
+    return torch.cat([tokens for tokens, _ in drawn]), torch.cat(
+        [log_probs for _, log_probs in drawn]
+    )
 
 
-def _draw_rows(logits_RV: Tensor, temperature: float, random_R1: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
+def _draw_rows(
+    logits_RV: Tensor, temperature: float, random_R1: Tensor, exact: bool
+) -> tuple[Tensor, Tensor]:
     scores_RV = logits_RV / temperature if temperature not in (0.0, 1.0) else logits_RV
     shares_RV = scores_RV.softmax(-1)
     tokens_R = _pick(shares_RV, random_R1) if temperature else shares_RV.argmax(-1)
@@ -269,9 +308,10 @@ def _draw_rows(logits_RV: Tensor, temperature: float, random_R1: Tensor, exact: 
 
 
 def _pick(weights_RV: Tensor, random_R1: Tensor) -> Tensor:
-    """Columns drawn in proportion to the weights, by one random number a row.
+    """Draw columns in proportion to the weights, with one random number per row.
 
-    `multinomial` would draw one for every word of the vocabulary. First the block of columns is found, then the column.
+    `multinomial` would draw one for every word of the vocabulary. First the block of columns is
+    found, then the column.
     """
     short = -weights_RV.shape[1] % BLOCK_WORDS
     whole_RV = torch.nn.functional.pad(weights_RV, (0, short)) if short else weights_RV
@@ -286,6 +326,6 @@ def _pick(weights_RV: Tensor, random_R1: Tensor) -> Tensor:
 
 
 def _first_beyond(ends_RK: Tensor, point_R1: Tensor) -> Tensor:
-    """The first place whose end lies beyond the point, [R, 1]; never one without weight."""
+    """Return the first index whose end lies beyond the point, [R, 1]; never one without weight."""
     # Rounding may put the point at the very end.
     return torch.searchsorted(ends_RK, point_R1.minimum(ends_RK[:, -1:] * (1 - 1e-12)), right=True)

@@ -1,11 +1,12 @@
-"""What the rows of a decoding batch have read, and attention of their next token over it.
+"""KV cache of a decoding batch, and attention of its next token over it.
 
-Replies to one prompt see the same keys there. Where these are many they stay in memory once (`SharedPrompts`): siblings
-ask them together, their own ones row by row, and what they see in both is put together by what the two softmaxes were
-divided by (arXiv 2402.05099). Where they are few each row's keys lie in one piece (`WholeRows`), which takes one call.
+Replies to one prompt see the same prompt keys. If these are many they are stored once
+(`SharedPrompts`): siblings query them together, their own keys row by row, and both results are
+combined by the normalisers of the two softmaxes (arXiv 2402.05099). If they are few, each row's
+keys are contiguous (`WholeRows`), which takes one call.
 
-Axes: P prompts, R rows (those of a prompt adjacent), S seats for the rows of a prompt, K key heads, G query heads of
-each, D features of a head, L positions.
+Axes: P prompts, R rows (those of a prompt adjacent), S seats for the rows of a prompt, K key heads,
+G query heads of each, D features of a head, L positions.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from rl_core.models.decoding.growing_cache import GrowingLayer
 
 SAVED_KEYS = 48
-"""Keys of a prompt that each row is spared, in the mean, from which on siblings share them."""
+"""Mean number of prompt keys saved per row from which on siblings share them."""
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""scaled_dot_product_attention, and the logarithm of what its softmax was divided by."""
+"""Operation that returns scaled_dot_product_attention and the logarithm of its softmax's
+normaliser."""
 
 
-def memory_of(layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> WholeRows | SharedPrompts:
-    """The memory for so many replies to each prompt.
+def memory_of(
+    layers: list[Any], counts_P: Tensor, attention_PL: Tensor
+) -> WholeRows | SharedPrompts:
+    """Return the cache for the given numbers of replies to each prompt.
 
-    Args: layers: `DynamicLayer`s of a cache after the prefill, on a CPU; they are used up. attention_PL: where a token
-    is, padding first.
+    Args: layers: `DynamicLayer`s of a cache after the prefill, on a CPU; they are consumed.
+    attention_PL: mask of tokens, padding first.
     """
     num_rows = int(counts_P.sum())
     shares = (num_rows - len(counts_P)) * attention_PL.shape[1] >= SAVED_KEYS * num_rows
@@ -37,22 +41,30 @@ def memory_of(layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> Whol
 
 
 class WholeRows:
-    """Each row's keys and values in one piece, the prompt's first."""
+    """Contiguous keys and values of each row, the prompt's first."""
 
     def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
-        self.mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(counts_P, 0)
+        self.mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(
+            counts_P, 0
+        )
         self.layers: list[GrowingLayer] = []
         while layers:
             self.layers.append(GrowingLayer(layers.pop(0), counts_P))
 
     def begin(self) -> None:
-        """Every row has a token more from now on."""
+        """Extend every row by one token."""
         self.mask_R11L = pad(self.mask_R11L, (0, 1))
 
-    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
-        """Add the token's keys and values. Returns: what it sees, [R, K, G, D]."""
-        keys_RKLD, values_RKLD = self.layers[layer].update(key_RKD[:, :, None], value_RKD[:, :, None])
-        return scaled_dot_product_attention(query_RKGD, keys_RKLD, values_RKLD, self.mask_R11L, scale=scale)
+    def attend(
+        self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float
+    ) -> Tensor:
+        """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
+        keys_RKLD, values_RKLD = self.layers[layer].update(
+            key_RKD[:, :, None], value_RKD[:, :, None]
+        )
+        return scaled_dot_product_attention(
+            query_RKGD, keys_RKLD, values_RKLD, self.mask_R11L, scale=scale
+        )
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, ascending."""
@@ -62,7 +74,7 @@ class WholeRows:
 
 
 class SharedPrompts:
-    """The keys and values of each prompt once, and those of the replies row by row."""
+    """Keys and values of each prompt, stored once, and those of the replies row by row."""
 
     def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
         self.mask_P11L = attention_mask(attention_PL, layers[0].keys.dtype)
@@ -75,10 +87,12 @@ class SharedPrompts:
             self.layers.append(GrowingLayer(layer, counts_P, from_start=False))
 
     def begin(self) -> None:
-        """Every row has a token more from now on."""
+        """Extend every row by one token."""
 
-    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
-        """Add the token's keys and values. Returns: what it sees, [R, K, G, D]."""
+    def attend(
+        self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float
+    ) -> Tensor:
+        """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
         own = self.layers[layer].update(key_RKD[:, :, None], value_RKD[:, :, None])
         seen_RKGD, normaliser_RKG = _attend(query_RKGD, *own, 0.0, False, scale=scale)
         asked_PKQD = self.siblings.together(query_RKGD)
@@ -102,19 +116,19 @@ class SharedPrompts:
 
 @dataclass(frozen=True)
 class Siblings:
-    """The rows of each prompt as so many seats, of which some are empty."""
+    """Rows of each prompt in a fixed number of seats, some of which are empty."""
 
     counts_P: Tensor
-    """Rows."""
+    """Number of rows of each prompt."""
     seat_R: Tensor
-    """Each row's."""
+    """Seat of each row."""
     row_of_seat: Tensor
-    """[P * S]; any row at an empty one."""
+    """Row of each seat, [P * S]; any row for an empty seat."""
     is_full: bool
 
     @classmethod
     def of(cls, counts_P: Tensor) -> Siblings:
-        """Those of rows in order."""
+        """Return the seats of rows in order."""
         seats = int(counts_P.max())
         taken_PS = torch.arange(seats, device=counts_P.device) < counts_P[:, None]
         seat_R = taken_PS.flatten().nonzero()[:, 0]
@@ -122,24 +136,30 @@ class Siblings:
         return cls(counts_P, seat_R, row_of_seat, bool(taken_PS.all()))
 
     def together(self, states_RKGD: Tensor) -> Tensor:
-        """One matrix for all rows of a prompt, [P, K, S * G, D]."""
+        """Return one matrix for all rows of a prompt, [P, K, S * G, D]."""
         states = states_RKGD if self.is_full else states_RKGD.index_select(0, self.row_of_seat)
         return states.unflatten(0, (len(self.counts_P), -1)).transpose(1, 2).flatten(2, 3)
 
     def apart(self, states_PKQD: Tensor, num_queries: int) -> Tensor:
-        """Back to rows, [R, K, G, D]. Args: num_queries: G."""
+        """Convert back to rows, [R, K, G, D]. Args: num_queries: G."""
         states = states_PKQD.unflatten(2, (-1, num_queries)).transpose(1, 2).flatten(0, 1)
         return states if self.is_full else states.index_select(0, self.seat_R)
 
     def select(self, rows: Tensor) -> tuple[Tensor, Siblings]:
-        """Keep these rows, ascending. Returns: the prompts that still have some, and their rows' seats."""
+        """Keep these rows, ascending. Returns: the prompts that still have rows, and their rows'
+        seats."""
         numbers_P = torch.arange(len(self.counts_P), device=rows.device)
-        counts_P = torch.bincount(numbers_P.repeat_interleave(self.counts_P)[rows], minlength=len(numbers_P))
+        counts_P = torch.bincount(
+            numbers_P.repeat_interleave(self.counts_P)[rows], minlength=len(numbers_P)
+        )
         prompts = counts_P.nonzero()[:, 0]
         return prompts, Siblings.of(counts_P[prompts])
 
 
 def attention_mask(attention_RL: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores of one token of each row, [R, 1, 1, L]. Args: attention_RL: where a token is."""
-    mask_RL = torch.zeros_like(attention_RL, dtype=dtype).masked_fill_(attention_RL == 0, float("-inf"))
+    """Return the term to add to the scores of one token of each row, [R, 1, 1, L]. Args:
+    attention_RL: mask of tokens."""
+    mask_RL = torch.zeros_like(attention_RL, dtype=dtype).masked_fill_(
+        attention_RL == 0, float("-inf")
+    )
     return mask_RL[:, None, None]

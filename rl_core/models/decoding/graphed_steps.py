@@ -1,12 +1,13 @@
 """Steps of a plain decoder as CUDA graphs: recorded once, and then started by a single call.
 
-A token is a few hundred small kernels, which take a GPU less time than a processor takes to start them. A graph starts
-them all, with the same memory every time: keys and values lie in rooms of a fixed length, and where the next ones go is
-itself in memory. A step is recorded anew when the room is full, and when half of the rows have finished; until then
-those stay in the batch, and nobody reads what becomes of them.
+A token is a few hundred small kernels, which take a GPU less time than a CPU takes to launch them.
+A graph launches them all, with the same memory every time: keys and values are in buffers of a
+fixed length, and the index of the next ones is itself in memory. A step is recorded again when the
+buffer is full, and when half of the rows have finished; until then those stay in the batch, and
+their results are ignored.
 
-Axes: P prompts, R rows of the batch, K key heads, G query heads of each, D features of a head, H hidden features, L
-positions of a room.
+Axes: P prompts, R rows of the batch, K key heads, G query heads of each, D features of a head, H
+hidden features, L positions of a buffer.
 """
 
 from __future__ import annotations
@@ -26,25 +27,31 @@ from rl_core.models.decoding.decoder_memory import attention_mask
 from rl_core.models.decoding.plain_decoder import PlainDecoder
 
 ROOM = 128
-"""Tokens that there is room for at a time; attention reads whole rooms."""
+"""Number of tokens by which buffers grow; attention reads whole buffers."""
 ASKS_THE_PROCESSOR = {"dynamic", "longrope"}
-"""Kinds of rotary embeddings that depend on how far the rows are, which a graph cannot ask."""
+"""Kinds of rotary embeddings that depend on the rows' lengths on the CPU, which a graph cannot
+read."""
 _latest: torch.cuda.CUDAGraph | None = None
-"""Keeps the memory of graphs for the next one. It would otherwise stay taken until there is no other."""
+"""Latest graph, kept so that the next one can reuse its memory."""
 
 
 def can_be_graphed(plain: PlainDecoder) -> bool:
-    """Whether a step is the same kernels every time."""
+    """Return True if a step consists of the same kernels every time."""
     return getattr(plain.model.rotary_emb, "rope_type", "default") not in ASKS_THE_PROCESSOR
 
 
 class GraphedSteps:
-    """Tokens through graphs of a plain decoder. Args: cache: after the prefill; it is used up."""
+    """Reads tokens through graphs of a plain decoder.
 
-    def __init__(self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
+    Args: cache: cache after the prefill; it is consumed.
+    """
+
+    def __init__(
+        self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor
+    ) -> None:
         self.plain, self.memory = plain, FixedRows(cache.layers, counts_P, attention_PL)
         self.kept = torch.arange(int(counts_P.sum()), device=counts_P.device)
-        """Places in the batch of the rows that have not finished."""
+        """Batch indices of the rows that have not finished."""
         self.tokens_R = torch.zeros_like(self.kept)
         self.positions_R1 = self.tokens_R[:, None].clone()
         self.hidden_RH = torch.empty(0)
@@ -73,7 +80,10 @@ class GraphedSteps:
         self.kept = self.kept[rows]
         if 2 * len(self.kept) <= len(self.tokens_R):
             self.memory.select(self.kept)
-            self.tokens_R, self.positions_R1 = self.tokens_R[self.kept], self.positions_R1[self.kept]
+            self.tokens_R, self.positions_R1 = (
+                self.tokens_R[self.kept],
+                self.positions_R1[self.kept],
+            )
             self.kept = torch.arange(len(rows), device=rows.device)
             self._replay = None
 
@@ -82,19 +92,22 @@ class GraphedSteps:
 
 
 class FixedRows:
-    """Each row's keys and values in a room of fixed length, the prompt's first.
+    """Keys and values of each row in a buffer of fixed length, the prompt's first.
 
-    Args: layers: `DynamicLayer`s of a cache after the prefill; they are used up. attention_PL: where a token is.
+    Args: layers: `DynamicLayer`s of a cache after the prefill; they are consumed. attention_PL:
+    mask of tokens.
     """
 
     def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
         self.length = attention_PL.shape[1]
-        """Positions in use."""
+        """Number of positions in use."""
         # Attention wants a mask whose rows are a multiple of 8 long.
         self.capacity = (self.length // ROOM + 1) * ROOM
         self.place = torch.tensor([self.length - 1], device=counts_P.device)
-        """The position of the latest token."""
-        mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(counts_P, 0)
+        """Position of the latest token."""
+        mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(
+            counts_P, 0
+        )
         self.mask_R11L = _masked(mask_R11L, self.capacity)
         self.layers: list[tuple[Tensor, Tensor]] = []
         while layers:
@@ -104,20 +117,24 @@ class FixedRows:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another token."""
+        """True if there is no room for another token."""
         return self.length == self.capacity
 
     def begin(self) -> None:
-        """Every row has a token more from now on."""
+        """Extend every row by one token."""
         self.place.add_(1)
         self.mask_R11L.index_fill_(3, self.place, 0.0)
 
-    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
-        """Add the token's keys and values. Returns: what it sees, [R, K, G, D]."""
+    def attend(
+        self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float
+    ) -> Tensor:
+        """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
         keys_RKLD, values_RKLD = self.layers[layer]
         keys_RKLD.index_copy_(2, self.place, key_RKD[:, :, None])
         values_RKLD.index_copy_(2, self.place, value_RKD[:, :, None])
-        return scaled_dot_product_attention(query_RKGD, keys_RKLD, values_RKLD, self.mask_R11L, scale=scale)
+        return scaled_dot_product_attention(
+            query_RKGD, keys_RKLD, values_RKLD, self.mask_R11L, scale=scale
+        )
 
     def grow(self) -> None:
         """Make room for more tokens."""
@@ -134,17 +151,17 @@ class FixedRows:
 
 
 def recorded(run: Callable[[], None]) -> Callable[[], None]:
-    """What `run` does on the GPU, to be done again and again with the same memory; it is not done yet.
+    """Record the GPU work of `run`, and return a function that repeats it with the same memory.
 
-    Graphs have their memory in common: only the latest may still be replayed. Raises: ModelError when it does what
-    cannot be recorded, such as asking the GPU for a number.
+    Graphs share their memory: only the latest may still be replayed. Raises: ModelError when `run`
+    does something that cannot be recorded, such as reading a number from the GPU.
     """
     global _latest
     graph, stream, current = torch.cuda.CUDAGraph(), _stream(), torch.cuda.current_stream()
     stream.wait_stream(current)
     with torch.cuda.stream(stream):
-        # Other threads (NCCL's, those of scorers) may go on meanwhile. `torch.cuda.graph` would give all memory that
-        # is cached back first, which training then has to ask for again.
+        # Other threads (NCCL's, those of scorers) may go on meanwhile. `torch.cuda.graph` would
+        # give all memory that is cached back first, which training then has to ask for again.
         graph.capture_begin(pool=_latest and _latest.pool(), capture_error_mode="thread_local")
         try:
             run()
@@ -155,7 +172,8 @@ def recorded(run: Callable[[], None]) -> Callable[[], None]:
                 graph.capture_end()
             reason = str(error).strip().splitlines()[0]
             raise ModelError(
-                f"a decoding step cannot be recorded as a CUDA graph ({reason}); set rollout.cuda_graphs=false"
+                f"a decoding step cannot be recorded as a CUDA graph ({reason}); set "
+                "rollout.cuda_graphs=false"
             ) from error
         graph.capture_end()
     current.wait_stream(stream)
@@ -165,12 +183,14 @@ def recorded(run: Callable[[], None]) -> Callable[[], None]:
 
 @cache
 def _stream() -> torch.cuda.Stream:
-    """On which all graphs are recorded: memory that one stream has freed is not given to another."""
+    """Return the stream on which all graphs are recorded: memory freed by one stream is not given
+    to another."""
     return torch.cuda.Stream()
 
 
 def _roomy(both: Any, capacity: int) -> tuple[Tensor, Tensor]:
-    """Keys and values with room behind them; what it holds counts for nothing, but must be numbers."""
+    """Return keys and values with room behind them, whose content is ignored but must be
+    numbers."""
     keys, values = (pad(states, (0, 0, 0, capacity - states.shape[2])) for states in both)
     return keys, values
 

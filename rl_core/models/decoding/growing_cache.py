@@ -1,7 +1,8 @@
-"""Keys and values of a decoding batch in memory that has room for tokens to come.
+"""KV cache of a decoding batch in memory that has room for further tokens.
 
-transformers' own cache is copied as a whole for every token. Here the prompts' entries are laid out once, a row per
-reply, with room behind them; a token's keys and values are written into it, and rows that finished make way in place.
+transformers' own cache is copied as a whole for every token. Here the prompts' entries are laid out
+once, a row per reply, with room behind them; a token's keys and values are written into it, and
+finished rows are removed in place.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 ROOM = 64
-"""Tokens that there is room for at a time."""
+"""Number of tokens by which the memory grows."""
 
 
 class GrowingLayer(DynamicLayer):
-    """One layer's keys and values, [R, heads, length, D], as views into roomier memory.
+    """Keys and values of one layer, [R, heads, length, D], as views into larger memory.
 
-    Args: filled: a layer after the prefill, [P, heads, length, D]. counts_P: how many replies each prompt gets.
-    from_start: whether rows begin with their prompt; otherwise they are empty.
+    Args: filled: a layer after the prefill, [P, heads, length, D]. counts_P: number of replies to
+    each prompt. from_start: True if rows begin with their prompt; otherwise they are empty.
     """
 
     def __init__(self, filled: DynamicLayer, counts_P: Tensor, *, from_start: bool = True) -> None:
@@ -32,7 +33,9 @@ class GrowingLayer(DynamicLayer):
         self._rooms = [_roomy(one[:, :, :length], counts_P) for one in (filled.keys, filled.values)]
         self._show(length)
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Append tokens. Returns: all keys and values of the rows."""
         assert self.keys is not None
         start = self.keys.shape[2]
@@ -59,12 +62,14 @@ class GrowingLayer(DynamicLayer):
 
 
 def cache_argument(model: Any) -> str:
-    """The name by which a model's forward takes a cache: `cache` since transformers 5.24, for all but other code."""
+    """Return the argument name of a cache in a model's forward: `cache` since transformers 5.24,
+    except for remote code."""
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 def is_plain(cache: Cache) -> bool:
-    """Whether a token sees all of its row, in every layer of a cache after the prefill (sliding windows cut it off)."""
+    """Return True if a token sees all of its row in every layer of a cache after the prefill (no
+    sliding windows)."""
     return all(type(layer) is DynamicLayer and layer.keys is not None for layer in cache.layers)
 
 
@@ -82,7 +87,8 @@ def grow(cache: Cache, counts_P: Tensor) -> None:
 
 
 def take_rows(layer: Any, row_R: Tensor) -> None:
-    """Let a cache's layer consist of these rows of its own, in this order, with repetitions."""
+    """Replace the rows of a cache's layer by these of its own rows, in this order, with
+    repetitions."""
     if isinstance(layer, GrowingLayer):
         layer.batch_select_indices(row_R)
     else:
@@ -91,8 +97,10 @@ def take_rows(layer: Any, row_R: Tensor) -> None:
 
 
 def _roomy(states: Tensor, counts: Tensor | None = None) -> Tensor:
-    """A copy with room behind it, its rows repeated."""
+    """Return a copy with room behind it, its rows repeated."""
     rows = len(states) if counts is None else int(counts.sum())
     room = states.new_empty(rows, states.shape[1], states.shape[2] + ROOM, states.shape[3])
-    room[:, :, : states.shape[2]] = states if counts is None else states.repeat_interleave(counts, 0)
+    room[:, :, : states.shape[2]] = (
+        states if counts is None else states.repeat_interleave(counts, 0)
+    )
     return room

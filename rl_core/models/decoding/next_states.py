@@ -1,7 +1,8 @@
-"""The hidden states of one more token in each row of a decoding batch.
+"""Hidden states of one more token in each row of a decoding batch.
 
-A plain decoder is stepped through here (`plain_decoder`), on a GPU by graphs of its steps (`graphed_steps`), everything
-else by transformers. Which of the two a model is shows in a token after its first prompts, which is computed both ways.
+A plain decoder is stepped by this project (`plain_decoder`), on a GPU by graphs of its steps
+(`graphed_steps`), everything else by transformers. A probe token after the model's first prompts,
+computed both ways, decides which.
 
 Axes: P prompts, R rows, H hidden features, L positions.
 """
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from rl_core.kernels.packed_weights import Packed
+from rl_core.kernels import Packed
 from rl_core.models.backbone import taken_by
 from rl_core.models.decoding.decoder_memory import WholeRows, attention_mask, memory_of
 from rl_core.models.decoding.graphed_steps import GraphedSteps, can_be_graphed
@@ -25,9 +26,10 @@ from rl_core.models.decoding.plain_decoder import PlainDecoder, layer_by_layer, 
 from rl_core.models.exact import is_exact
 
 ALIKE, ALIKE_ROUNDED = 1e-3, 5e-2
-"""Relative difference up to which hidden states are the same; in bfloat16 on a GPU, where sums have another order."""
+"""Relative tolerance of hidden states; in bfloat16 on a GPU, where sums have another order, the
+larger one."""
 _is_plain_decoder: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-"""What was found out about models."""
+"""Findings about models."""
 
 
 def next_states(
@@ -40,11 +42,12 @@ def next_states(
     *,
     graphs: bool,
 ) -> ByPlainDecoder | GraphedSteps | ByTransformers:
-    """Steps of one batch.
+    """Return the steps of one batch.
 
-    Args: model: of transformers, without its head. cache: after the prefill; it is used up. counts_P: replies to each
-    prompt. attention_PL: where a token is. packed: products of its layers. probe_P: a token of each prompt, any, and
-    its positions, [P, 1] or with several axes [A, P, 1]. graphs: whether steps may be recorded on a GPU.
+    Args: model: of transformers, without its head. cache: cache after the prefill; it is consumed.
+    counts_P: number of replies to each prompt. attention_PL: mask of tokens. packed: products of
+    its layers. probe_P: any token of each prompt, and its positions, [P, 1] or with several axes
+    [A, P, 1]. graphs: allow recording of steps on a GPU.
     """
     if is_exact(model):
         return ByTransformers(model, cache, counts_P, attention_PL)
@@ -62,9 +65,11 @@ def next_states(
 
 
 class ByPlainDecoder:
-    """Tokens through a loop of ours."""
+    """Reads tokens through this project's decoder loop."""
 
-    def __init__(self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
+    def __init__(
+        self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor
+    ) -> None:
         self.plain, self.memory = plain, memory_of(cache.layers, counts_P, attention_PL)
 
     def step(self, tokens_R: Tensor, positions_R1: Tensor) -> Tensor:
@@ -77,7 +82,7 @@ class ByPlainDecoder:
 
 
 class ByTransformers:
-    """Tokens through the model as it is."""
+    """Reads tokens through the model unchanged."""
 
     def __init__(self, model: Any, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
         self.model, self.cache, self.cache_argument = model, cache, cache_argument(model)
@@ -94,10 +99,14 @@ class ByTransformers:
         mask = self.attention_RL
         inputs = {
             "input_ids": tokens_R[:, None],
-            "attention_mask": mask if self.mask_format is None else attention_mask(mask, self.mask_format),
+            "attention_mask": mask
+            if self.mask_format is None
+            else attention_mask(mask, self.mask_format),
             "position_ids": positions,
         }
-        output = self.model(**taken_by(self.model, inputs), use_cache=True, **{self.cache_argument: self.cache})
+        output = self.model(
+            **taken_by(self.model, inputs), use_cache=True, **{self.cache_argument: self.cache}
+        )
         return output.last_hidden_state[:, -1]
 
     def select(self, rows: Tensor) -> None:
@@ -108,21 +117,33 @@ class ByTransformers:
 
 
 class ByRecomputing:
-    """Tokens through the model as it is, over the whole row every time: for models whose cache cannot be used.
+    """Reads tokens through the model unchanged, over the whole row every time, for models whose
+    cache cannot be used.
 
-    Args: ids_RL, attention_RL: the prompts, padding first. together: whether the model computes rows of a batch as it
-    computes each by itself.
+    Args: ids_RL, attention_RL: the prompts, padding first. together: whether the model computes
+    rows of a batch as it computes each by itself.
     """
 
     def __init__(self, model: Any, ids_RL: Tensor, attention_RL: Tensor, *, together: bool) -> None:
-        self.model, self.ids_RL, self.attention_RL, self.together = model, ids_RL, attention_RL, together
+        self.model, self.ids_RL, self.attention_RL, self.together = (
+            model,
+            ids_RL,
+            attention_RL,
+            together,
+        )
 
     def step(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
         """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
         self.ids_RL = torch.cat([self.ids_RL, tokens_R[:, None]], 1)
         self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
-        rows = [slice(None)] if self.together else [slice(row, row + 1) for row in range(len(self.ids_RL))]
-        return torch.cat([self._last_states(self.ids_RL[some], self.attention_RL[some]) for some in rows])
+        rows = (
+            [slice(None)]
+            if self.together
+            else [slice(row, row + 1) for row in range(len(self.ids_RL))]
+        )
+        return torch.cat(
+            [self._last_states(self.ids_RL[some], self.attention_RL[some]) for some in rows]
+        )
 
     def _last_states(self, ids_RL: Tensor, attention_RL: Tensor) -> Tensor:
         inputs = {
@@ -137,21 +158,28 @@ class ByRecomputing:
         self.ids_RL, self.attention_RL = self.ids_RL[rows], self.attention_RL[rows]
 
 
-def _says_the_same(plain: PlainDecoder, cache: Cache, attention_PL: Tensor, probe_P: tuple[Tensor, Tensor]) -> bool:
-    """Whether a token after each prompt becomes the same by both ways. The cache stays as it is."""
+def _says_the_same(
+    plain: PlainDecoder, cache: Cache, attention_PL: Tensor, probe_P: tuple[Tensor, Tensor]
+) -> bool:
+    """Return True if both ways give the same states for a token after each prompt. The cache stays
+    unchanged."""
     once_P = torch.ones_like(attention_PL[:, 0])
     ours_PH = plain.step(*probe_P, WholeRows(list(cache.layers), once_P, attention_PL))
-    theirs_PH = ByTransformers(plain.model, copy.deepcopy(cache), once_P, attention_PL).step(*probe_P)
+    theirs_PH = ByTransformers(plain.model, copy.deepcopy(cache), once_P, attention_PL).step(
+        *probe_P
+    )
     difference, size = (ours_PH - theirs_PH).float().norm(), theirs_PH.float().norm()
     is_rounded = theirs_PH.dtype is torch.bfloat16 and not theirs_PH.is_cpu
     return bool(difference <= (ALIKE_ROUNDED if is_rounded else ALIKE) * size)
 
 
 def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
-    """Of a mask made here where that makes attention quicker than what transformers makes of a padding mask.
+    """Return the format of an attention mask made here, if that makes attention faster than
+    transformers' padding mask.
 
-    For rows without padding that is none, and a CPU then repeats keys and values for every head that shares them.
-    Families that add something to a mask of their own (ALiBi) get the padding mask.
+    For rows without padding there is none, and a CPU then repeats keys and values for every head
+    that shares them. Families that add something to a mask of their own (ALiBi) get the padding
+    mask.
     """
     first: Any = cache.layers[0]
     keys = first.keys

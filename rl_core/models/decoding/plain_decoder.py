@@ -1,11 +1,12 @@
-"""One token of each row through a plain decoder, with little around the products.
+"""One token of each row through a plain decoder, with little overhead around the products.
 
-A token is a few hundred numbers a layer, so that what transformers does around the products (calls of modules, keyword
-arguments, views) takes time of its own. Here a layer is its operations alone, in the same order and with the same
-roundings. A model may have the parts of a plain decoder and still do something else with them: see `next_states`.
+A token is a few hundred numbers per layer, so that the overhead of transformers around the products
+(calls of modules, keyword arguments, views) is significant. Here a layer is its operations alone,
+in the same order and with the same roundings. A model may have the parts of a plain decoder and
+still use them differently: see `next_states`.
 
-Axes: R rows, H hidden features, M features between, S states of a layer's heads, K key heads, G query heads of each,
-D features of a head.
+Axes: R rows, H hidden features, M features between, S states of a layer's heads, K key heads, G
+query heads of each, D features of a head.
 """
 
 from __future__ import annotations
@@ -19,69 +20,70 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
-from rl_core.kernels.gated_mlp import GatedMLP
-from rl_core.kernels.rms_norm import RMSNorm
-from rl_core.kernels.rotary import turn
+from rl_core.kernels import GatedMLP, RMSNorm
 from rl_core.models.packing import ROW_BY_ROW
 
 MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
-"""What transformers calls the parts of a plain decoder,"""
+"""Names of the parts of a plain decoder in transformers."""
 BLOCK = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-"""of its blocks,"""
+"""Names of the parts of its blocks."""
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-"""of their attention,"""
+"""Names of the parts of their attention."""
 HEAD_NORMS = {"q_norm", "k_norm"}
-"""and what some have in it besides."""
+"""Names of the norms that some attention modules also have."""
 Layers = tuple[nn.Module, ...]
 """Linear layers that read the same states."""
 
 
 class Product(Protocol):
-    """What such layers compute together."""
+    """Joint product of such layers."""
 
     sizes: list[int]
-    """Features that come out of each."""
+    """Number of output features of each layer."""
 
     def whole(self, states: Tensor) -> Tensor:
-        """What all layers make of the states, side by side in the last axis."""
+        """Return the outputs of all layers for the states, side by side in the last axis."""
         ...
 
 
 class Memory(Protocol):
-    """What the rows have read so far."""
+    """KV cache of the rows."""
 
     def begin(self) -> None:
-        """Every row has a token more from now on."""
+        """Extend every row by one token."""
 
-    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
-        """Add the token's keys and values. Returns: what it sees, [R, K, G, D]."""
+    def attend(
+        self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float
+    ) -> Tensor:
+        """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
         ...
 
 
 class LayerByLayer:
-    """Layers as they are, each with its own product."""
+    """Unchanged layers, each with its own product."""
 
     def __init__(self, layers: Layers) -> None:
         self.layers: list[Any] = list(layers)
         self.sizes = [layer.out_features for layer in self.layers]
 
     def whole(self, states: Tensor) -> Tensor:
-        """What all layers make of the states, side by side in the last axis."""
+        """Return the outputs of all layers for the states, side by side in the last axis."""
         return torch.cat([layer(states) for layer in self.layers], -1)
 
 
 def layer_by_layer(layers: Layers) -> LayerByLayer | None:
-    """The product of layers as they are; None where one is not linear, or cut over ranks."""
+    """Return the product of unchanged layers; None if one is not linear, or cut over ranks."""
     weights = [weight for layer in layers for weight in layer.parameters()]
     is_linear = all(hasattr(layer, "out_features") for layer in layers)
-    return LayerByLayer(layers) if is_linear and not any(isinstance(weight, DTensor) for weight in weights) else None
+    return (
+        LayerByLayer(layers)
+        if is_linear and not any(isinstance(weight, DTensor) for weight in weights)
+        else None
+    )
 
 
 class PlainDecoder:
-    """A transformers model in the shape that decoder-only models mostly have.
-
-    Pre-norm, rotary embeddings, grouped queries (arXiv 2305.13245), a gated MLP with SiLU.
-    """
+    """A transformers model with the usual shape of a decoder-only model."""
 
     def __init__(self, model: Any, blocks: list[_Block]) -> None:
         self.model, self.blocks = model, blocks
@@ -91,11 +93,11 @@ class PlainDecoder:
         memory.begin()
         hidden_RH = self.model.embed_tokens(tokens_R)
         cos_R1D, sin_R1D = (
-            angle.view(len(tokens_R), 1, -1) for angle in self.model.rotary_emb(hidden_RH, positions_R1)
+            angle.view(len(tokens_R), 1, -1)
+            for angle in self.model.rotary_emb(hidden_RH, positions_R1)
         )
-        angles = cos_R1D, *sin_R1D.chunk(2, -1)
         for index, block in enumerate(self.blocks):
-            hidden_RH = block.step(hidden_RH, angles, memory, index)
+            hidden_RH = block.step(hidden_RH, (cos_R1D, sin_R1D), memory, index)
         return self.model.norm(hidden_RH)
 
 
@@ -103,10 +105,10 @@ class PlainDecoder:
 class _Block:
     first_norm: RMSNorm
     reads: Product
-    """Queries, keys and values."""
+    """Product of queries, keys and values."""
     attention: Any
     head_norms: tuple[RMSNorm, RMSNorm] | None
-    """Of queries and keys."""
+    """Norms of queries and keys."""
     writes: Product
     second_norm: RMSNorm
     gate_up: Product
@@ -115,7 +117,7 @@ class _Block:
     def step(
         self,
         hidden_RH: Tensor,
-        angles: tuple[Tensor, Tensor, Tensor],
+        angles: tuple[Tensor, Tensor],
         memory: Memory,
         index: int,
     ) -> Tensor:
@@ -127,19 +129,27 @@ class _Block:
             queries_RQD, keys_RKD = asking_RSD.split([asking_RSD.shape[1] - num_keys, num_keys], 1)
             query_norm, key_norm = self.head_norms
             asking_RSD = torch.cat([query_norm.forward(queries_RQD), key_norm.forward(keys_RKD)], 1)
-        turned_RSD = turn(asking_RSD, *angles, sign=1)
+        cos_R1D, sin_R1D = angles
+        low, high = asking_RSD.chunk(2, -1)
+        turned_RSD = asking_RSD * cos_R1D + torch.cat([-high, low], -1) * sin_R1D
         queries_RKGD = turned_RSD[:, :-num_keys].reshape(num_rows, num_keys, -1, size)
         added = turned_RSD[:, -num_keys:], states_RSD[:, -num_keys:]
         seen_RKGD = memory.attend(index, queries_RKGD, *added, self.attention.scaling)
         hidden_RH = hidden_RH + self.writes.whole(seen_RKGD.reshape(num_rows, -1))
-        gate_RM, up_RM = self.gate_up.whole(self.second_norm.forward(hidden_RH)).split(self.gate_up.sizes, -1)
+        gate_RM, up_RM = self.gate_up.whole(self.second_norm.forward(hidden_RH)).split(
+            self.gate_up.sizes, -1
+        )
         return hidden_RH + self.down.whole(silu(gate_RM) * up_RM)
 
 
-def plain_decoder(model: Any, product_of: Callable[[Layers], Product | None]) -> PlainDecoder | None:
-    """A transformers model (without its head) as a plain decoder; None where it has another shape.
+def plain_decoder(
+    model: Any, product_of: Callable[[Layers], Product | None]
+) -> PlainDecoder | None:
+    """Return a transformers model (without its head) as a plain decoder; None if it has another
+    shape.
 
-    Args: product_of: the product of layers that read the same states; None where they have none.
+    Args: product_of: returns the product of layers that read the same states; None if they have
+    none.
     """
     if _parts(model) != MODEL or not isinstance(model.norm, RMSNorm):
         return None
@@ -160,14 +170,20 @@ def _block(block: Any, product_of: Callable[[Layers], Product | None]) -> _Block
     extra = _parts(attention) - ATTENTION
     if not {"head_dim", "scaling"} <= vars(attention).keys():
         return None
-    if not isinstance(mlp, GatedMLP) or extra not in (set(), HEAD_NORMS) or not _parts(attention) >= ATTENTION:
+    if (
+        not isinstance(mlp, GatedMLP)
+        or extra not in (set(), HEAD_NORMS)
+        or not _parts(attention) >= ATTENTION
+    ):
         return None
     head_norms = (attention.q_norm, attention.k_norm) if extra else None
     norms = block.input_layernorm, block.post_attention_layernorm
     layers = attention.q_proj, attention.k_proj, attention.v_proj
     groups = layers, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
     products = [product for group in groups if (product := product_of(group)) is not None]
-    if len(products) < len(groups) or not all(isinstance(norm, RMSNorm) for norm in (*norms, *(head_norms or ()))):
+    if len(products) < len(groups) or not all(
+        isinstance(norm, RMSNorm) for norm in (*norms, *(head_norms or ()))
+    ):
         return None
     reads, writes, gate_up, down = products
     return _Block(norms[0], reads, attention, head_norms, writes, norms[1], gate_up, down)

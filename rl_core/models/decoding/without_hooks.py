@@ -1,7 +1,9 @@
-"""A sharded module whose weights are gathered, without the hooks that FSDP2 runs before and after each forward.
+"""A sharded module with gathered weights, without the hooks that FSDP2 runs before and after each
+forward.
 
-They cost more than the products of a decoding step. torch has no switch for them, so its two hooks are taken out of the
-module's own tables, by the handles that FSDP2 keeps; it can go when torch offers one.
+They cost more than the products of a decoding step. torch has no switch for them, so the two hooks
+are removed from the module's own tables, by the handles that FSDP2 keeps; this can go when torch
+offers a switch.
 """
 
 from __future__ import annotations
@@ -18,16 +20,20 @@ from torch.utils.hooks import RemovableHandle
 
 @contextmanager
 def without_hooks(policy: nn.Module) -> Iterator[None]:
-    """For the block, gathered modules run without what FSDP does before and after each: for many short passes.
+    """Run gathered modules without FSDP's work before and after each, during the block, for many
+    short passes.
 
-    Nothing is gathered or freed then, and inputs are not cast: they must be in the computation format already.
+    Nothing is gathered or freed then, and inputs are not cast: they must already have the compute
+    format.
     """
     wrapped: list[Any] = [module for module in policy.modules() if isinstance(module, FSDPModule)]
     hooks = [(unit._forward_pre_hooks, unit._forward_hooks) for unit in wrapped]
     try:
         for unit in wrapped:
             state = unit._get_fsdp_state()
-            unit._forward_pre_hooks = _all_but(unit._forward_pre_hooks, state._pre_forward_hook_handle)
+            unit._forward_pre_hooks = _all_but(
+                unit._forward_pre_hooks, state._pre_forward_hook_handle
+            )
             unit._forward_hooks = _all_but(unit._forward_hooks, state._post_forward_hook_handle)
         yield
     finally:

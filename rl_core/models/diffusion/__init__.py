@@ -1,1 +1,2 @@
-"""Diffusion models that flow from noise to pictures and videos: the policy, and one small file per family."""
+"""Diffusion models that flow from noise to images and videos: the policy, and one small file per
+family."""

@@ -1,9 +1,10 @@
-"""What a family of flow-matching models is: only its differences. Rollout and replay are shared code.
+"""Base class of families of flow-matching models, which only define their differences. Rollout and
+replay are shared code.
 
-Shapes: B samples, C latent channels, F latent frames, H x W latent sides. A latent is [B, C, H, W] for pictures and
-[B, C, F, H, W] for videos, float32; a family that feeds its transformer tokens packs and unpacks them itself.
-Noise levels are sigma from 1 (noise) to 0 (clean), x_sigma = (1 - sigma) x_0 + sigma eps, and a velocity is eps - x_0,
-whatever a model's own convention is.
+Shapes: B samples, C latent channels, F latent frames, H x W latent sides. A latent is [B, C, H, W]
+for images and [B, C, F, H, W] for videos, float32; a family that feeds its transformer tokens packs
+and unpacks them itself. Noise levels are sigma from 1 (noise) to 0 (clean), x_sigma = (1 - sigma)
+x_0 + sigma eps, and a velocity is eps - x_0, whatever a model's own convention is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """What is made, in pixels and frames."""
+    """Size of a sample in pixels and frames."""
 
     height: int
     width: int
@@ -35,43 +36,45 @@ class Size:
 
 @dataclass(frozen=True)
 class Condition:
-    """What the transformer is told of one prompt, encoded once for all its samples: tensors without a batch axis."""
+    """Conditions of the transformer for one prompt, encoded once for all its samples: tensors
+    without a batch axis."""
 
     tensors: Mapping[str, Tensor]
 
 
 class DiffusionFamily(ABC):
-    """Everything around the transformer that is trained: frozen encoders, VAE, and conventions.
+    """The parts around the trained transformer: frozen encoders, VAE, and conventions.
 
     Args: pipeline: a diffusers pipeline, its encoders and VAE frozen.
     """
 
     name: ClassVar[str]
-    """The family's name in messages and docs."""
+    """Name of the family in messages and docs."""
     pipelines: ClassVar[tuple[str, ...]]
-    """Pipeline classes, as `model_index.json` names them."""
+    """Names of the pipeline classes in `model_index.json`."""
     makes_video: ClassVar[bool] = False
     token_side: ClassVar[int] = 2
-    """How many latent rows and columns one token of the transformer spans."""
+    """Number of latent rows and columns in one token of the transformer."""
     padded: ClassVar[tuple[str, ...]] = ()
-    """Conditions [L, D] whose length L is the prompt's own; all others have one shape for all prompts."""
+    """Conditions [L, D] whose length L depends on the prompt; all others have one shape for all
+    prompts."""
 
     def __init__(self, pipeline: Any) -> None:
         self.pipeline = pipeline
 
     @property
     def transformer(self) -> nn.Module:
-        """What is trained."""
+        """The trained module."""
         return self.pipeline.transformer
 
     @property
     def config(self) -> Any:
-        """The transformer's settings."""
+        """Config of the transformer."""
         return self.pipeline.transformer.config
 
     @property
     def device(self) -> Any:
-        """Where the encoders and the VAE compute."""
+        """Device of the encoders and the VAE."""
         return self.pipeline.vae.device
 
     @property
@@ -82,53 +85,65 @@ class DiffusionFamily(ABC):
     @property
     @abstractmethod
     def lora_targets(self) -> list[str]:
-        """Linear layers, by the ends of their names, that get an adapter unless a recipe names others."""
+        """Linear layers, by the ends of their names, that get an adapter by default."""
 
     @property
     def condition_images(self) -> ConditionImages:
-        """Whether a prompt comes with a condition image (image-to-video, editing)."""
+        """Use of condition images by prompts (image-to-video, editing)."""
         return ConditionImages.NONE
 
     @property
     def embedded_guidance(self) -> bool:
-        """Whether the transformer was distilled to read the guidance scale.
+        """True if the transformer was distilled to read the guidance scale.
 
-        `velocity` then wants it as the condition `guidance`, [B]; there is no negative prompt and no second forward.
+        `velocity` then needs it as the condition `guidance`, [B]; there is no negative prompt and
+        no second forward.
         """
         return False
 
     @abstractmethod
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """One condition per prompt, on the encoders' device. Raises: ModelError when an image is missing or too many.
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
+        """Return one condition per prompt, on the encoders' device. Raises: ModelError when an
+        image is missing or not allowed.
 
-        The negative prompt of classifier-free guidance is encoded by the same call, with the prompt's image.
+        The negative prompt of classifier-free guidance is encoded by the same call, with the
+        prompt's image.
         """
 
     @abstractmethod
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, H, W] or [C, F, H, W] of one sample. Raises: ModelError on a size the model cannot make."""
+        """Return [C, H, W] or [C, F, H, W] of one sample. Raises: ModelError on a size that the
+        model does not support."""
 
     @abstractmethod
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """eps - x_0 as the transformer predicts it, shaped like the latents, with gradient.
+        """Return eps - x_0 as predicted by the transformer, shaped like the latents, with gradient.
 
         Args: sigma_B: [B]. conditions: the tensors of `encode`, batched [B, ...].
         """
 
     @abstractmethod
     def decode(self, latents: Tensor) -> Tensor:
-        """Pictures [B, 3, height, width] or videos [B, frames, 3, height, width], in 0..1."""
+        """Return images [B, 3, height, width] or videos [B, frames, 3, height, width], in 0..1."""
 
     def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
-        """Classifier-free guidance (arXiv 2207.12598): velocities with and without the prompt; scale 1 is the first."""
+        """Apply classifier-free guidance (arXiv 2207.12598) to velocities with and without the
+        prompt; scale 1 is the first."""
         return negative + scale * (positive - negative)
 
     def shift(self, size: Size, num_steps: int = 50) -> float:
-        """The shift of the noise schedule (`rl_core.sde.sigmas`) that the model was made with.
+        """Return the shift of the noise schedule (`rl_core.sde.sigmas`) that the model was trained
+        with.
 
-        Args: num_steps: of the schedule; some models were made with less shift for more steps.
+        Args: num_steps: steps of the schedule; some models use less shift for more steps.
         """
         from rl_core.sde import dynamic_shift
 
@@ -144,39 +159,55 @@ class DiffusionFamily(ABC):
             exponential=config.get("time_shift_type", "exponential") == "exponential",
         )
 
-    def save_adapters(self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
-        """Write trained adapters as the pipeline's `load_lora_weights` reads them.
+    def save_adapters(
+        self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path
+    ) -> None:
+        """Write trained adapters in the format of the pipeline's `load_lora_weights`.
 
-        Args: state: full tensors by peft's names, below `transformer`. config: peft's, of the adapter.
+        Args: state: full tensors by peft's names, below `transformer`. config: peft's, of the
+        adapter.
         """
         type(self.pipeline).save_lora_weights(
-            str(folder), transformer_lora_layers=dict(state), transformer_lora_adapter_metadata=dict(config)
+            str(folder),
+            transformer_lora_layers=dict(state),
+            transformer_lora_adapter_metadata=dict(config),
         )
 
     def load_adapters(self, folder: Path) -> None:
-        """Put adapters that `save_adapters` wrote on the transformer, as a user of the pipeline does."""
+        """Load adapters that `save_adapters` wrote into the transformer, as a user of the pipeline
+        does."""
         self.pipeline.load_lora_weights(str(folder))
 
     def num_tokens(self, size: Size) -> int:
-        """How many tokens a sample is to the transformer, conditions apart."""
+        """Return the number of the transformer's tokens of a sample, without conditions."""
         return math.prod(self.latent_shape(size)[1:]) // self.token_side**2
 
     def batch(self, conditions: Sequence[Condition]) -> dict[str, Tensor]:
-        """Conditions of B samples as one: stacked, and those in `padded` with zeros behind and a mask `<name>_mask`.
+        """Batch the conditions of B samples: stacked, and those in `padded` with zeros behind and a
+        mask `<name>_mask`.
 
-        Raises: ModelError when some samples have a condition image and others none.
+        Raises: ModelError when only some samples have a condition image.
         """
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
         names = set(conditions[0].tensors)
         if any(set(one.tensors) != names for one in conditions):
-            raise ModelError(f"{self.name}: either every prompt of a run has a condition image or none has; some do")
-        columns = {name: [one.tensors[name] for one in conditions] for name in conditions[0].tensors}
-        batched = {name: torch.stack(rows) for name, rows in columns.items() if name not in self.padded}
+            raise ModelError(
+                f"{self.name}: either every prompt of a run has a condition image or none has; "
+                "some do"
+            )
+        columns = {
+            name: [one.tensors[name] for one in conditions] for name in conditions[0].tensors
+        }
+        batched = {
+            name: torch.stack(rows) for name, rows in columns.items() if name not in self.padded
+        }
         for name in self.padded:
             batched[name] = pad_sequence(columns[name], batch_first=True)
-            whole = [torch.ones(len(row), dtype=torch.bool, device=row.device) for row in columns[name]]
+            whole = [
+                torch.ones(len(row), dtype=torch.bool, device=row.device) for row in columns[name]
+            ]
             batched[f"{name}_mask"] = pad_sequence(whole, batch_first=True)
         return batched
 
@@ -185,7 +216,8 @@ Family = TypeVar("Family", bound=DiffusionFamily)
 
 
 def family_of(model_class: str, families: Sequence[type[Family]], kind: str) -> type[Family]:
-    """The one of `families` that stands for a class of models. Raises: ModelError naming the nearest known class."""
+    """Return the one of `families` for a class of models. Raises: ModelError naming the nearest
+    known class."""
     by_class = {name: cls for cls in families for name in cls.pipelines}
     if model_class not in by_class:
         known = nearest(model_class, sorted(by_class))

@@ -1,4 +1,5 @@
-"""What a worker loads once of a diffusion model: the policy, and the frozen encoders and VAE around it."""
+"""A diffusion model that a worker loads once: the policy, and the frozen encoders and VAE around
+it."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import LoraConfig, ModelConfig
 
 INDEX = "model_index.json"
-"""What makes a folder a diffusers pipeline."""
+"""File that identifies a folder as a diffusers pipeline."""
 
 
 class DiffusionBundle:
-    """Policy and family of one pipeline. Args: source: what `rl_core.models.locate` returned."""
+    """Policy and family of one pipeline. Args: source: result of `rl_core.models.locate`."""
 
     def __init__(self, source: str, config: ModelConfig) -> None:
         self.source = str(snapshot(source, config.path))
@@ -33,7 +34,8 @@ class DiffusionBundle:
         self.policy = DiffusionPolicy(self.family)
 
     def load_policy(self, source: str | None = None) -> DiffusionPolicy:
-        """The policy before training, anew; it shares encoders and VAE with the first.
+        """Load a new copy of the policy before training, which shares encoders and VAE with the
+        first.
 
         Args: source: a folder with other weights.
         """
@@ -41,29 +43,34 @@ class DiffusionBundle:
         return DiffusionPolicy(self.family, again.transformer)
 
     def adapted_policy(self, adapters: Path) -> DiffusionPolicy:
-        """The policy before training with adapters, as the pipeline itself loads them."""
+        """Return the policy before training with adapters, loaded by the pipeline itself."""
         again = load_family(self.source, self.config.path, trained_only=True)
         again.load_adapters(adapters)
         return DiffusionPolicy(self.family, again.transformer)
 
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
-        """What a policy says of fixed inputs, [N]: velocities of a small sample at several noise levels."""
+        """Return a policy's results on the probe inputs, [N]: velocities of a small sample at
+        several noise levels."""
         return velocities(self.family, policy, device)
 
     def place(self, device: torch.device) -> None:
-        """Move encoders and VAE to where they compute; the policy is moved by whoever wraps it."""
+        """Move encoders and VAE to their device; the policy is moved by its wrapper."""
         trained = set(self.family.transformer.modules())
         for part in self.family.pipeline.components.values():
             if isinstance(part, nn.Module) and part not in trained:
                 part.to(device)
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
-        """Write the trained policy as a pipeline folder or its adapters alone; see `export_pipeline`."""
+    def export(
+        self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    ) -> None:
+        """Write the trained policy as a pipeline folder or its adapters alone; see
+        `export_pipeline`."""
         export_pipeline(self, trained, lora, out, live)
 
 
 def snapshot(source: str, path: str) -> Path:
-    """The folder of a located pipeline, fetched from the hub where it is not local. Raises: ModelError."""
+    """Return the folder of a located pipeline, fetched from the hub if it is not local. Raises:
+    ModelError."""
     folder = Path(source)
     if folder.is_dir():
         return folder
@@ -77,19 +84,20 @@ def snapshot(source: str, path: str) -> Path:
 
 
 def pipeline_index(folder: str | Path) -> dict[str, Any]:
-    """The components of a pipeline folder: class and library by name. Raises: ModelError when it is none."""
+    """Return the components of a pipeline folder: class and library by name. Raises: ModelError
+    when it is not a pipeline."""
     path = Path(folder) / INDEX
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"model.path {folder}: no readable {INDEX} ({error}); the domain diffusion needs the folder of a "
-            "diffusers pipeline, as written by save_pretrained"
+            f"model.path {folder}: no readable {INDEX} ({error}); the domain diffusion needs the "
+            "folder of a diffusers pipeline, as written by save_pretrained"
         ) from error
 
 
 def load_family(source: str, path: str, *, trained_only: bool = False) -> DiffusionFamily:
-    """The family over its loaded pipeline, in float32 and frozen.
+    """Load a pipeline and return its family, in float32 and frozen.
 
     Args: path: the recipe's, for messages. trained_only: leave encoders and VAE out.
     Raises: ModelError when the class is not supported or the folder cannot be loaded.
@@ -99,16 +107,27 @@ def load_family(source: str, path: str, *, trained_only: bool = False) -> Diffus
     quiet_pipelines()
     index = pipeline_index(source)
     family = family_class(str(index.get("_class_name")))
-    parts = {name: part for name, part in index.items() if not name.startswith("_") and isinstance(part, list)}
-    # A component that the folder lacks (a third text encoder) must be named as such, or it is looked for.
+    parts = {
+        name: part
+        for name, part in index.items()
+        if not name.startswith("_") and isinstance(part, list)
+    }
+    # A component that the folder lacks (a third text encoder) must be named as such, or it is
+    # looked for.
     absent: dict[str, Any] = {name: None for name, part in parts.items() if part[0] is None}
     if trained_only:
-        absent |= {name: None for name in parts if not name.startswith("transformer") and name != "scheduler"}
+        absent |= {
+            name: None
+            for name in parts
+            if not name.startswith("transformer") and name != "scheduler"
+        }
     pipeline_cls: Any = getattr(diffusers, index["_class_name"])
     try:
         pipeline = pipeline_cls.from_pretrained(source, local_files_only=True, **absent)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model.path {path}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(
+            f"model.path {path}: cannot be loaded: {str(error).strip().splitlines()[0]}"
+        ) from error
     pipeline.set_progress_bar_config(disable=True)
     for part in pipeline.components.values():
         if isinstance(part, nn.Module):

@@ -1,4 +1,4 @@
-"""The one picture that a prompt may come with: a video's first frame, or what is to be edited."""
+"""Condition image of a prompt: a video's first frame, or the image to edit."""
 
 from __future__ import annotations
 
@@ -13,27 +13,36 @@ if TYPE_CHECKING:
 
 
 class ConditionImages(StrEnum):
-    """Whether prompts come with one condition image each."""
+    """Use of condition images by prompts."""
 
     NONE = "none"
-    """No prompt does."""
+    """No prompt has one."""
     OPTIONAL = "optional"
-    """All prompts of a run do, or none."""
+    """All prompts of a run have one, or none."""
     REQUIRED = "required"
-    """Every prompt does."""
+    """Every prompt has one."""
 
 
 def check_images(family: str, images: Sequence[Image | None], use: ConditionImages) -> None:
-    """Raises: ModelError at the first prompt with an image that is not taken, or without one that is needed."""
+    """Refuse prompts with an image that is not supported, or without a required one.
+
+    Raises: ModelError at the first.
+    """
     for row, image in enumerate(images):
         if image is not None and use is ConditionImages.NONE:
-            raise ModelError(f"{family}: prompt {row} has a condition image; the model reads text alone, leave it out")
+            raise ModelError(
+                f"{family}: prompt {row} has a condition image; the model reads text alone, "
+                "leave it out"
+            )
         if image is None and use is ConditionImages.REQUIRED:
-            raise ModelError(f"{family}: prompt {row} has no condition image; the model needs one (media_refs)")
+            raise ModelError(
+                f"{family}: prompt {row} has no condition image; the model needs one (media_refs)"
+            )
 
 
 def fitted(image: Image, width: int, height: int) -> Image:
-    """The picture cut to that shape about its centre, and scaled: samples of one batch have conditions of one size."""
+    """Return the image cropped to that aspect ratio about its centre, and scaled: samples of one
+    batch have conditions of one size."""
     from PIL import ImageOps
     from PIL.Image import Resampling
 

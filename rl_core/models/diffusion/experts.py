@@ -1,4 +1,4 @@
-"""Two transformers that share the work by noise level, as one module that trains like one (Wan 2.2)."""
+"""Two transformers for different noise levels, as one module that trains like one (Wan 2.2)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 
 class Experts(nn.Module):
-    """`transformer` predicts where the timestep reaches the boundary, `transformer_2` below it.
+    """Pair of experts: `transformer` predicts at timesteps from the boundary on, `transformer_2`
+    below it.
 
-    Rows of a batch may lie on both sides. The names are the pipeline's, so that weights and adapters carry over.
+    Rows of a batch may be on both sides. The names are the pipeline's, so that weights and adapters
+    carry over.
 
-    Args: boundary: a timestep, as the transformers count them.
+    Args: boundary: a timestep, in the transformers' units.
     """
 
     def __init__(self, transformer: nn.Module, transformer_2: nn.Module, boundary: float) -> None:
@@ -23,14 +25,21 @@ class Experts(nn.Module):
         self.boundary = boundary
 
     def enable_gradient_checkpointing(self) -> None:
-        """In both."""
+        """Enable gradient checkpointing in both experts."""
         for expert in (self.transformer, self.transformer_2):
             expert.enable_gradient_checkpointing()  # type: ignore[operator]
 
-    def forward(self, hidden_states: Tensor, timestep: Tensor, return_dict: bool = False, **inputs: Tensor) -> Any:
-        """As diffusers' transformers; every tensor among the inputs is [B, ...]. Returns: a tuple of one [B, ...]."""
+    def forward(
+        self, hidden_states: Tensor, timestep: Tensor, return_dict: bool = False, **inputs: Tensor
+    ) -> Any:
+        """Compute like diffusers' transformers; every tensor among the inputs is [B, ...]. Returns:
+        a tuple of one [B, ...]."""
         # With a timestep per token the given frames are at 0 and the noisy ones share a level.
-        high_B = timestep.flatten(1).amax(dim=1) >= self.boundary if timestep.dim() > 1 else timestep >= self.boundary
+        high_B = (
+            timestep.flatten(1).amax(dim=1) >= self.boundary
+            if timestep.dim() > 1
+            else timestep >= self.boundary
+        )
         predicted = None
         for expert, mine_B in ((self.transformer, high_B), (self.transformer_2, ~high_B)):
             rows = mine_B.nonzero().squeeze(1)
@@ -39,22 +48,35 @@ class Experts(nn.Module):
             # An expert that only siblings need runs along on one row, whose result is dropped.
             kept, rows = bool(len(rows)), rows if len(rows) else rows.new_zeros(1)
             chosen = {name: value[rows] for name, value in inputs.items()}
-            part = expert(hidden_states=hidden_states[rows], timestep=timestep[rows], return_dict=False, **chosen)[0]
-            predicted = part.new_zeros(len(hidden_states), *part.shape[1:]) if predicted is None else predicted
+            part = expert(
+                hidden_states=hidden_states[rows],
+                timestep=timestep[rows],
+                return_dict=False,
+                **chosen,
+            )[0]
+            predicted = (
+                part.new_zeros(len(hidden_states), *part.shape[1:])
+                if predicted is None
+                else predicted
+            )
             predicted = predicted.index_add(0, rows, part * kept)
         return (predicted,)
 
 
 def _needed(expert: nn.Module, rows: Tensor) -> bool:
-    """Whether an expert is to run: for rows of this rank, or of a sibling with whom it shares weights or gradients.
+    """Return True if an expert must run: for rows of this rank, or of a sibling with which it
+    shares weights or gradients.
 
-    To gather an expert's shards, or to add up its gradients, takes all ranks: one that stays away stops the others.
-    Where all weights are gathered and nothing is learnt, ranks sample on their own.
+    Gathering an expert's shards, or reducing its gradients, takes all ranks: one that does not take
+    part blocks the others. If all weights are gathered and nothing is trained, ranks sample
+    independently.
     """
     from torch import distributed
     from torch.distributed.tensor import DTensor
 
-    alone = not torch.is_grad_enabled() and not any(isinstance(value, DTensor) for value in expert.parameters())
+    alone = not torch.is_grad_enabled() and not any(
+        isinstance(value, DTensor) for value in expert.parameters()
+    )
     if alone or not distributed.is_initialized():
         return len(rows) > 0
     needed = torch.tensor(len(rows) > 0, device=rows.device, dtype=torch.int32)

@@ -1,4 +1,5 @@
-"""Writing a trained diffusion policy for plain diffusers: a pipeline folder, or adapters its pipelines load."""
+"""Export of a trained diffusion policy for plain diffusers: a pipeline folder, or adapters that its
+pipelines load."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from rl_core.models.export.stored_weights import Written, write_stored
 from schemas.recipe import ExportKind, LoraConfig
 
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""Number formats as safetensors files name them."""
+"""Number formats by their names in safetensors files."""
 
 
 class PipelineBundle(Protocol):
@@ -37,14 +38,20 @@ class PipelineBundle(Protocol):
 
 
 def export_pipeline(
-    bundle: PipelineBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    bundle: PipelineBundle,
+    trained: dict[str, Tensor],
+    lora: LoraConfig | None,
+    out: Path,
+    live: Live,
 ) -> None:
-    """Write the pipeline with base weights plus `trained`, in the base's own number format, or the adapters alone.
+    """Write the pipeline with base weights plus `trained`, in the base's own number format, or the
+    adapters alone.
 
-    What was not trained is copied as it is. What was written is loaded again by plain diffusers, and has to say what
-    the policy says with its weights rounded to the format.
-    Args: trained: full tensors under the policy's parameter names. live: of the policy they were taken from.
-    Raises: ExportMismatch when what was taken, or what was written, is another policy.
+    Untrained parts are copied unchanged. The export is loaded again by plain diffusers, and must
+    give the results of the policy with its weights rounded to the format.
+    Args: trained: full tensors under the policy's parameter names. live: results of the policy they
+    were taken from.
+    Raises: ExportMismatch when the collected or the written weights compute another policy.
     """
     alone = lora is not None and lora.export is ExportKind.ADAPTER
     written = _write(bundle, trained_policy(bundle, trained, lora), out, live, adapters_alone=alone)
@@ -52,7 +59,9 @@ def export_pipeline(
     written.check(bundle.said_by(policy.eval(), torch.device("cpu")), policy.transformer, out)
 
 
-def _write(bundle: PipelineBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool) -> Written:
+def _write(
+    bundle: PipelineBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool
+) -> Written:
     parts = trained_parts(bundle.family, policy.transformer)
     formats = {name: _stored_dtype(Path(bundle.source) / name) for name in parts}
 
@@ -74,7 +83,8 @@ def _write(bundle: PipelineBundle, policy: Any, out: Path, live: Live, *, adapte
 
 
 def trained_parts(family: DiffusionFamily, transformer: Any) -> dict[str, Any]:
-    """The components of the pipeline that a trained module consists of, by the pipeline's names."""
+    """Return the components of the pipeline that make up a trained module, by the pipeline's
+    names."""
     if family.transformer is family.pipeline.transformer:
         return {"transformer": transformer}
     return dict(transformer.named_children())
@@ -87,12 +97,14 @@ def _save_adapters(family: DiffusionFamily, policy: DiffusionPolicy, out: Path) 
     if not hasattr(pipeline, "save_lora_weights"):
         raise ModelError(f"{pipeline.__name__} loads no adapters; set lora.export: merged")
     state = get_peft_model_state_dict(policy.model, adapter_name=TRAINED)
-    state = {name.removeprefix("base_model.model."): value.contiguous() for name, value in state.items()}
+    state = {
+        name.removeprefix("base_model.model."): value.contiguous() for name, value in state.items()
+    }
     family.save_adapters(state, policy.model.peft_config[TRAINED].to_dict(), out)
 
 
 def _all_but(source: str, skipped: set[str]) -> Any:
-    """For `copytree`: leaves these folders of the top out."""
+    """Return a filter for `copytree` that leaves out these top-level folders."""
     return lambda folder, names: skipped & set(names) if Path(folder) == Path(source) else set()
 
 

@@ -10,10 +10,10 @@ from rl_core.models.diffusion.z_image import ZImage
 
 
 def family_classes() -> list[type[DiffusionFamily]]:
-    """All families, in order of name."""
+    """Return all families, in order of name."""
     return sorted([Flux2, HunyuanVideo, QwenImage, SD3, Wan, ZImage], key=lambda cls: cls.name)
 
 
 def family_class(pipeline_class: str) -> type[DiffusionFamily]:
-    """The family of a pipeline class. Raises: ModelError naming the nearest known one."""
+    """Return the family of a pipeline class. Raises: ModelError naming the nearest known one."""
     return family_of(pipeline_class, family_classes(), "diffusion")

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 class Flux2(DiffusionFamily):
-    """A latent is what the transformer sees: 2 x 2 patches of the VAE's latent, normalised channel by channel.
+    """FLUX.2: a latent is the transformer's input: 2 x 2 patches of the VAE's latent, normalised
+    channel by channel.
 
-    Prompts are padded to one length without a mask. A condition image joins the tokens as a second, clean picture.
-    FLUX.2 reads the guidance scale; klein is guided by two forwards, and its distilled versions not at all (scale 1).
+    Prompts are padded to one length without a mask. A condition image joins the tokens as a second,
+    clean image. FLUX.2 reads the guidance scale; klein is guided by two forwards, and its distilled
+    versions not at all (scale 1).
     """
 
     name: ClassVar[str] = "flux2"
@@ -28,8 +30,9 @@ class Flux2(DiffusionFamily):
 
     @property
     def lora_targets(self) -> list[str]:
-        """Attention alone."""
-        # `to_out` of the single-stream blocks is left out: peft matches ends of names, and in the others it is a list.
+        """The attention layers."""
+        # `to_out` of the single-stream blocks is left out: peft matches ends of names, and in the
+        # others it is a list.
         return [
             *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0", "attn.to_qkv_mlp_proj"),
             *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
@@ -37,16 +40,18 @@ class Flux2(DiffusionFamily):
 
     @property
     def condition_images(self) -> ConditionImages:
-        """Editing is the same model with one more input."""
+        """Optional, since the same model edits an image with one more input."""
         return ConditionImages.OPTIONAL
 
     @property
     def embedded_guidance(self) -> bool:
-        """By the transformer's own setting: klein has none."""
+        """True for FLUX.2 by the transformer's config; klein has no embedded guidance."""
         return bool(self.config.guidance_embeds)
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """`prompt_embeds` [L, D] and, of a condition image, `image_latents` [C, H, W]."""
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
+        """Return `prompt_embeds` [L, D] and, for a condition image, `image_latents` [C, H, W]."""
         check_images(self.name, images, self.condition_images)
         embeds_BLD, _ = self.pipeline.encode_prompt(list(prompts), device=self.device)
         conditions = []
@@ -60,19 +65,25 @@ class Flux2(DiffusionFamily):
         # names only; they can go when diffusers opens them.
         pipeline: Any = self.pipeline
         pixels = pipeline.image_processor.preprocess(fitted(image, size.width, size.height))
-        return pipeline._encode_vae_image(pixels.to(self.device, pipeline.vae.dtype), generator=None)[0]
+        return pipeline._encode_vae_image(
+            pixels.to(self.device, pipeline.vae.dtype), generator=None
+        )[0]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, H, W], C counting the four pixels of a patch."""
+        """Return [C, H, W], where C counts the four pixels of a patch."""
         multiple = self.pipeline.vae_scale_factor * 2
         check_single_frame(self.name, size)
         check_sides(self.name, size, multiple)
         return self.config.in_channels, size.height // multiple, size.width // multiple
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """The transformer's output for the noisy picture's tokens as it is: eps - x_0."""
+        """Return the transformer's output for the noisy image's tokens, which is eps - x_0."""
         import torch
 
         pipeline: Any = self.pipeline
@@ -94,17 +105,20 @@ class Flux2(DiffusionFamily):
         return predicted[:, :num_tokens].transpose(1, 2).reshape_as(latents)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """[B, 3, height, width]."""
+        """Return images [B, 3, height, width]."""
         import torch
 
         vae: Any = self.pipeline.vae
-        mean, variance = (value.view(1, -1, 1, 1).to(latents) for value in (vae.bn.running_mean, vae.bn.running_var))
+        mean, variance = (
+            value.view(1, -1, 1, 1).to(latents)
+            for value in (vae.bn.running_mean, vae.bn.running_var)
+        )
         scaled = latents * (variance + vae.config.batch_norm_eps).sqrt() + mean
         patches = torch.nn.functional.pixel_shuffle(scaled, 2).to(vae.dtype)
         return (vae.decode(patches, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)
 
     def shift(self, size: Size, num_steps: int = 50) -> float:
-        """Fitted by its authors to the number of tokens and of steps."""
+        """Return the authors' fit to the number of tokens and of steps."""
         from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
 
         if not self.pipeline.scheduler.config.get("use_dynamic_shifting"):
@@ -113,5 +127,5 @@ class Flux2(DiffusionFamily):
 
 
 def _tokens(latents: Tensor) -> Tensor:
-    """[B, C, H, W] as [B, H W, C]."""
+    """Return [B, C, H, W] as [B, H W, C]."""
     return latents.flatten(2).transpose(1, 2)

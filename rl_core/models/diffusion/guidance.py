@@ -13,22 +13,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptConditions:
-    """What the transformer is told of one prompt: one object for all its samples, wherever they go."""
+    """Conditions of the transformer for one prompt: one object shared by all its samples."""
 
     positive: Condition
     negative: Condition | None
-    """Of the negative prompt; None without guidance."""
+    """Condition of the negative prompt; None without guidance."""
 
     @property
     def unguided(self) -> Condition:
-        """The negative one. Raises: ValueError when there is none."""
+        """The negative condition. Raises: ValueError when there is none."""
         if self.negative is None:
-            raise ValueError("guidance needs the condition of a negative prompt; encode the prompts with one")
+            raise ValueError(
+                "guidance needs the condition of a negative prompt; encode the prompts with one"
+            )
         return self.negative
 
 
 def has_two_halves(family: DiffusionFamily, scale: float) -> bool:
-    """Whether each velocity takes a second one without the prompt.
+    """Return True if each velocity needs a second one without the prompt.
 
     Up to a scale of 1 diffusers leaves it out, and a model that reads the scale needs none.
     """
@@ -36,6 +38,6 @@ def has_two_halves(family: DiffusionFamily, scale: float) -> bool:
 
 
 def guided(family: DiffusionFamily, velocity: Tensor, scale: float) -> Tensor:
-    """[N, ...] from the velocities of both halves, [2N, ...], the negative one first."""
+    """Return [N, ...] from the velocities of both halves, [2N, ...], the negative one first."""
     negative, positive = velocity.chunk(2)
     return family.guide(positive, negative, scale)

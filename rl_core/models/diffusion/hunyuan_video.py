@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TRAIN_TIMESTEPS = 1000
-"""The transformer counts noise levels from 0 to this, and guidance scales in units of one to so many."""
+"""Largest noise level in the transformer's units, and factor of its guidance scales."""
 
 
 class HunyuanVideo(DiffusionFamily):
-    """Video and text tokens, first in two streams, then in one; prompts are padded to one length and masked.
+    """HunyuanVideo: video and text tokens, first in two streams, then in one; prompts are padded to
+    one length and masked.
 
     The transformer reads the guidance scale.
     """
@@ -29,7 +30,7 @@ class HunyuanVideo(DiffusionFamily):
 
     @property
     def lora_targets(self) -> list[str]:
-        """Attention alone."""
+        """The attention layers."""
         return [
             *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
             *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
@@ -37,26 +38,33 @@ class HunyuanVideo(DiffusionFamily):
 
     @property
     def block_classes(self) -> tuple[str, ...]:
-        """The repeated blocks alone; the class also counts its embeddings as such."""
+        """Names of the repeated blocks; the class also lists its embeddings as such."""
         return "HunyuanVideoTransformerBlock", "HunyuanVideoSingleTransformerBlock"
 
     @property
     def embedded_guidance(self) -> bool:
-        """By the transformer's own setting."""
+        """True by the transformer's config."""
         return bool(self.config.guidance_embeds)
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """`prompt_embeds` [L, D], `prompt_mask` [L] and `pooled` [P]."""
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
+        """Return `prompt_embeds` [L, D], `prompt_mask` [L] and `pooled` [P]."""
         check_images(self.name, images, self.condition_images)
-        embeds_BLD, pooled_BP, mask_BL = self.pipeline.encode_prompt(list(prompts), device=self.device)
+        embeds_BLD, pooled_BP, mask_BL = self.pipeline.encode_prompt(
+            list(prompts), device=self.device
+        )
         return [
             Condition({"prompt_embeds": embeds, "prompt_mask": mask, "pooled": pooled})
             for embeds, mask, pooled in zip(embeds_BLD, mask_BL.bool(), pooled_BP, strict=True)
         ]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, F, H, W]."""
-        sides, frames = self.pipeline.vae_scale_factor_spatial, self.pipeline.vae_scale_factor_temporal
+        """Return [C, F, H, W]."""
+        sides, frames = (
+            self.pipeline.vae_scale_factor_spatial,
+            self.pipeline.vae_scale_factor_temporal,
+        )
         check_frames(self.name, size, frames)
         check_sides(self.name, size, sides * self.config.patch_size)
         return (
@@ -67,10 +75,16 @@ class HunyuanVideo(DiffusionFamily):
         )
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """The transformer's output as it is: eps - x_0."""
-        guidance = {"guidance": conditions["guidance"] * TRAIN_TIMESTEPS} if self.embedded_guidance else {}
+        """Return the transformer's output, which is eps - x_0."""
+        guidance = (
+            {"guidance": conditions["guidance"] * TRAIN_TIMESTEPS} if self.embedded_guidance else {}
+        )
         return transformer(
             hidden_states=latents,
             timestep=sigma_B * TRAIN_TIMESTEPS,
@@ -82,7 +96,7 @@ class HunyuanVideo(DiffusionFamily):
         )[0]
 
     def decode(self, latents: Tensor) -> Tensor:
-        """[B, frames, 3, height, width]."""
+        """Return videos [B, frames, 3, height, width]."""
         vae: Any = self.pipeline.vae
         video = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor, return_dict=False)[0]
         return (video.float().transpose(1, 2) / 2 + 0.5).clamp(0, 1)

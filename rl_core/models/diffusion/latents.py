@@ -1,4 +1,5 @@
-"""Latents as tokens of 2 x 2 patches, and the per-channel scale of VAEs that state a mean and a spread."""
+"""Conversion of latents to tokens of 2 x 2 patches, and the per-channel scale of VAEs with stated
+statistics."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def packed(latents: Tensor) -> Tensor:
-    """[B, C, H, W] as tokens [B, H/2 W/2, 4 C]."""
+    """Return [B, C, H, W] as tokens [B, H/2 W/2, 4 C]."""
     from torch.nn.functional import pixel_unshuffle
 
     return pixel_unshuffle(latents, 2).flatten(2).transpose(1, 2)
 
 
 def unpacked(tokens: Tensor, shape: Sequence[int]) -> Tensor:
-    """`packed` undone. Args: shape: [B, C, H, W] of the latents."""
+    """Undo `packed`. Args: shape: [B, C, H, W] of the latents."""
     from torch.nn.functional import pixel_shuffle
 
     batch, _, height, width = shape
@@ -25,17 +26,20 @@ def unpacked(tokens: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def standardised(latents: Tensor, config: Any) -> Tensor:
-    """A VAE's latents [B, C, F, H, W] with mean 0 and spread 1 in each channel, by its config's statistics."""
+    """Scale a VAE's latents [B, C, F, H, W] to mean 0 and deviation 1 in each channel, by its
+    config's statistics."""
     mean, spread = _statistics(latents, config)
     return (latents - mean) / spread
 
 
 def unstandardised(latents: Tensor, config: Any) -> Tensor:
-    """`standardised` undone."""
+    """Undo `standardised`."""
     mean, spread = _statistics(latents, config)
     return latents * spread + mean
 
 
 def _statistics(latents: Tensor, config: Any) -> tuple[Tensor, Tensor]:
-    mean, spread = (latents.new_tensor(values) for values in (config.latents_mean, config.latents_std))
+    mean, spread = (
+        latents.new_tensor(values) for values in (config.latents_mean, config.latents_std)
+    )
     return mean.view(1, -1, 1, 1, 1), spread.view(1, -1, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""The noise levels of a recipe, the same for whoever samples and whoever scores."""
+"""Noise levels of a recipe, the same for sampling and scoring."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def size_of(config: DiffusionConfig) -> Size:
-    """What is made."""
+    """Return the size of samples."""
     return Size(config.height, config.width, config.num_frames)
 
 
 def noise_levels(family: DiffusionFamily, config: DiffusionConfig, num_steps: int) -> Tensor:
-    """sigma from 1 to 0, [num_steps + 1], by the recipe's shift or the model's own."""
+    """Return sigma from 1 to 0, [num_steps + 1], by the recipe's shift or the model's own."""
     return sigmas(num_steps, shift_of(family, config, num_steps))
 
 
 def shift_of(family: DiffusionFamily, config: DiffusionConfig, num_steps: int) -> float:
-    """The shift of the schedule."""
+    """Return the shift of the schedule."""
     return family.shift(size_of(config), num_steps) if config.shift is None else config.shift

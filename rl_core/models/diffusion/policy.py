@@ -1,6 +1,8 @@
-"""A flow-matching transformer as a policy: its forward gives the velocity that sampling and training both use.
+"""A flow-matching transformer as a policy: its forward gives the velocity that sampling and
+training both use.
 
-Shapes: N noisy latents [N, C, (F,) H, W], each with its level sigma_N and the condition of its prompt.
+Shapes: N noisy latents [N, C, (F,) H, W], each with its level sigma_N and the condition of its
+prompt.
 """
 
 from __future__ import annotations
@@ -21,24 +23,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noisy:
-    """Latents on their way from noise to sample, and what they are told.
+    """Latents between noise and sample, with their conditions.
 
-    FSDP rounds the tensors it finds among a forward's arguments to the computation format; it does not look in here,
-    so that the levels keep their float32.
+    FSDP rounds the tensors it finds among a forward's arguments to the compute format; it does not
+    look into this class, so that the levels keep their float32.
     """
 
     latents: Tensor
-    """[N, ...], float32."""
+    """Latents [N, ...], float32."""
     sigma_N: Tensor
-    """[N], float32."""
+    """Noise levels [N], float32."""
     conditions: Mapping[str, Tensor]
-    """The batched conditions of `conditions_of`."""
+    """Batched conditions from `conditions_of`."""
 
 
 class DiffusionPolicy(nn.Module):
-    """The trained transformer of a pipeline, with the conventions of its family; encoders and VAE are not part of it.
+    """The trained transformer of a pipeline, with the conventions of its family; encoders and VAE
+    are not part of it.
 
-    Args: family: knows how to call the transformer. transformer: unset takes the family's own.
+    Args: family: calls the transformer. transformer: unset takes the family's own.
     """
 
     def __init__(self, family: DiffusionFamily, transformer: nn.Module | None = None) -> None:
@@ -47,7 +50,7 @@ class DiffusionPolicy(nn.Module):
         self.model: Any = family.transformer if transformer is None else transformer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DiffusionPolicy:
-        """A copy of the transformer; the family, and with it encoders and VAE, stays one."""
+        """Copy the transformer; the family, and with it encoders and VAE, is shared."""
         return type(self)(self.family, copy.deepcopy(self.model, memo))
 
     @property
@@ -63,7 +66,7 @@ class DiffusionPolicy(nn.Module):
 
     @property
     def lora_targets(self) -> list[str]:
-        """Linear layers that get an adapter unless a recipe names others."""
+        """Linear layers that get an adapter by default."""
         return self.family.lora_targets
 
     def enable_activation_checkpointing(self) -> None:
@@ -71,12 +74,17 @@ class DiffusionPolicy(nn.Module):
         transformer: Any = self.transformer
         transformer.enable_gradient_checkpointing()
 
-    def conditions_of(self, prompts: Sequence[PromptConditions], copies: int, scale: float) -> dict[str, Tensor]:
-        """The conditions of `copies` latents per prompt, those of one prompt adjacent; of both halves of a guidance the
-        negative one comes first. A prompt that comes several times is batched once.
+    def conditions_of(
+        self, prompts: Sequence[PromptConditions], copies: int, scale: float
+    ) -> dict[str, Tensor]:
+        """Return the conditions of `copies` latents per prompt, those of one prompt adjacent; with
+        guidance, the negative half comes first. A prompt that occurs several times is batched once.
         """
         told, rows_N = self.distinct(prompts, copies, scale)
-        conditions = {name: values[rows_N.to(values.device)] for name, values in self.family.batch(told).items()}
+        conditions = {
+            name: values[rows_N.to(values.device)]
+            for name, values in self.family.batch(told).items()
+        }
         if self.family.embedded_guidance:
             conditions["guidance"] = torch.full((len(rows_N),), scale)
         return conditions
@@ -84,7 +92,8 @@ class DiffusionPolicy(nn.Module):
     def distinct(
         self, prompts: Sequence[PromptConditions], copies: int, scale: float
     ) -> tuple[list[Condition], Tensor]:
-        """Each condition once, and which of them every latent of `conditions_of` has, [N] or with guidance [2N]."""
+        """Return each condition once, and the index of every latent's condition, [N] or with
+        guidance [2N]."""
         distinct = {id(prompt): prompt for prompt in prompts}
         places = {key: place for place, key in enumerate(distinct)}
         rows_N = torch.tensor([places[id(prompt)] for prompt in prompts for _ in range(copies)])
@@ -95,13 +104,18 @@ class DiffusionPolicy(nn.Module):
         return told, rows_N
 
     def forward(self, noisy: Noisy, scale: float) -> Tensor:
-        """The velocity eps - x_0, float32, shaped like the latents; under guidance, both halves in one pass.
+        """Return the velocity eps - x_0, float32, shaped like the latents; with guidance, both
+        halves in one pass.
 
-        Args: scale: of the guidance that `noisy.conditions` were made for.
+        Args: scale: guidance scale that `noisy.conditions` were made for.
         """
-        # Within the forward of an FSDP root this is the computation format, else that of the weights.
+        # Within the forward of an FSDP root this is the computation format, else that of the
+        # weights.
         first = next(self.model.parameters())
-        latents, sigma_N = noisy.latents.to(first.device, first.dtype), noisy.sigma_N.to(first.device)
+        latents, sigma_N = (
+            noisy.latents.to(first.device, first.dtype),
+            noisy.sigma_N.to(first.device),
+        )
         halves = has_two_halves(self.family, scale)
         if halves:
             latents, sigma_N = latents.repeat(2, *[1] * (latents.ndim - 1)), sigma_N.repeat(2)

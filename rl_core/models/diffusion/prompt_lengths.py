@@ -1,6 +1,6 @@
-"""How many tokens a prompt has for the text encoders of a pipeline, and how many they look at.
+"""Number of tokens of a prompt for the text encoders of a pipeline, and their limit.
 
-Pipelines cut a longer prompt off and go on, so a prompt has to be measured before it is trained on.
+Pipelines truncate a longer prompt and continue, so prompts are measured before training.
 """
 
 from __future__ import annotations
@@ -12,34 +12,44 @@ from rl_core.models.diffusion.bundle import pipeline_index, snapshot
 
 
 class PromptLengths:
-    """Counts with all tokenizers of a pipeline; what a family wraps around a prompt is not counted.
+    """Counts with all tokenizers of a pipeline; text that a family adds to a prompt is not counted.
 
-    Args: source: what `rl_core.models.locate` returned. path: the recipe's, for messages.
-    Raises: ModelError when it is no pipeline.
+    Args: source: result of `rl_core.models.locate`. path: the recipe's, for messages.
+    Raises: ModelError when it is not a pipeline.
     """
 
     def __init__(self, source: str, path: str) -> None:
         import transformers
 
         folder = snapshot(source, path)
-        parts = {name: part for name, part in pipeline_index(folder).items() if name.startswith("tokenizer")}
+        parts = {
+            name: part
+            for name, part in pipeline_index(folder).items()
+            if name.startswith("tokenizer")
+        }
         loaded = [
-            getattr(transformers, str(part[1])).from_pretrained(folder / name, local_files_only=True)
+            getattr(transformers, str(part[1])).from_pretrained(
+                folder / name, local_files_only=True
+            )
             for name, part in parts.items()
             if part[1] is not None
         ]
         # Some families keep a processor in the tokenizer's place.
-        self.tokenizers: list[Any] = [getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in loaded]
+        self.tokenizers: list[Any] = [
+            getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in loaded
+        ]
 
     @property
     def limit(self) -> int:
-        """The least that one of the tokenizers takes, as it is saved with the model."""
+        """Smallest limit of the tokenizers, as saved with the model."""
         return min(int(tokenizer.model_max_length) for tokenizer in self.tokenizers)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text by the tokenizer that needs most, start and end among them."""
+        """Return the tokens of each text by the tokenizer that needs most, including start and
+        end."""
         # `verbose` would warn of every prompt over the limit, which is the caller's question.
         counts = [
-            [len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]] for tokenizer in self.tokenizers
+            [len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
+            for tokenizer in self.tokenizers
         ]
         return [max(lengths) for lengths in zip(*counts, strict=True)]

@@ -16,21 +16,24 @@ if TYPE_CHECKING:
 
 
 class QwenImage(DiffusionFamily):
-    """Tokens are 2 x 2 patches of the latent; prompts keep their own length and are masked.
+    """Qwen-Image: tokens are 2 x 2 patches of the latent; prompts keep their own length and are
+    masked.
 
-    Its VAE is a video's, used with one frame. Guided velocities are scaled back, token by token, to the length of the
-    unguided ones. To edit, the vision-language encoder reads the condition image and its latent joins the tokens.
+    Its VAE is a video VAE, used with one frame. Guided velocities are scaled back, token by token,
+    to the length of the unguided ones. For editing, the vision-language encoder reads the condition
+    image and its latent joins the tokens.
     """
 
     name: ClassVar[str] = "qwen_image"
     pipelines: ClassVar[tuple[str, ...]] = ("QwenImagePipeline", "QwenImageEditPipeline")
     padded: ClassVar[tuple[str, ...]] = ("prompt_embeds",)
     reference_pixels: int = 1024 * 1024
-    """About how many pixels a condition image is scaled to, in the shape of what is made."""
+    """Approximate number of pixels to which a condition image is scaled, in the aspect ratio of the
+    sample."""
 
     @property
     def lora_targets(self) -> list[str]:
-        """The attention of both streams."""
+        """The attention layers of both streams."""
         return [
             *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
             *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
@@ -38,17 +41,21 @@ class QwenImage(DiffusionFamily):
 
     @property
     def condition_images(self) -> ConditionImages:
-        """By the pipeline."""
+        """Required or none, depending on the pipeline."""
         edits = type(self.pipeline).__name__ == "QwenImageEditPipeline"
         return ConditionImages.REQUIRED if edits else ConditionImages.NONE
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """`prompt_embeds` [L, D] and, of a condition image, `image_latents` [C, H, W]."""
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
+        """Return `prompt_embeds` [L, D] and, for a condition image, `image_latents` [C, H, W]."""
         check_images(self.name, images, self.condition_images)
         width, height = self._reference_size(size)
         references = [fitted(image, width, height) for image in images if image is not None]
         read: dict[str, Any] = {"image": references} if references else {}
-        embeds_BLD, mask_BL = self.pipeline.encode_prompt(prompt=list(prompts), device=self.device, **read)
+        embeds_BLD, mask_BL = self.pipeline.encode_prompt(
+            prompt=list(prompts), device=self.device, **read
+        )
         conditions = []
         for row, embeds_LD in enumerate(embeds_BLD):
             text = embeds_LD if mask_BL is None else embeds_LD[: int(mask_BL[row].sum())]
@@ -64,23 +71,36 @@ class QwenImage(DiffusionFamily):
 
     def _encode_image(self, image: Image) -> Tensor:
         vae: Any = self.pipeline.vae
-        pixels = self.pipeline.image_processor.preprocess(image).unsqueeze(2).to(self.device, vae.dtype)
+        pixels = (
+            self.pipeline.image_processor.preprocess(image).unsqueeze(2).to(self.device, vae.dtype)
+        )
         return standardised(vae.encode(pixels).latent_dist.mode(), vae.config)[0, :, 0]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, H, W]."""
+        """Return [C, H, W]."""
         factor = self.pipeline.vae_scale_factor
         check_single_frame(self.name, size)
         check_sides(self.name, size, factor * self.token_side)
-        return self.config.in_channels // self.token_side**2, size.height // factor, size.width // factor
+        return (
+            self.config.in_channels // self.token_side**2,
+            size.height // factor,
+            size.width // factor,
+        )
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """The transformer's output for the noisy picture's tokens as it is: eps - x_0."""
+        """Return the transformer's output for the noisy image's tokens, which is eps - x_0."""
         import torch
 
-        pictures = [latents, *([conditions["image_latents"]] if "image_latents" in conditions else [])]
+        pictures = [
+            latents,
+            *([conditions["image_latents"]] if "image_latents" in conditions else []),
+        ]
         tokens = [packed(picture) for picture in pictures]
         shapes = [(1, picture.shape[-2] // 2, picture.shape[-1] // 2) for picture in pictures]
         predicted = transformer(
@@ -94,12 +114,15 @@ class QwenImage(DiffusionFamily):
         return unpacked(predicted[:, : tokens[0].shape[1]], latents.shape)
 
     def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
-        """Guided, each token's velocity as long as it was with the prompt alone."""
+        """Return the guided velocity with each token's length as with the prompt alone."""
         guided, told = packed(super().guide(positive, negative, scale)), packed(positive)
-        return unpacked(guided * told.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True), positive.shape)
+        return unpacked(
+            guided * told.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True),
+            positive.shape,
+        )
 
     def decode(self, latents: Tensor) -> Tensor:
-        """[B, 3, height, width]."""
+        """Return images [B, 3, height, width]."""
         vae: Any = self.pipeline.vae
         frames = unstandardised(latents.unsqueeze(2), vae.config).to(vae.dtype)
         return (vae.decode(frames, return_dict=False)[0][:, :, 0].float() / 2 + 0.5).clamp(0, 1)

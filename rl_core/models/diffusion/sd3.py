@@ -14,25 +14,28 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TRAIN_TIMESTEPS = 1000
-"""The transformer counts noise levels from 0 to this."""
+"""Largest noise level in the transformer's units."""
 
 
 class SD3(DiffusionFamily):
-    """Joint attention over text and picture tokens; the VAE is a picture's, with a shift and a scale."""
+    """Stable Diffusion 3: joint attention over text and image tokens; an image VAE with a shift and
+    a scale."""
 
     name: ClassVar[str] = "sd3"
     pipelines: ClassVar[tuple[str, ...]] = ("StableDiffusion3Pipeline",)
 
     @property
     def lora_targets(self) -> list[str]:
-        """The attention of both streams."""
+        """The attention layers of both streams."""
         return [
             *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
             *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
         ]
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """`prompt_embeds` [L, D] and `pooled` [D]."""
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
+        """Return `prompt_embeds` [L, D] and `pooled` [D]."""
         check_images(self.name, images, self.condition_images)
         pipeline: Any = self.pipeline
         embeds_BLD, _, pooled_BD, _ = pipeline.encode_prompt(
@@ -41,7 +44,8 @@ class SD3(DiffusionFamily):
             None,
             # Guidance is the engine's, which encodes the negative prompt by itself.
             do_classifier_free_guidance=False,
-            # As many tokens of the third encoder as of the others, 77 + 77, is what SD3 was trained with (app. B.3).
+            # As many tokens of the third encoder as of the others, 77 + 77, is what SD3 was trained
+            # with (app. B.3).
             max_sequence_length=pipeline.tokenizer_max_length,
             device=self.device,
         )
@@ -51,16 +55,20 @@ class SD3(DiffusionFamily):
         ]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, H, W]."""
+        """Return [C, H, W]."""
         factor, config = self.pipeline.vae_scale_factor, self.config
         check_single_frame(self.name, size)
         check_sides(self.name, size, factor * config.patch_size)
         return config.in_channels, size.height // factor, size.width // factor
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """The transformer's output as it is: SD3 predicts eps - x_0."""
+        """Return the transformer's output, which is eps - x_0."""
         return transformer(
             hidden_states=latents,
             timestep=sigma_B * TRAIN_TIMESTEPS,
@@ -70,7 +78,7 @@ class SD3(DiffusionFamily):
         )[0]
 
     def decode(self, latents: Tensor) -> Tensor:
-        """[B, 3, height, width]."""
+        """Return images [B, 3, height, width]."""
         vae: Any = self.pipeline.vae
         scaled = latents.to(vae.dtype) / vae.config.scaling_factor + vae.config.shift_factor
         return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)

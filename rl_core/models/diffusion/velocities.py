@@ -1,4 +1,4 @@
-"""What a flow-matching policy says of fixed inputs, by which two copies of it are compared."""
+"""Results of a flow-matching policy on probe inputs, by which two copies of it are compared."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 PROMPT = "a red square beside a blue circle"
 LEVELS = (0.95, 0.6, 0.1)
-"""Noise levels, on both sides of the boundary of two experts."""
+"""Noise levels of the probe, on both sides of the boundary of two experts."""
 SIDES = (16, 32, 64, 128, 256, 512, 1024)
 FRAMES = (1, 5, 9, 17)
-"""The smallest that a model makes is taken."""
+"""Numbers of frames to try; the smallest that a model supports is used."""
 
 
 @torch.no_grad()
 def velocities(family: DiffusionFamily, policy: Any, device: torch.device) -> Tensor:
-    """[N], float32 on the CPU. Raises: ModelError when the model makes no sample of a usual size."""
+    """Return the velocities, [N], float32 on the CPU. Raises: ModelError when the model supports no
+    usual size."""
     size = _smallest(family)
     image: Image | None = None
     if family.condition_images is ConditionImages.REQUIRED:
@@ -55,5 +56,6 @@ def _smallest(family: DiffusionFamily) -> Size:
                 continue
             return size
     raise ModelError(
-        f"{family.name}: makes no square of {SIDES[0]} to {SIDES[-1]} pixels, on which copies are compared"
+        f"{family.name}: makes no square of {SIDES[0]} to {SIDES[-1]} pixels, on which copies "
+        "are compared"
     )

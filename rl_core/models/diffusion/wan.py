@@ -16,23 +16,27 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TRAIN_TIMESTEPS = 1000
-"""The transformer counts noise levels from 0 to this."""
+"""Largest noise level in the transformer's units."""
 TEXT_TOKENS = 512
-"""Prompts are padded with zeros to so many, which the cross-attention sees; image-to-video counts on it."""
+"""Length to which prompts are padded with zeros, which the cross-attention sees; image-to-video
+relies on it."""
 
 SECOND_ADAPTERS = "pytorch_lora_weights_2.safetensors"
-"""The adapters of the expert for low noise."""
+"""File of the adapters of the low-noise expert."""
 
 
 class Wan(DiffusionFamily):
-    """Cross-attention to the prompt; a three-dimensional causal VAE, whose first frame stands alone.
+    """Wan: cross-attention to the prompt; a three-dimensional causal VAE, whose first frame is
+    separate.
 
-    Image-to-video comes in two forms. In most models further latent channels hold the first frame and say which
-    frames are given, and in 2.1 the attention also reads CLIP's view of it. In 2.2's small model
-    (`expand_timesteps`) the first latent frame is the given one, at noise level 0: the velocity there is the one that
-    leads from the sample straight to it, whatever the transformer says.
+    Image-to-video comes in two forms. In most models further latent channels hold the first frame
+    and mark the given frames, and in 2.1 the attention also reads CLIP's embedding of it. In 2.2's
+    small model (`expand_timesteps`) the first latent frame is the given one, at noise level 0: the
+    velocity there is the one that leads from the sample straight to it, whatever the transformer
+    predicts.
 
-    Wan 2.2's two experts, for high and low noise, are trained as one module (`rl_core.models.diffusion.experts`).
+    Wan 2.2's two experts, for high and low noise, are trained as one module
+    (`rl_core.models.diffusion.experts`).
     """
 
     name: ClassVar[str] = "wan"
@@ -50,8 +54,12 @@ class Wan(DiffusionFamily):
 
     @property
     def lora_targets(self) -> list[str]:
-        """Attention to the video and to the prompt, and to the image where 2.1 has it."""
-        blocks = [f"attn{which}.{layer}" for which in (1, 2) for layer in ("to_q", "to_k", "to_v", "to_out.0")]
+        """The attention layers to the video and to the prompt, and to the image in 2.1."""
+        blocks = [
+            f"attn{which}.{layer}"
+            for which in (1, 2)
+            for layer in ("to_q", "to_k", "to_v", "to_out.0")
+        ]
         sees = self.config.added_kv_proj_dim is not None
         return [*blocks, *(["attn2.add_k_proj", "attn2.add_v_proj"] if sees else [])]
 
@@ -62,18 +70,25 @@ class Wan(DiffusionFamily):
 
     @property
     def condition_images(self) -> ConditionImages:
-        """By the pipeline."""
+        """Required or none, depending on the pipeline."""
         animates = type(self.pipeline).__name__ == "WanImageToVideoPipeline"
         return ConditionImages.REQUIRED if animates else ConditionImages.NONE
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """`prompt_embeds` [L, D] and, of a condition image, `first_frame` and in 2.1 `image_embeds` [L', D'].
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
+        """Return `prompt_embeds` [L, D] and, for a condition image, `first_frame` and in 2.1
+        `image_embeds` [L', D'].
 
-        `first_frame` is [C', F, H, W], the further channels, or with `expand_timesteps` the frame itself, [C, 1, H, W].
+        `first_frame` is [C', F, H, W], the further channels, or with `expand_timesteps` the frame
+        itself, [C, 1, H, W].
         """
         check_images(self.name, images, self.condition_images)
         embeds_BLD, _ = self.pipeline.encode_prompt(
-            list(prompts), do_classifier_free_guidance=False, max_sequence_length=TEXT_TOKENS, device=self.device
+            list(prompts),
+            do_classifier_free_guidance=False,
+            max_sequence_length=TEXT_TOKENS,
+            device=self.device,
         )
         conditions = []
         for embeds_LD, image in zip(embeds_BLD, images, strict=True):
@@ -85,7 +100,9 @@ class Wan(DiffusionFamily):
         import torch
 
         pipeline: Any = self.pipeline
-        pixels = pipeline.video_processor.preprocess(fitted(image, size.width, size.height)).to(self.device)
+        pixels = pipeline.video_processor.preprocess(fitted(image, size.width, size.height)).to(
+            self.device
+        )
         unused = torch.zeros(1, device=self.device)
         encoded = {
             "first_frame": pipeline.prepare_latents(
@@ -105,8 +122,11 @@ class Wan(DiffusionFamily):
         return encoded
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, F, H, W]."""
-        sides, frames = self.pipeline.vae_scale_factor_spatial, self.pipeline.vae_scale_factor_temporal
+        """Return [C, F, H, W]."""
+        sides, frames = (
+            self.pipeline.vae_scale_factor_spatial,
+            self.pipeline.vae_scale_factor_temporal,
+        )
         check_frames(self.name, size, frames)
         check_sides(self.name, size, sides * self.token_side)
         return (
@@ -117,9 +137,13 @@ class Wan(DiffusionFamily):
         )
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """The transformer's output as it is: eps - x_0."""
+        """Return the transformer's output, which is eps - x_0."""
         import torch
 
         first_frame = conditions.get("first_frame")
@@ -136,7 +160,7 @@ class Wan(DiffusionFamily):
         first_frame: Tensor,
         conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """The velocity from a given first latent frame on, [B, C, F, H, W]."""
+        """Return the velocity with a given first latent frame, [B, C, F, H, W]."""
         import torch
 
         batch, _, frames, height, width = latents.shape
@@ -149,9 +173,17 @@ class Wan(DiffusionFamily):
         return torch.cat([straight, predicted[:, :, 1:].to(straight)], dim=2)
 
     def _predicted(
-        self, transformer: nn.Module, inputs: Tensor, timesteps: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        inputs: Tensor,
+        timesteps: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        seen = {"encoder_hidden_states_image": conditions["image_embeds"]} if "image_embeds" in conditions else {}
+        seen = (
+            {"encoder_hidden_states_image": conditions["image_embeds"]}
+            if "image_embeds" in conditions
+            else {}
+        )
         return transformer(
             hidden_states=inputs,
             timestep=timesteps,
@@ -160,17 +192,25 @@ class Wan(DiffusionFamily):
             **seen,
         )[0]
 
-    def save_adapters(self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
-        """As every family; of two experts the second has a file of its own, `SECOND_ADAPTERS`.
+    def save_adapters(
+        self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path
+    ) -> None:
+        """Write adapters like every family; the second of two experts has its own file,
+        `SECOND_ADAPTERS`.
 
-        It is read by `load_lora_weights(folder, weight_name=SECOND_ADAPTERS, load_into_transformer_2=True)`.
+        It is read by `load_lora_weights(folder, weight_name=SECOND_ADAPTERS,
+        load_into_transformer_2=True)`.
         """
         if self._transformer is self.pipeline.transformer:
             super().save_adapters(state, config, folder)
             return
         for expert, file in (("transformer", None), ("transformer_2", SECOND_ADAPTERS)):
             prefix = f"{expert}."
-            own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+            own = {
+                name.removeprefix(prefix): value
+                for name, value in state.items()
+                if name.startswith(prefix)
+            }
             type(self.pipeline).save_lora_weights(
                 str(folder),
                 transformer_lora_layers=own,
@@ -179,13 +219,15 @@ class Wan(DiffusionFamily):
             )
 
     def load_adapters(self, folder: Path) -> None:
-        """As every family; those of a second expert from their own file."""
+        """Load adapters like every family; those of a second expert from their own file."""
         super().load_adapters(folder)
         if self._transformer is not self.pipeline.transformer:
-            self.pipeline.load_lora_weights(str(folder), weight_name=SECOND_ADAPTERS, load_into_transformer_2=True)
+            self.pipeline.load_lora_weights(
+                str(folder), weight_name=SECOND_ADAPTERS, load_into_transformer_2=True
+            )
 
     def decode(self, latents: Tensor) -> Tensor:
-        """[B, frames, 3, height, width]."""
+        """Return videos [B, frames, 3, height, width]."""
         vae: Any = self.pipeline.vae
         video = vae.decode(unstandardised(latents, vae.config).to(vae.dtype), return_dict=False)[0]
         return (video.float().transpose(1, 2) / 2 + 0.5).clamp(0, 1)

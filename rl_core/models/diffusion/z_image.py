@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 class ZImage(DiffusionFamily):
-    """One stream of text and picture tokens. Its time runs from noise (0) to picture (1), so its output is x_0 - eps.
+    """Z-Image: one stream of text and image tokens. Its time runs from noise (0) to image (1), so
+    its output is x_0 - eps.
 
-    The transformer takes lists, one entry a sample, and masks what it pads. The pipeline counts guidance from 0: its
-    `guidance_scale` is the scale here less 1. Turbo is distilled and wants scale 1.
+    The transformer takes lists, one entry per sample, and masks its padding. The pipeline counts
+    guidance from 0: its `guidance_scale` is the scale here minus 1. Turbo is distilled and needs
+    scale 1.
     """
 
     name: ClassVar[str] = "z_image"
@@ -27,35 +29,47 @@ class ZImage(DiffusionFamily):
 
     @property
     def lora_targets(self) -> list[str]:
-        """Attention alone."""
+        """The attention layers."""
         return ["attention.to_q", "attention.to_k", "attention.to_v", "attention.to_out.0"]
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """`prompt_embeds` [L, D]."""
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
+        """Return `prompt_embeds` [L, D]."""
         check_images(self.name, images, self.condition_images)
-        embeds, _ = self.pipeline.encode_prompt(list(prompts), device=self.device, do_classifier_free_guidance=False)
+        embeds, _ = self.pipeline.encode_prompt(
+            list(prompts), device=self.device, do_classifier_free_guidance=False
+        )
         return [Condition({"prompt_embeds": embeds_LD}) for embeds_LD in embeds]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, H, W]."""
+        """Return [C, H, W]."""
         factor = self.pipeline.vae_scale_factor
         check_single_frame(self.name, size)
         check_sides(self.name, size, factor * self.token_side)
         return self.config.in_channels, size.height // factor, size.width // factor
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """The transformer's output with the sign turned."""
+        """Return the transformer's output with its sign reversed."""
         import torch
 
         lengths = conditions["prompt_embeds_mask"].sum(dim=1).tolist()
-        texts = [row[:length] for row, length in zip(conditions["prompt_embeds"], lengths, strict=True)]
-        predicted = transformer(list(latents.unsqueeze(2)), 1 - sigma_B, texts, return_dict=False)[0]
+        texts = [
+            row[:length] for row, length in zip(conditions["prompt_embeds"], lengths, strict=True)
+        ]
+        predicted = transformer(list(latents.unsqueeze(2)), 1 - sigma_B, texts, return_dict=False)[
+            0
+        ]
         return -torch.stack(predicted).squeeze(2)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """[B, 3, height, width]."""
+        """Return images [B, 3, height, width]."""
         vae: Any = self.pipeline.vae
         scaled = latents.to(vae.dtype) / vae.config.scaling_factor + vae.config.shift_factor
         return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)

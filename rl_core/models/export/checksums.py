@@ -1,4 +1,4 @@
-"""The checksum by which two processes tell that they hold the same tensors.
+"""Checksum by which two processes verify that they hold the same tensors.
 
 Light enough for an interpreter that has torch and little else.
 """
@@ -14,40 +14,47 @@ from torch import Tensor
 from rl_core.errors import WeightMismatch
 
 CHUNK = 2**22
-"""Numbers that are widened at once for a checksum."""
+"""Number of values that are widened at once for a checksum."""
 NUM_NAMED = 3
-"""Tensors that an error lists by name."""
+"""Number of tensors that an error lists by name."""
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """What two equal tensors have in common."""
+    """Digest that equal tensors share."""
 
     shape: tuple[int, ...]
     value: int
 
 
 def checksum(tensor: Tensor) -> Checksum:
-    """Sum of (position + 1) x bits over a tensor of floats, modulo 2^64.
+    """Return the sum of (position + 1) x bits over a tensor of floats, modulo 2^64.
 
-    One changed number, or two different ones that swapped places, always change it. It is exact wherever it is
-    computed, as integers add up the same in any order, and a GPU computes it at the speed of its memory.
+    One changed number, or two different ones that swapped places, always change it. It is exact on
+    every device, as integers sum to the same in any order, and a GPU computes it at the speed of
+    its memory.
     """
     flat = tensor.detach().reshape(-1)
     bits_N = flat.view({2: torch.int16, 4: torch.int32}[flat.element_size()])
     total = 0
     for start in range(0, len(bits_N), CHUNK):
         part = bits_N[start : start + CHUNK].long()
-        total += int((part * torch.arange(start + 1, start + 1 + len(part), device=part.device)).sum())
+        total += int(
+            (part * torch.arange(start + 1, start + 1 + len(part), device=part.device)).sum()
+        )
     return Checksum(tuple(tensor.shape), total % 2**64)
 
 
 def check_same(expected: Mapping[str, Checksum], found: Mapping[str, Checksum], where: str) -> None:
-    """Raises: WeightMismatch naming the tensors that differ."""
+    """Compare checksums.
+
+    Raises: WeightMismatch naming the tensors that differ.
+    """
     bad = [name for name, wanted in expected.items() if found.get(name) != wanted]
     if bad:
         first = bad[0]
         raise WeightMismatch(
             f"{where}: {len(bad)} of {len(expected)} tensors differ from the trainer's, first "
-            f"{', '.join(bad[:NUM_NAMED])}; {first}: expected {expected[first]}, found {found.get(first)}"
+            f"{', '.join(bad[:NUM_NAMED])}; {first}: expected {expected[first]}, found "
+            f"{found.get(first)}"
         )

@@ -1,4 +1,4 @@
-"""Writing a trained policy as an ordinary Hugging Face folder, and reading it back as anybody would."""
+"""Export of a trained policy as an ordinary Hugging Face folder, verified by reading it back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from schemas.recipe import ExportKind, LoraConfig
 
 
 class TokenBundle(Chatting, Protocol):
-    """What writes tokens, as `rl_core.models.bundle` holds it."""
+    """A model that writes tokens, as `rl_core.models.bundle` holds it."""
 
     source: str
 
@@ -35,13 +35,15 @@ class TokenBundle(Chatting, Protocol):
 def export_policy(
     bundle: TokenBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
 ) -> None:
-    """Write base weights plus `trained` to `out`, in the base model's own number format, or the adapters alone.
+    """Write base weights plus `trained` to `out`, in the base model's own number format, or the
+    adapters alone.
 
-    Adapters keep float32. Their folder names the base model by where this run found it.
-    What was written is loaded again by plain transformers and has to say what the policy says with its weights rounded
-    to the format; both compute in float32, so that it is the weights that are compared.
-    Args: trained: full, unsharded tensors under the policy's parameter names. live: of the policy they were taken from.
-    Raises: ExportMismatch when what was taken, or what was written, is another policy.
+    Adapters keep float32. Their folder names the base model by the path where this run found it.
+    The export is loaded again by plain transformers and must give the results of the policy with
+    its weights rounded to the format; both compute in float32, so that the weights are compared.
+    Args: trained: full, unsharded tensors under the policy's parameter names. live: results of the
+    policy they were taken from.
+    Raises: ExportMismatch when the collected or the written weights compute another policy.
     """
     model_class, written = _write(bundle, trained_policy(bundle, trained, lora), lora, out, live)
     model = model_class.from_pretrained(out, dtype=torch.float32).eval()
@@ -49,8 +51,10 @@ def export_policy(
     written.check(torch.cat(said), model, out, places_in(bundle.compared_rows))
 
 
-def _write(bundle: TokenBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live) -> tuple[Any, Written]:
-    """Returns: the class that reads the folder, and what it has to find there."""
+def _write(
+    bundle: TokenBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live
+) -> tuple[Any, Written]:
+    """Write the folder. Returns: the class that reads it, and the expected content."""
     adapters_alone = lora is not None and lora.export is ExportKind.ADAPTER
 
     def write() -> Any:
@@ -70,7 +74,9 @@ def _write(bundle: TokenBundle, policy: Any, lora: LoraConfig | None, out: Path,
     format_of = formats(policy.model, _stored_dtype(bundle))
     model_class = type(policy.language_model)
     merge, places = not adapters_alone, places_in(bundle.compared_rows)
-    return model_class, write_stored(policy, say, format_of, live, write, merge=merge, places=places)
+    return model_class, write_stored(
+        policy, say, format_of, live, write, merge=merge, places=places
+    )
 
 
 def _said_by(model: Any, row: TokenRow, bundle: TokenBundle) -> Tensor:
@@ -81,7 +87,7 @@ def _said_by(model: Any, row: TokenRow, bundle: TokenBundle) -> Tensor:
 
 
 def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | None) -> Any:
-    """A policy in float32 on the CPU with these weights, adapters beside the base.
+    """Return a policy in float32 on the CPU with these weights, and separate adapters.
 
     Raises: ValueError on weights that it does not have.
     """
@@ -95,13 +101,15 @@ def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | N
         raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
     for module in policy.modules():
         # What a GPU attends with; this copy computes on the CPU.
-        if isinstance(module, PreTrainedModel) and str(module.config._attn_implementation).startswith("flash"):
+        if isinstance(module, PreTrainedModel) and str(
+            module.config._attn_implementation
+        ).startswith("flash"):
             module.set_attn_implementation("sdpa")
     return policy.eval()
 
 
 def _name_base(adapter: Any, source: str) -> None:
-    """Let an adapter's folder name its base so that it is found from any folder."""
+    """Make an adapter's folder name its base so that it is found from any folder."""
     name, _, revision = source.partition("@")
     adapter.base_model_name_or_path = str(Path(name).resolve()) if Path(name).is_dir() else name
     adapter.revision = revision or None

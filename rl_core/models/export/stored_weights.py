@@ -1,7 +1,8 @@
-"""A trained policy as the weights that are stored: adapters merged, rounded once to the format of the base.
+"""The stored weights of a trained policy: adapters merged, rounded once to the format of the base.
 
-In float32 nothing is rounded. In a coarser format the policy that was trained computes with more than is stored: its
-adapters stand in float32 beside the base. What is stored is the sum, rounded once.
+In float32 nothing is rounded. In a coarser format the trained policy computes with more precision
+than is stored: its adapters are in float32 next to the base. The stored weight is the sum, rounded
+once.
 """
 
 from __future__ import annotations
@@ -22,35 +23,43 @@ from rl_core.models.checks.comparison import Live, difference, explained
 from rl_core.models.export.checksums import NUM_NAMED, Checksum, checksum
 
 WIDTHS = (2, 4)
-"""Bytes of the numbers that a checksum is taken of."""
+"""Sizes in bytes of the number formats that have a checksum."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A tensor as it was handed to be saved."""
+    """A tensor as passed to be saved."""
 
     dtype: torch.dtype
     checksum: Checksum
 
 
 FormatOf = Callable[[str], torch.dtype]
-"""The format that a base model's parameter is stored in, by its name."""
+"""Function that returns the stored format of a base model's parameter by its name."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written, and what it has to say when it is read back."""
+    """Written tensors, and the results expected when they are read back."""
 
     said_N: Tensor
     bound: float
     saved: dict[str, Saved]
-    """Empty where adapters alone were written."""
+    """Saved tensors; empty if adapters alone were written."""
 
-    def check(self, said_N: Tensor, model: nn.Module, out: Path, places: list[str] | None = None) -> None:
-        """Raises: ExportMismatch unless a model read back from `out` holds and says what was written."""
+    def check(
+        self, said_N: Tensor, model: nn.Module, out: Path, places: list[str] | None = None
+    ) -> None:
+        """Check that a model read back from `out` has the written tensors and gives the expected
+        results.
+
+        Raises: ExportMismatch when not.
+        """
         check_read_back(self.saved, model, str(out))
         if found := difference(self.said_N, said_N, self.bound, places):
-            raise ExportMismatch(f"{out} does not say what the trained policy says: {found}. Nothing was registered")
+            raise ExportMismatch(
+                f"{out} does not say what the trained policy says: {found}. Nothing was registered"
+            )
 
 
 def write_stored(
@@ -65,13 +74,16 @@ def write_stored(
 ) -> Written:
     """Compare a policy with the live one that its weights came from, and write it.
 
-    Args: policy: in float32, adapters beside the base. say: what it says of fixed inputs. write: writes the policy as
-    it then is; gives the model that was saved, or None for adapters alone. merge: merge the adapters before.
-    Raises: ExportMismatch when it is not the live one.
+    Args: policy: in float32, with separate adapters. say: returns its results on the probe inputs.
+    write: writes the policy in its final state; returns the saved model, or None for adapters
+    alone. merge: merge the adapters first.
+    Raises: ExportMismatch when it differs from the live one.
     """
     said_N = say()
     if found := difference(live.said_N, said_N, explained(said_N, say, policy, live.dtype), places):
-        raise ExportMismatch(f"the weights taken from the trained policy are not what it computes with: {found}")
+        raise ExportMismatch(
+            f"the weights taken from the trained policy are not what it computes with: {found}"
+        )
     merged: dict[str, Tensor] = {}
     if merge:
         merged = round_to_stored(policy, format_of)
@@ -85,11 +97,11 @@ def write_stored(
 
 @torch.no_grad()
 def round_to_stored(policy: Any, format_of: FormatOf) -> dict[str, Tensor]:
-    """Let a float32 policy, adapters and all, say what its stored weights will say, in place.
+    """Change a float32 policy, in place, so that it gives the results of its stored weights.
 
-    Adapters are not merged: the base beside one becomes what is left of the rounded sum without it, so that the policy
-    still computes as it was trained. Matrices that merging unties are untied first.
-    Returns: the sums as they are to be stored, by the name of the base's weight.
+    Adapters are not merged: the base next to one becomes the rounded sum minus the adapter, so that
+    the policy still computes as it was trained. Matrices that merging unties are untied first.
+    Returns: the sums to be stored, by the name of the base's weight.
     """
     adapted = adapted_weights(policy)
     if unties(policy, adapted):
@@ -115,7 +127,7 @@ def round_to_stored(policy: Any, format_of: FormatOf) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def take_stored(policy: Any, merged: dict[str, Tensor], format_of: FormatOf) -> None:
-    """Put what `round_to_stored` gave into the base and take the adapters off, in place."""
+    """Put the result of `round_to_stored` into the base and remove the adapters, in place."""
     for name, value in merged.items():
         policy.get_parameter(name).data = value
     if merged:
@@ -125,13 +137,17 @@ def take_stored(policy: Any, merged: dict[str, Tensor], format_of: FormatOf) -> 
 
 
 def _saved_buffers(policy: nn.Module) -> list[tuple[str, Tensor]]:
-    """Real numbers that are saved with a model and never trained."""
+    """Return floating-point buffers that are saved with a model and never trained."""
     saved = policy.state_dict().keys()
-    return [(name, value) for name, value in policy.named_buffers() if name in saved and value.is_floating_point()]
+    return [
+        (name, value)
+        for name, value in policy.named_buffers()
+        if name in saved and value.is_floating_point()
+    ]
 
 
 def formats(model: nn.Module, dtype: torch.dtype) -> FormatOf:
-    """`dtype` for everything but what transformers keeps in float32 whatever the rest is in."""
+    """Return `dtype` for everything but what transformers always keeps in float32."""
     always: set[str] = set()
     for module in model.modules():
         always |= set(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
@@ -140,7 +156,7 @@ def formats(model: nn.Module, dtype: torch.dtype) -> FormatOf:
 
 
 def saved_tensors(model: nn.Module) -> dict[str, Saved]:
-    """Everything that a model saves in numbers of two or four bytes, by name."""
+    """Return everything that a model saves in numbers of two or four bytes, by name."""
     return {
         name: Saved(value.dtype, checksum(value))
         for name, value in model.state_dict().items()
@@ -149,9 +165,13 @@ def saved_tensors(model: nn.Module) -> dict[str, Saved]:
 
 
 def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) -> None:
-    """Raises: ExportMismatch naming the tensors of a model read back that are not those that were to be saved."""
+    """Compare a model that was read back with the tensors that were to be saved.
+
+    Raises: ExportMismatch naming the tensors that differ.
+    """
     found = model.state_dict()
-    # What is read may stand in a wider format than it was saved in; back in that it is the same, bit for bit.
+    # What is read may stand in a wider format than it was saved in; back in that it is the same,
+    # bit for bit.
     bad = [
         name
         for name, saved in expected.items()
@@ -159,13 +179,14 @@ def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) ->
     ]
     if bad:
         raise ExportMismatch(
-            f"{where}: {len(bad)} of {len(expected)} tensors were not read back as they were to be written, first "
-            f"{', '.join(bad[:NUM_NAMED])}. Nothing was registered"
+            f"{where}: {len(bad)} of {len(expected)} tensors were not read back as they were to "
+            f"be written, first {', '.join(bad[:NUM_NAMED])}. Nothing was registered"
         )
 
 
 def renamed_in_checkpoints(model: Any) -> list[str]:
-    """Names in a checkpoint of what transformers holds under other names, such as experts that it fuses."""
+    """Return the checkpoint names of parameters that transformers holds under other names, such as
+    fused experts."""
     from transformers.core_model_loading import revert_weight_conversion
 
     named = dict(model.named_parameters())

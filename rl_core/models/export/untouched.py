@@ -1,8 +1,9 @@
-"""What training leaves alone is exported as it came: bit by bit, under its name, with the files beside the weights.
+"""Export of everything that training left alone, unchanged: bit by bit, under its name, with the
+files next to the weights.
 
-A model is loaded in float32 and saved in one format, and what its class does not read is not saved at all (layers that
-predict further tokens). Here an export is gone through once more: each tensor that is the base model's own gets the
-base model's bits, in their format.
+A model is loaded in float32 and saved in one format, and parts that its class does not read are not
+saved at all (layers that predict further tokens). This module goes through an export once more:
+each tensor that is the base model's own gets the base model's bits, in their format.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ PROCESSOR_FILES = (
     *("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"),
     "chat_template.json",
 )
-"""What a processor reads; some want libraries to be loaded and saved again."""
+"""Files of a processor; some need further libraries to be loaded and saved again."""
 
 
 def carry_over(source: str, model: Any, out: Path) -> None:
-    """Put what training left alone into an export, as it was in the base model.
+    """Copy everything that training left alone into an export, as it was in the base model.
 
-    Args: source: what `rl_core.models.locate` returned. model: the exported one. out: the folder it was saved in.
+    Args: source: result of `rl_core.models.locate`. model: the exported one. out: the folder it was
+    saved in.
     """
     for name in PROCESSOR_FILES:
         found = _file_of(source, name)
@@ -43,28 +45,41 @@ def carry_over(source: str, model: Any, out: Path) -> None:
     assert exported is not None
     for path, names in exported.by_file().items():
         _restore(path, names, base)
-    unread = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()]
-    missing = [name for name in base.files if name not in exported.files and any(one.search(name) for one in unread)]
+    unread = [
+        re.compile(pattern)
+        for pattern in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    ]
+    missing = [
+        name
+        for name in base.files
+        if name not in exported.files and any(one.search(name) for one in unread)
+    ]
     if missing:
         _add(out, exported, {name: base.tensor(name) for name in missing})
 
 
 class _Weights:
-    """The tensors of a folder or a repository, each in which file. Files are opened as they are needed."""
+    """The tensors of a folder or a repository, with their files, which are opened on access."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self.files = dict(files)
 
     @classmethod
     def of(cls, source: str) -> _Weights | None:
-        """None where there are no safetensors."""
+        """Find the tensors of a source; return None if there are no safetensors."""
         from safetensors import safe_open
 
         index = _file_of(source, INDEX)
         if index is not None:
             weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             found = {file: _file_of(source, file) for file in set(weight_map.values())}
-            return cls({name: path for name, file in weight_map.items() if (path := found[file]) is not None})
+            return cls(
+                {
+                    name: path
+                    for name, file in weight_map.items()
+                    if (path := found[file]) is not None
+                }
+            )
         whole = _file_of(source, WEIGHTS)
         if whole is None:
             return None
@@ -72,7 +87,7 @@ class _Weights:
             return cls(dict.fromkeys(file.keys(), whole))
 
     def by_file(self) -> dict[Path, list[str]]:
-        """The names in each file."""
+        """Return the names in each file."""
         grouped: dict[Path, list[str]] = {}
         for name, path in self.files.items():
             grouped.setdefault(path, []).append(name)
@@ -87,7 +102,7 @@ class _Weights:
 
 
 def _restore_formats(source: str, config: Path) -> None:
-    """In the config, the format of each part as the base model names it; loading wrote its own there."""
+    """Restore the base model's names of formats in the config, where loading wrote its own."""
     found = _file_of(source, CONFIG)
     if found is None:
         return
@@ -95,12 +110,15 @@ def _restore_formats(source: str, config: Path) -> None:
     for name, part in exported.items():
         if isinstance(part, dict) and part.pop("dtype", None) is not None:
             theirs = base.get(name) or {}
-            part |= {key: theirs[key] for key in ("dtype", "torch_dtype") if theirs.get(key) is not None}
+            part |= {
+                key: theirs[key] for key in ("dtype", "torch_dtype") if theirs.get(key) is not None
+            }
     config.write_text(json.dumps(exported, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _restore(path: Path, names: Iterable[str], base: _Weights) -> None:
-    """In one file of an export, the base model's own tensor wherever the exported one is it in another format."""
+    """Restore the base model's own tensors in one file of an export, where the exported ones only
+    differ in format."""
     from safetensors.torch import load_file, save_file
 
     tensors: dict[str, Tensor] = load_file(path)
@@ -109,14 +127,18 @@ def _restore(path: Path, names: Iterable[str], base: _Weights) -> None:
         if name not in base.files:
             continue
         theirs, ours = base.tensor(name), tensors[name]
-        if theirs.dtype != ours.dtype and theirs.shape == ours.shape and bool((theirs.to(ours.dtype) == ours).all()):
+        if (
+            theirs.dtype != ours.dtype
+            and theirs.shape == ours.shape
+            and bool((theirs.to(ours.dtype) == ours).all())
+        ):
             tensors[name], changed = theirs, True
     if changed:
         save_file(tensors, path, metadata={"format": "pt"})
 
 
 def _add(out: Path, exported: _Weights, tensors: dict[str, Tensor]) -> None:
-    """Further tensors in a file of their own, which an index names beside the others."""
+    """Write further tensors to a separate file, and add them to the index."""
     from safetensors.torch import save_file
 
     unread = "model-unread.safetensors"
@@ -133,7 +155,7 @@ def _add(out: Path, exported: _Weights, tensors: dict[str, Tensor]) -> None:
 
 
 def _file_of(source: str, name: str) -> Path | None:
-    """A file of a folder or of a repository of the hub that is on this machine; None where there is none."""
+    """Return a file of a folder or of a cached repository of the hub; None if there is none."""
     from transformers.utils.hub import cached_file
 
     repository, _, revision = source.partition("@")

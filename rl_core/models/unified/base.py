@@ -1,12 +1,13 @@
-"""What a family of unified models is: only its differences. Rollout, replay and the joint step are shared code.
+"""Base class of families of unified models, which only define their differences. Rollout, replay
+and the joint step are shared code.
 
-A model has two trained parts: one writes a plan in tokens, the `transformer` draws it by flow matching. A family stands
-on one of `rl_core.models.diffusion`, which says everything of the transformer, `class Own(UnifiedFamily, Drawing)`,
-and adds what a plan is: how a prompt is asked for one, which tokens it may hold and where they stand, and what the
-transformer is told of it.
+A model has two trained parts: one writes a plan in tokens, the `transformer` draws it by flow
+matching. A family builds on one of `rl_core.models.diffusion`, which defines everything about the
+transformer, `class Own(UnifiedFamily, Drawing)`, and adds the plan: its prompt, its allowed tokens
+and their positions, and the transformer's conditions from it.
 
-Shapes: B rows of L tokens, R rows being decoded, T tokens of a plan on A axes of positions, U contexts (prompt and
-plan), N latents.
+Shapes: B rows of L tokens, R rows being decoded, T tokens of a plan on A axes of positions, U
+contexts (prompt and plan), N latents.
 """
 
 from __future__ import annotations
@@ -26,42 +27,46 @@ if TYPE_CHECKING:
     from schemas.recipe import ModelConfig
 
 ROWS = "rows"
-"""Which of the contexts each latent is drawn for, [N]."""
+"""Key of the context index of each latent, [N]."""
 
 
 @dataclass(frozen=True)
 class PlanLayout:
-    """A plan that is a picture's own tokens: their number and places follow from the size of the picture."""
+    """A plan made of an image's own tokens: their number and positions follow from the size of the
+    image."""
 
     num_codes: int
-    """A token of the plan is one of the first so many of the head's."""
+    """Number of the head's tokens, from the first, that a plan may contain."""
     start_id: int
-    """The token before the plan; no plan holds it."""
+    """Token before the plan; no plan contains it."""
     offsets_AT: Tensor
-    """Positions of the plan's tokens, counted from that of the token before them, on the CPU."""
+    """Positions of the plan's tokens, relative to the token before them, on the CPU."""
 
     @property
     def num_tokens(self) -> int:
-        """Of every plan."""
+        """Number of tokens of every plan."""
         return self.offsets_AT.shape[1]
 
     def reply_positions(self, last_R: Tensor, step: int) -> Tensor:
-        """[A, R, 1]; see `CausalLMPolicy.reply_positions`."""
+        """Return [A, R, 1]; see `CausalLMPolicy.reply_positions`."""
         return (last_R + self.offsets_AT[:, step, None].to(last_R.device))[..., None]
 
     def positions(self, ids_BL: Tensor, position_ids_BL: Tensor) -> Tensor:
-        """[A, B, L] of prompts and plans. Args: position_ids_BL: each token's number in its row."""
+        """Return [A, B, L] of prompts and plans. Args: position_ids_BL: each token's number in its
+        row."""
         is_start_BL = ids_BL == self.start_id
         start_B1 = position_ids_BL.masked_fill(~is_start_BL, -1).amax(1, keepdim=True)
         place_BL = position_ids_BL - start_B1 - 1
-        planned_ABL = start_B1 + self.offsets_AT.to(ids_BL.device)[:, place_BL.clamp(0, self.num_tokens - 1)]
+        planned_ABL = (
+            start_B1 + self.offsets_AT.to(ids_BL.device)[:, place_BL.clamp(0, self.num_tokens - 1)]
+        )
         return torch.where((start_B1 >= 0) & (place_BL >= 0), planned_ABL, position_ids_BL)
 
 
 class Parts(nn.Module):
-    """Writer and transformer as one module, which is what is sharded, trained and given adapters.
+    """Writer and transformer as one module, which is sharded, trained and given adapters.
 
-    Args: name: of the writer among the pipeline's parts, and here.
+    Args: name: name of the writer among the pipeline's parts, and here.
     """
 
     def __init__(self, name: str, writer: nn.Module, transformer: nn.Module) -> None:
@@ -72,22 +77,23 @@ class Parts(nn.Module):
 
     @property
     def writer(self) -> Any:
-        """The model of transformers that writes."""
+        """The transformers model that writes."""
         return getattr(self, self.name)
 
     def enable_gradient_checkpointing(self) -> None:
-        """In both."""
+        """Enable gradient checkpointing in both parts."""
         self.writer.gradient_checkpointing_enable({"use_reentrant": False})
         self.transformer.enable_gradient_checkpointing()
 
 
 class UnifiedFamily(DiffusionFamily):
-    """Stands before the class of the transformer's family, whose `velocity` it hands what a plan says."""
+    """Base of unified families, to put before the class of the transformer's family, whose
+    `velocity` gets the plan's conditions."""
 
     writer: ClassVar[str]
-    """The part of the pipeline that writes."""
+    """Part of the pipeline that writes."""
     tokenizer_folder: ClassVar[str] = "tokenizer"
-    """Where the writer's tokenizer lies in the pipeline's folder."""
+    """Folder of the writer's tokenizer in the pipeline's folder."""
 
     def __init__(self, pipeline: Any) -> None:
         super().__init__(pipeline)
@@ -95,16 +101,17 @@ class UnifiedFamily(DiffusionFamily):
 
     @classmethod
     def check(cls, source: str, config: ModelConfig) -> None:
-        """Before anything of a folder is loaded. Raises: ModelError where it may not or cannot be."""
+        """Check a folder before anything of it is loaded. Raises: ModelError when it may not or
+        cannot be loaded."""
 
     @classmethod
     def pipeline_class(cls) -> Any:
-        """What loads a folder of the family."""
+        """Return the class that loads a folder of the family."""
         raise NotImplementedError(f"{cls.__name__} loads no pipeline")
 
     @classmethod
     def load(cls, source: str, config: ModelConfig, absent: Mapping[str, None]) -> Self:
-        """The family over a folder's parts in float32. Args: absent: parts that are left out.
+        """Load the family with a folder's parts in float32. Args: absent: parts that are left out.
 
         Raises: ModelError when the folder cannot be loaded.
         """
@@ -120,7 +127,7 @@ class UnifiedFamily(DiffusionFamily):
 
     @property
     def transformer(self) -> Any:
-        """What is trained: both parts, as `Parts`."""
+        """The trained module: both parts, as `Parts`."""
         return self._parts
 
     @property
@@ -130,41 +137,53 @@ class UnifiedFamily(DiffusionFamily):
 
     @property
     def block_classes(self) -> tuple[str, ...]:
-        """Of both parts."""
+        """Names of the classes of both parts that FSDP wraps one by one."""
         return (*(self._parts.writer._no_split_modules or ()), *super().block_classes)
 
     def layout(self, size: Size) -> PlanLayout | None:
-        """Of a plan for pictures of this size; None where plans are text, which ends where the model ends it.
+        """Return the layout of a plan for images of this size; None if plans are text, which ends
+        where the model ends it.
 
-        Raises: ModelError on a size the model cannot make.
+        Raises: ModelError on a size that the model does not support.
         """
         return None
 
     def question(
-        self, tokenizer: Any, messages: list[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
+        self,
+        tokenizer: Any,
+        messages: list[dict[str, Any]],
+        size: Size,
+        template_kwargs: Mapping[str, Any],
     ) -> list[int]:
-        """Tokens that ask for a plan, and end where it begins."""
+        """Return the tokens that ask for a plan, ending where it begins."""
         return encode_chat(tokenizer, messages, dict(template_kwargs))
 
     def plan_conditions(
         self, prompts: Sequence[str], contexts: Sequence[list[int]], size: Size
     ) -> list[Condition | str]:
-        """What is kept of each plan for sampling and training alike, or why it cannot be drawn. `encode` makes the
-        same of a text by itself, without a plan, such as the negative prompt of a guidance.
+        """Return the conditions from each plan for sampling and training alike, or the reason why
+        it cannot be drawn. `encode` makes the same of a text alone, without a plan, such as the
+        negative prompt of guidance.
 
-        Args: prompts: as they were asked. contexts: tokens of prompt and plan.
+        Args: prompts: prompts as written. contexts: tokens of prompt and plan.
         """
         raise NotImplementedError(f"{type(self).__name__} draws no plans")
 
     def read(self, parts: Parts, conditions: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the transformer is told of N latents. Args: conditions: of U contexts, and `rows` [N]."""
+        """Return the transformer's conditions for N latents. Args: conditions: of U contexts, and
+        `rows` [N]."""
         rows_N = conditions[ROWS]
         return {name: value[rows_N] for name, value in conditions.items() if name != ROWS}
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """By the transformer, of contexts, or of what `read` made of them. Args: transformer: the parts."""
+        """Return the transformer's velocity, given contexts or the result of `read`. Args:
+        transformer: the parts."""
         parts: Any = transformer
         told = self.read(parts, conditions) if ROWS in conditions else conditions
         return super().velocity(parts.transformer, latents, sigma_B, told)  # type: ignore[safe-super]

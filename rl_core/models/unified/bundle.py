@@ -1,4 +1,5 @@
-"""What a worker loads once of a unified model: the policy, its tokenizer, and the frozen encoders and VAE beside it."""
+"""A unified model that a worker loads once: the policy, its tokenizer, and the frozen encoders and
+VAE."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ from schemas.recipe import ModelConfig
 class UnifiedBundle(DiffusionBundle):
     """Policy, tokenizer and family of one model.
 
-    Args: source: what `rl_core.models.locate` returned. size: of the pictures that are planned and drawn.
+    Args: source: result of `rl_core.models.locate`. size: size of the images that are planned and
+    drawn.
     """
 
     processor = None
-    """It sees no pictures."""
+    """Processor of images, which unified models do not take."""
 
     def __init__(self, source: str, config: ModelConfig, size: Size) -> None:
         self.source, self.config, self.size = str(snapshot(source, config.path)), config, size
@@ -36,7 +38,8 @@ class UnifiedBundle(DiffusionBundle):
         self.tokenizer: Any = plan_tokenizer(self.source, config)
 
     def load_policy(self, source: str | None = None) -> UnifiedPolicy:
-        """The policy before training, anew; it shares encoders and VAE with the first.
+        """Load a new copy of the policy before training, which shares encoders and VAE with the
+        first.
 
         Args: source: a folder with other weights.
         """
@@ -44,28 +47,36 @@ class UnifiedBundle(DiffusionBundle):
         return UnifiedPolicy(self.family, again.transformer, size=self.size)
 
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
-        """What a policy says of fixed inputs, [N]: log-probabilities of tokens, then velocities."""
-        rows = token_rows(self.tokenizer, policy.language_model.config, num_choices=policy.num_choices)
-        return torch.cat([*(row.said_by(policy, device) for row in rows), super().said_by(policy, device)])
+        """Return a policy's results on the probe inputs, [N]: log-probabilities of tokens, then
+        velocities."""
+        rows = token_rows(
+            self.tokenizer, policy.language_model.config, num_choices=policy.num_choices
+        )
+        return torch.cat(
+            [*(row.said_by(policy, device) for row in rows), super().said_by(policy, device)]
+        )
 
 
 def plan_tokenizer(source: str, config: ModelConfig) -> Any:
-    """The tokenizer of the part that writes. Raises: ModelError when the folder is none of a unified model."""
+    """Return the tokenizer of the part that writes. Raises: ModelError when the folder is not a
+    unified model."""
     folder = str(snapshot(source, config.path))
     return load_tokenizer(f"{folder}/{_checked_class(folder, config).tokenizer_folder}")
 
 
 def load_unified(source: str, config: ModelConfig, *, trained_only: bool = False) -> UnifiedFamily:
-    """The family over its loaded parts in float32, all but what is trained frozen.
+    """Load a family with its parts in float32, with everything frozen that is not trained.
 
     Args: trained_only: leave tokenizers, encoders and VAE out.
-    Raises: ModelError when the folder is none of a unified model, or cannot be loaded.
+    Raises: ModelError when the folder is not a unified model, or cannot be loaded.
     """
     quiet_pipelines()
     family = _checked_class(source, config)
     kept = {family.writer, "transformer", "scheduler"}
     parts = [name for name, part in pipeline_index(source).items() if isinstance(part, list)]
-    loaded = family.load(source, config, {name: None for name in parts if trained_only and name not in kept})
+    loaded = family.load(
+        source, config, {name: None for name in parts if trained_only and name not in kept}
+    )
     for part in loaded.pipeline.components.values():
         if isinstance(part, nn.Module):
             part.requires_grad_(False).eval()
@@ -76,7 +87,8 @@ def load_unified(source: str, config: ModelConfig, *, trained_only: bool = False
 
 
 def _checked_class(source: str, config: ModelConfig) -> type[UnifiedFamily]:
-    """The family of a folder: a pipeline's by its index, that of a single model by its config."""
+    """Return the family of a folder: a pipeline's by its index, that of a single model by its
+    config."""
     single = Path(source) / "config.json"
     if single.is_file() and not (Path(source) / INDEX).is_file():
         names = json.loads(single.read_text(encoding="utf-8")).get("architectures") or ["unknown"]

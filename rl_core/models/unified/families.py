@@ -8,10 +8,11 @@ from rl_core.models.unified.hunyuan_image3 import HunyuanImage3
 
 
 def unified_classes() -> list[type[UnifiedFamily]]:
-    """All families, in order of name."""
+    """Return all families, in order of name."""
     return sorted([CompactUnified, GlmImage, HunyuanImage3], key=lambda cls: cls.name)
 
 
 def unified_class(model_class: str) -> type[UnifiedFamily]:
-    """The family of a class of models, as their folder names it. Raises: ModelError naming the nearest known one."""
+    """Return the family of a class of models, as named by their folder. Raises: ModelError naming
+    the nearest known one."""
     return family_of(model_class, unified_classes(), "unified")

@@ -1,6 +1,7 @@
 """Attention of GLM-Image over texts of several lengths.
 
-diffusers turns its mask into a float, which attention adds to the scores: pads are seen all the same, only less.
+diffusers converts its mask to a float, which attention adds to the scores: padding is then still
+seen, only less.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.nn.functional import pad
 
 
 class MaskedAttention(GlmImageAttnProcessor):
-    """As the class above; under a mask [B, L] no token sees the text's pads."""
+    """Attention processor that hides the text's padding under a mask [B, L]."""
 
     def __call__(
         self,
@@ -27,15 +28,20 @@ class MaskedAttention(GlmImageAttnProcessor):
         image_rotary_emb: tuple[Tensor, Tensor] | None = None,
         kv_cache: Any = None,
     ) -> tuple[Tensor, Tensor]:
-        """Of picture and text tokens, in this order."""
+        """Return the attention of image and text tokens, in this order."""
         if attention_mask is None:
-            return super().__call__(attn, hidden_states, encoder_hidden_states, None, image_rotary_emb, kv_cache)
+            return super().__call__(
+                attn, hidden_states, encoder_hidden_states, None, image_rotary_emb, kv_cache
+            )
         num_text, num_picture = encoder_hidden_states.shape[1], hidden_states.shape[1]
         tokens = torch.cat([encoder_hidden_states, hidden_states], dim=1)
         query, key, value = (
-            project(tokens).unflatten(2, (attn.heads, -1)) for project in (attn.to_q, attn.to_k, attn.to_v)
+            project(tokens).unflatten(2, (attn.heads, -1))
+            for project in (attn.to_q, attn.to_k, attn.to_v)
         )
-        query, key = (norm(one).to(tokens.dtype) for norm, one in ((attn.norm_q, query), (attn.norm_k, key)))
+        query, key = (
+            norm(one).to(tokens.dtype) for norm, one in ((attn.norm_q, query), (attn.norm_k, key))
+        )
         query, key = (_turned(one, num_text, image_rotary_emb) for one in (query, key))
         mixed = dispatch_attention_fn(
             query,
@@ -52,7 +58,7 @@ class MaskedAttention(GlmImageAttnProcessor):
 
 
 def _turned(tokens: Tensor, num_text: int, rotary: Any) -> Tensor:
-    """Positions are the picture's alone."""
+    """Apply rotary positions, which only image tokens have."""
     if rotary is None:
         return tokens
     text, picture = tokens.split([num_text, tokens.shape[1] - num_text], dim=1)

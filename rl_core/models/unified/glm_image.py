@@ -1,9 +1,11 @@
-"""GLM-Image (zai-org): an autoregressive model writes the codes of a picture, a diffusion transformer draws them.
+"""GLM-Image (zai-org): an autoregressive model writes the codes of an image, a diffusion
+transformer draws them.
 
-A plan is a small picture of about 256 codes and then the picture itself, a code for every 32 x 32 pixels, in the rows
-and columns that the model's own positions say. Codes are whole numbers, so that drawing does not train what writes
-them. The pipeline lets the model end a plan, or start another, anywhere; here both marks are left out of what may be
-written. Its vision tower and quantiser serve pictures that are edited, and stay as they are.
+A plan is a small image of about 256 codes and then the image itself, a code for every 32 x 32
+pixels, in the rows and columns given by the model's own positions. Codes are whole numbers, so that
+drawing does not train the writer. The pipeline lets the model end a plan, or start another,
+anywhere; here both marks are excluded from sampling. Its vision tower and quantiser are for editing
+images, and stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rl_core.models.unified.glm_transformer import CODES, DROPPED, GlmTransforme
 
 
 class GlmImage(UnifiedFamily, GlmTransformer):
-    """Text to image through `GlmImagePipeline`."""
+    """GLM-Image: text to image through `GlmImagePipeline`."""
 
     name: ClassVar[str] = "glm_image"
     pipelines: ClassVar[tuple[str, ...]] = ("GlmImagePipeline",)
@@ -29,24 +31,33 @@ class GlmImage(UnifiedFamily, GlmTransformer):
 
     @classmethod
     def pipeline_class(cls) -> Any:
-        """That of diffusers."""
+        """Return diffusers' pipeline class."""
         from diffusers.pipelines.glm_image.pipeline_glm_image import GlmImagePipeline
 
         return GlmImagePipeline
 
     @property
     def frozen(self) -> list[nn.Module]:
-        """Vision tower and quantiser."""
+        """The vision tower and the quantiser."""
         model = self.transformer.writer.model
         return [model.visual, model.vqmodel]
 
     @property
     def lora_targets(self) -> list[str]:
-        """The linear layers of the text model, and the attention of the transformer."""
-        return ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj", *super().lora_targets]
+        """The linear layers of the text model, and the attention layers of the transformer."""
+        return [
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_up_proj",
+            "down_proj",
+            *super().lora_targets,
+        ]
 
     def layout(self, size: Size) -> PlanLayout:
-        """By the model's own positions: rows and columns of the small picture's codes, then of the large one's."""
+        """Return the layout by the model's own positions: rows and columns of the small image's
+        codes, then of the large one's."""
         self.latent_shape(size)
         config, model = self.transformer.writer.config, self.transformer.writer.model
         start = torch.tensor([[config.image_start_token_id]])
@@ -55,17 +66,28 @@ class GlmImage(UnifiedFamily, GlmTransformer):
         grids = self._asked([{"role": "user", "content": ""}], size, {})["image_grid_thw"]
         model.get_rope_index(start, image_grid_thw=grids)
         offsets_AT = model._cached_decode_position_ids[0, :, :-1]
-        return PlanLayout(self.config.prior_vq_quantizer_codebook_size, config.image_start_token_id, offsets_AT)
+        return PlanLayout(
+            self.config.prior_vq_quantizer_codebook_size, config.image_start_token_id, offsets_AT
+        )
 
     def question(
-        self, tokenizer: Any, messages: list[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
+        self,
+        tokenizer: Any,
+        messages: list[dict[str, Any]],
+        size: Size,
+        template_kwargs: Mapping[str, Any],
     ) -> list[int]:
-        """The conversation, the sizes of both pictures in codes, and the mark of a picture's start."""
+        """Return the conversation, the sizes of both images in codes, and the mark of an image's
+        start."""
         return self._asked(messages, size, template_kwargs)["input_ids"][0].tolist()
 
-    def _asked(self, messages: Sequence[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]) -> Any:
-        """What the processor makes of a conversation, as the pipeline calls it."""
-        parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
+    def _asked(
+        self, messages: Sequence[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Return the processor's output for a conversation, called as in the pipeline."""
+        parts = [
+            {**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages
+        ]
         sides = {"target_h": size.height, "target_w": size.width}
         return self.pipeline.processor.apply_chat_template(
             [parts],
@@ -79,7 +101,8 @@ class GlmImage(UnifiedFamily, GlmTransformer):
     def plan_conditions(
         self, prompts: Sequence[str], contexts: Sequence[list[int]], size: Size
     ) -> list[Condition | str]:
-        """Glyphs of the prompt, and the codes of the large picture, each for 2 x 2 tokens of the transformer."""
+        """Return the glyphs of the prompt, and the codes of the large image, each for 2 x 2 tokens
+        of the transformer."""
         glyphs = {text: self.encode([text], [None], size)[0] for text in dict.fromkeys(prompts)}
         layout = self.layout(size)
         return [
@@ -87,11 +110,18 @@ class GlmImage(UnifiedFamily, GlmTransformer):
             for prompt, context in zip(prompts, contexts, strict=True)
         ]
 
-    def _planned(self, glyphs: Condition, context: list[int], layout: PlanLayout, size: Size) -> Condition | str:
+    def _planned(
+        self, glyphs: Condition, context: list[int], layout: PlanLayout, size: Size
+    ) -> Condition | str:
         written = context[::-1].index(layout.start_id) if layout.start_id in context else 0
         if written != layout.num_tokens:
-            return f"the plan has {written} of {layout.num_tokens} tokens; raise rollout.max_context_length"
+            return (
+                f"the plan has {written} of {layout.num_tokens} tokens; raise "
+                "rollout.max_context_length"
+            )
         rows, columns = size.height // self.code_side, size.width // self.code_side
         codes = torch.tensor(context[-rows * columns :]).view(rows, columns)
         codes = codes.repeat_interleave(2, 0).repeat_interleave(2, 1).flatten()
-        return Condition({**glyphs.tensors, CODES: codes, DROPPED: torch.zeros_like(codes, dtype=torch.bool)})
+        return Condition(
+            {**glyphs.tensors, CODES: codes, DROPPED: torch.zeros_like(codes, dtype=torch.bool)}
+        )

@@ -1,7 +1,7 @@
-"""The diffusion transformer of GLM-Image, which draws what the autoregressive part planned.
+"""The diffusion transformer of GLM-Image, which draws the plan of the autoregressive part.
 
-It is told the plan as one code for every 2 x 2 of its tokens, and the glyphs of quoted text by a byte-level encoder.
-The level it reads is that of the schedule before its shift.
+Its conditions are the plan, as one code for every 2 x 2 of its tokens, and the glyphs of quoted
+text by a byte-level encoder. It reads the noise level of the schedule before its shift.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GLYPHS = "prompt_embeds"
-"""Embeddings of the quoted text, [L, D]."""
+"""Key of the embeddings of the quoted text, [L, D]."""
 CODES, DROPPED = "prior_token_id", "prior_token_drop"
-"""Of each token its code in the plan, and whether it is told none, [tokens]."""
+"""Keys of each token's code in the plan, and of the mask of tokens without one, [tokens]."""
 
 
 class GlmTransformer(DiffusionFamily):
-    """A token is 2 x 2 of the latent; prompts keep their own length and are masked."""
+    """GLM-Image's transformer: a token is 2 x 2 of the latent; prompts keep their own length and
+    are masked."""
 
     padded: ClassVar[tuple[str, ...]] = (GLYPHS,)
 
@@ -41,23 +42,28 @@ class GlmTransformer(DiffusionFamily):
 
     @property
     def block_classes(self) -> tuple[str, ...]:
-        """The blocks alone: a module of its own that FSDP wraps would be given the time rounded."""
+        """Names of the blocks; other modules stay unwrapped, since FSDP would round their time
+        input."""
         # The blocks by diffusers' own list, which has no public name.
         return tuple(self.pipeline.transformer._repeated_blocks)
 
     @property
     def lora_targets(self) -> list[str]:
-        """The attention, which both streams share."""
+        """The attention layers, which both streams share."""
         return ["attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0"]
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """Glyphs [L, D] of what prompts quote, and no plan."""
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
+        """Return the glyphs [L, D] of text that prompts quote, and no plan."""
         check_images(self.name, images, self.condition_images)
         return [self._without_plan(prompt, size) for prompt in prompts]
 
     def _without_plan(self, prompt: str, size: Size) -> Condition:
         # One by one: of several prompts the pipeline pads the shorter ones and tells nobody where.
-        embeds_BLD, _ = self.pipeline.encode_prompt(prompt, do_classifier_free_guidance=False, device=self.device)
+        embeds_BLD, _ = self.pipeline.encode_prompt(
+            prompt, do_classifier_free_guidance=False, device=self.device
+        )
         num_tokens = self.num_tokens(size)
         return Condition(
             {
@@ -69,7 +75,7 @@ class GlmTransformer(DiffusionFamily):
         )
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, H, W]."""
+        """Return [C, H, W]."""
         check_single_frame(self.name, size)
         check_sides(self.name, size, self.code_side)
         factor = self.pipeline.vae_scale_factor
@@ -77,11 +83,12 @@ class GlmTransformer(DiffusionFamily):
 
     @property
     def code_side(self) -> int:
-        """Pixels of a picture's side to a code of its plan."""
+        """Number of pixels per code of the plan, along each side."""
         return 2 * self.pipeline.vae_scale_factor * self.config.patch_size
 
     def shift(self, size: Size, num_steps: int = 50) -> float:
-        """Of the pipeline's schedule, which rises with the square root of the number of tokens."""
+        """Return the shift of the pipeline's schedule, which grows with the square root of the
+        number of tokens."""
         from diffusers.pipelines.glm_image.pipeline_glm_image import calculate_shift
 
         config = self.pipeline.scheduler.config
@@ -96,12 +103,19 @@ class GlmTransformer(DiffusionFamily):
         return math.exp(mu) if config.get("time_shift_type", "exponential") == "exponential" else mu
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        """The transformer's output as it is: eps - x_0."""
+        """Return the transformer's output, which is eps - x_0."""
         sides = [side * self.pipeline.vae_scale_factor for side in latents.shape[-2:]]
         # The levels of a schedule are shifted, the times that the transformer is told are not.
-        shift, num_times = self.shift(Size(*sides)), self.pipeline.scheduler.config.num_train_timesteps
+        shift, num_times = (
+            self.shift(Size(*sides)),
+            self.pipeline.scheduler.config.num_train_timesteps,
+        )
         time_B = num_times * sigma_B / (shift - (shift - 1) * sigma_B) - 1
         used_BL = conditions[f"{GLYPHS}_mask"]
         return transformer(
@@ -117,7 +131,7 @@ class GlmTransformer(DiffusionFamily):
         )[0]
 
     def decode(self, latents: Tensor) -> Tensor:
-        """[B, 3, height, width]."""
+        """Return images [B, 3, height, width]."""
         vae: Any = self.pipeline.vae
         scaled = unstandardised(latents.unsqueeze(2), vae.config)[:, :, 0].to(vae.dtype)
         return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""A unified model as a policy: one module whose forward scores tokens or gives velocities, whichever it is asked."""
+"""A unified model as a policy: one module whose forward scores tokens or gives velocities."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from rl_core.models.unified.base import ROWS, UnifiedFamily
 
 
 class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
-    """A language model and a flow-matching model under one FSDP root, so both kinds of pass go through its forward.
+    """A language model and a flow-matching model under one FSDP root, so both kinds of pass go
+    through its forward.
 
-    Args: model: the trained parts; unset takes the family's own. size: of the pictures, which some plans are laid out
-    by. Raises: ModelError on a size the model cannot plan.
+    Args: model: the trained parts; unset takes the family's own. size: size of the images, which
+    determines the layout of some plans. Raises: ModelError on a size that the model cannot plan.
     """
 
     family: UnifiedFamily
     block_classes = DiffusionPolicy.block_classes
     lora_targets = DiffusionPolicy.lora_targets
 
-    def __init__(self, family: UnifiedFamily, model: nn.Module | None = None, *, size: Size) -> None:
+    def __init__(
+        self, family: UnifiedFamily, model: nn.Module | None = None, *, size: Size
+    ) -> None:
         DiffusionPolicy.__init__(self, family, model)
         self.projection_scale = projection_scale(self.language_model)
         self.size, self.layout = size, family.layout(size)
         self.num_choices = None if self.layout is None else self.layout.num_codes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UnifiedPolicy:
-        """A copy of the parts; the family stays one."""
+        """Copy the parts; the family is shared."""
         return type(self)(self.family, copy.deepcopy(self.model, memo), size=self.size)
 
     @property
@@ -60,37 +63,41 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
         position_ids_BL: Tensor,
         media_B: Sequence[PromptMedia | None] | None,
     ) -> dict[str, Any]:
-        """As `CausalLMPolicy`, the tokens of a laid-out plan in their places."""
+        """Return the inputs of `CausalLMPolicy`, with the tokens of a laid-out plan at their
+        positions."""
         if self.layout is not None:
             position_ids_BL = self.layout.positions(input_ids_BL, position_ids_BL)
         return super().inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
 
     def reply_positions(self, last_R: Tensor, step: int) -> Tensor:
-        """As `inputs` gives them."""
+        """Return positions as in `inputs`."""
         if self.layout is not None:
             return self.layout.reply_positions(last_R, step)
         return super().reply_positions(last_R, step)
 
     def why_no_prompt_sharing(self) -> str | None:
-        """As `CausalLMPolicy`, and where plans are laid out."""
+        """Return the reason of `CausalLMPolicy`, or that plans are laid out."""
         if self.layout is not None:
             return "a shared pass counts the tokens of a plan, which is laid out"
         return super().why_no_prompt_sharing()
 
-    def conditions_of(self, prompts: Sequence[PromptConditions], copies: int, scale: float) -> dict[str, Tensor]:
-        """Each context once, and in `rows` which of them each latent is drawn for; of both halves of a guidance the
-        negative one comes first.
-        """
+    def conditions_of(
+        self, prompts: Sequence[PromptConditions], copies: int, scale: float
+    ) -> dict[str, Tensor]:
+        """Return each context once, and in `rows` the context of each latent; with guidance, the
+        negative half comes first."""
         told, rows_N = self.distinct(prompts, copies, scale)
         return {**self.family.batch(told), ROWS: rows_N}
 
     @torch.no_grad()
     def read(self, conditions: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the transformer is told of contexts, once for all steps of a sampling; see `UnifiedFamily.read`."""
+        """Return the transformer's conditions from contexts, once for all steps of a sampling; see
+        `UnifiedFamily.read`."""
         return self.family.read(self.parts, conditions)
 
     def forward(self, first: Any, *others: Any, **named: Any) -> Any:  # type: ignore[override]
-        """Of `Noisy` latents the velocity, as `DiffusionPolicy`; of token ids what `CausalLMPolicy` says of them."""
+        """Return the velocity of `Noisy` latents, like `DiffusionPolicy`, or the scores of token
+        ids, like `CausalLMPolicy`."""
         if isinstance(first, Noisy):
             return DiffusionPolicy.forward(self, first, *others, **named)
         return CausalLMPolicy.forward(self, first, *others, **named)

@@ -1,6 +1,7 @@
-"""The LAION aesthetic predictor (arXiv 2210.08402 app. B): how much people would like a picture, whatever was asked.
+"""The LAION aesthetic predictor (arXiv 2210.08402 app. B): how much people would like an image,
+regardless of its prompt.
 
-A small head on CLIP's picture embedding, trained on ratings of 1 to 10.
+A small head on CLIP's image embedding, trained on ratings of 1 to 10.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from rl_core.rewards.hub import Clip, fill, image_of, scoring_head, weights_file
 
 @reward_scorers.register("aesthetic")
 class AestheticScorer(ImageScorer):
-    """The predicted rating over 10."""
+    """Predicted rating divided by 10."""
 
     class Config(ImageScorer.Config):
-        """The judge."""
+        """Settings of the aesthetic scorer."""
 
         model: str = "openai/clip-vit-large-patch14"
-        """The CLIP model below the head: a folder or a Hub name, `@revision` after it."""
+        """The CLIP model below the head: a folder or a Hub name, optionally with `@revision`."""
         weights: str
-        """The head, `sac+logos+ava1-l14-linearMSE.pth`: a path or `owner/name:file`."""
+        """Weights of the head, `sac+logos+ava1-l14-linearMSE.pth`: a path or `owner/name:file`."""
         batch_size: int = Field(default=16, ge=1)
-        """Pictures judged together."""
+        """Images that are scored together."""
 
     config: Config
 
@@ -33,11 +34,14 @@ class AestheticScorer(ImageScorer):
         super().__init__(config, device)
         self.clip = Clip(config.model, None, device)
         self.head = scoring_head(self.clip.model.config.projection_dim).to(device).eval()
-        weights = {name.removeprefix("layers."): tensor for name, tensor in weights_file(config.weights).items()}
+        weights = {
+            name.removeprefix("layers."): tensor
+            for name, tensor in weights_file(config.weights).items()
+        }
         fill(self.head, weights, f"rewards.aesthetic.weights {config.weights}")
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """The prompt does not matter."""
+        """Score images; the prompt does not matter."""
         import torch
 
         image_BE, _ = self.clip.embed([image_of(sample) for sample in samples], [""] * len(samples))

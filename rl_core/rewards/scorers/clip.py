@@ -1,4 +1,4 @@
-"""CLIPScore (arXiv 2104.08718): how well picture and prompt go together, 2.5 * max(cosine, 0)."""
+"""CLIPScore (arXiv 2104.08718): similarity of image and prompt, 2.5 * max(cosine, 0)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SCALE = 2.5
 
 @reward_scorers.register("clip")
 class ClipScorer(ImageScorer):
-    """About 0.5 to 0.9 for pictures that fit."""
+    """CLIP similarity of image and prompt; about 0.5 to 0.9 for images that fit."""
 
     class Config(ImageScorer.Config):
-        """The judge."""
+        """Settings of the CLIP scorer."""
 
         model: str = "openai/clip-vit-large-patch14"
-        """A CLIP model: a folder or a Hub name, `@revision` after it."""
+        """A CLIP model: a folder or a Hub name, optionally with `@revision`."""
         batch_size: int = Field(default=16, ge=1)
-        """Pictures judged together."""
+        """Images that are scored together."""
 
     config: Config
 
@@ -31,5 +31,5 @@ class ClipScorer(ImageScorer):
         self.clip = Clip(config.model, None, device)
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Prompts are cut off at CLIP's limit."""
+        """Score images; prompts are truncated at CLIP's limit."""
         return (SCALE * self.clip.cosines(samples).clamp_min(0)).tolist()

@@ -1,4 +1,5 @@
-"""Programs against test cases: the last reply's last code block, run in the sandbox as the environment `lcb` does."""
+"""Programs against test cases: the last reply's last code block, run in the sandbox like the
+environment `lcb`."""
 
 from __future__ import annotations
 
@@ -17,15 +18,16 @@ from schemas.numbers import Seconds
 
 @reward_scorers.register("code")
 class CodeScorer(Scorer):
-    """1.0 when the program passes all tests of the row's ground truth, else 0.0 or the share it passed."""
+    """1.0 when the program passes all tests of the row's ground truth, else 0.0 or the share it
+    passed."""
 
     class Config(Scorer.Config):
-        """How programs are run and paid."""
+        """Execution of programs, and their scores."""
 
         timeout_s: Seconds = Field(default=600.0, gt=0)
-        """Most time for all samples of a rollout on one rank."""
+        """Longest time for all samples of a rollout on one rank in seconds."""
         partial: bool = False
-        """Pay the share of tests passed before the first failure."""
+        """Score the share of tests passed before the first failure instead of 0."""
         program: LCBEnv.Config = LCBEnv.Config()
         """Limits of one program: the options of the environment `lcb`."""
 
@@ -33,13 +35,16 @@ class CodeScorer(Scorer):
     modalities = frozenset({Modality.TEXT})
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """As many programs at once as there are processors, since deadlines of tests count wall time."""
+        """Run as many programs concurrently as there are processors, since deadlines of tests count
+        wall time."""
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="reward code") as pool:
             return list(pool.map(self._one, samples))
 
     def _one(self, sample: Sample) -> float | Unscored:
         try:
-            env = LCBEnv(self.config.program, {"reward_spec": {"ground_truth": sample.ground_truth}})
+            env = LCBEnv(
+                self.config.program, {"reward_spec": {"ground_truth": sample.ground_truth}}
+            )
         except EnvError as error:
             return Unscored(str(error))
         try:

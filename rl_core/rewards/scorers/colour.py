@@ -1,7 +1,9 @@
-"""How much of a picture has the colour that the prompt names. Small and offline: for smoke recipes and tests.
+"""Share of an image in the colour that the prompt names. Small and offline, for smoke recipes and
+tests.
 
-The closeness of a pixel is 1 minus its distance to the colour in RGB, as a share of the farthest distance there is from
-that colour; the score is the mean over all pixels, so that every step towards the colour pays.
+The closeness of a pixel is 1 minus its distance to the colour in RGB, relative to the largest
+distance from that colour; the score is the mean over all pixels, so that every step towards the
+colour raises it.
 """
 
 from __future__ import annotations
@@ -33,18 +35,24 @@ _WORD = re.compile(r"[a-z]+")
 
 @reward_scorers.register("colour")
 class ColourScorer(ImageScorer):
-    """From 0 (as far from the named colour as can be) to 1 (all of it has that colour)."""
+    """Closeness of the image to the named colour, from 0 (as far as possible) to 1 (all of it has
+    that colour)."""
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Prompts that name no colour, or several, are marked."""
+        """Score images; samples whose prompt names no colour, or several, are unscored."""
         return [self._one(sample) for sample in samples]
 
     def _one(self, sample: Sample) -> float | Unscored:
         named = {COLOURS[word] for word in _WORD.findall(sample.prompt.lower()) if word in COLOURS}
         if len(named) != 1:
-            return Unscored(f"the prompt must name one colour of {', '.join(COLOURS)}; got {sample.prompt!r:.80}")
+            return Unscored(
+                f"the prompt must name one colour of {', '.join(COLOURS)}; got "
+                f"{sample.prompt!r:.80}"
+            )
         target = np.asarray(named.pop(), dtype=np.float64)
         assert sample.image is not None
-        distances = np.linalg.norm(np.asarray(sample.image.convert("RGB"), dtype=np.float64) - target, axis=-1)
+        distances = np.linalg.norm(
+            np.asarray(sample.image.convert("RGB"), dtype=np.float64) - target, axis=-1
+        )
         farthest = np.linalg.norm(np.maximum(target, 255 - target))
         return float(1.0 - distances.mean() / farthest)

@@ -1,7 +1,9 @@
-"""Which handwritten digit is in the picture? Judged by a small classifier, made on the spot from scikit-learn's digits.
+"""Recognition of the handwritten digit in an image by a small classifier, trained on the spot on
+scikit-learn's digits.
 
-There are two judges that know nothing of each other: another kind of classifier, and the other half of the data. Train
-with one and measure with the other: a policy that learns to please the first only is found out by the second.
+There are two independent judges, of different classifiers and different halves of the data. Train
+with one and measure with the other: a policy that exploits the weaknesses of the first is exposed
+by the second.
 """
 
 from __future__ import annotations
@@ -18,36 +20,35 @@ from rl_core.builtin.data.digit_prompts import NAMES
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 
 SIDE = 8
-"""Pixels of the digits' sides."""
+"""Side of the digits in pixels."""
 LEVELS = 16.0
 _NAMED = re.compile(r"(?<!\d)\d(?!\d)|" + "|".join(rf"\b{word}\b" for word in NAMES))
 
 
 class Judge(StrEnum):
-    """Who looks at the pictures."""
+    """Classifier that judges the images."""
 
     NETWORK = "network"
-    """A neural network of one hidden layer, trained on every other digit."""
+    """A neural network with one hidden layer, trained on every other digit."""
     TREES = "trees"
-    """Randomised trees (Geurts et al. 2006), grown on the other ones."""
+    """Randomised trees (Geurts et al. 2006), trained on the other half."""
 
 
 @reward_scorers.register("digit")
 class DigitScorer(ImageScorer):
-    """The judge's probability of the digit that is asked for: the row's `metadata.digit`, or where it has none the one
-    that the prompt names (`7` or `seven`).
-    """
+    """Probability that the judge gives to the requested digit: the row's `metadata.digit`, or,
+    without one, the digit that the prompt names (`7` or `seven`)."""
 
     class Config(ImageScorer.Config):
-        """The judge."""
+        """Settings of the digit scorer."""
 
         judge: Judge = Judge.NETWORK
-        """Who looks."""
+        """Classifier that judges the images."""
 
     config: Config
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Rows that ask for no digit, or for several, are marked."""
+        """Score images; samples that ask for no digit, or for several, are unscored."""
         assert all(sample.image is not None for sample in samples)
         pixels = np.stack([_pixels(sample.image) for sample in samples])
         probabilities = classifier(self.config.judge).predict_proba(pixels)
@@ -56,7 +57,7 @@ class DigitScorer(ImageScorer):
 
 @cache
 def classifier(judge: Judge) -> Any:
-    """The trained judge; the same in every process."""
+    """Return the trained classifier; it is the same in every process."""
     from sklearn.datasets import load_digits
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.neural_network import MLPClassifier
@@ -65,14 +66,17 @@ def classifier(judge: Judge) -> Any:
     first = 0 if judge is Judge.NETWORK else 1
     pixels, labels = digits.data[first::2] / LEVELS, digits.target[first::2]
     if judge is Judge.NETWORK:
-        model: Any = MLPClassifier((64,), alpha=1e-2, learning_rate_init=5e-3, max_iter=1000, random_state=0)
+        model: Any = MLPClassifier(
+            (64,), alpha=1e-2, learning_rate_init=5e-3, max_iter=1000, random_state=0
+        )
     else:
         model = ExtraTreesClassifier(200, random_state=0)
     return model.fit(pixels, labels)
 
 
 def _pixels(image: Any) -> np.ndarray:
-    """A picture of any size as the classifiers know them: bright on dark, 8 x 8, [64] of 0..1."""
+    """Convert an image of any size to the classifiers' input: bright on dark, 8 x 8, [64] of
+    0..1."""
     from PIL.Image import Resampling
 
     small = image.convert("L").resize((SIDE, SIDE), Resampling.BOX)
@@ -80,8 +84,11 @@ def _pixels(image: Any) -> np.ndarray:
 
 
 def named_digits(prompt: str) -> set[int]:
-    """The digits that a prompt names, as words or as single figures."""
-    return {int(word) if word.isdigit() else NAMES.index(word) for word in _NAMED.findall(prompt.lower())}
+    """Return the digits that a prompt names, as words or as single figures."""
+    return {
+        int(word) if word.isdigit() else NAMES.index(word)
+        for word in _NAMED.findall(prompt.lower())
+    }
 
 
 def _paid(sample: Sample, probabilities: np.ndarray) -> float | Unscored:

@@ -1,4 +1,5 @@
-"""The form of the last reply: does all of it match a regular expression? By default thinking, then an answer."""
+"""Format of the last reply: a regular expression for the whole of it, by default thinking followed
+by an answer."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ THINK_THEN_ANSWER = rf"\s*<think>{_INSIDE}</think>\s*<answer>{_INSIDE}</answer>\
 
 @reward_scorers.register("format")
 class FormatScorer(Scorer):
-    """1.0 when the whole reply has the form, else 0.0."""
+    """1.0 if the whole reply has the format, else 0.0."""
 
     class Config(Scorer.Config):
-        """The form."""
+        """Settings of the format scorer."""
 
         pattern: str = THINK_THEN_ANSWER
-        """A regular expression that the whole reply must match; `.` matches line ends, too."""
+        """Regular expression that the whole reply must match; `.` matches line ends, too."""
 
         @field_validator("pattern")
         @classmethod
@@ -37,6 +38,6 @@ class FormatScorer(Scorer):
     modalities = frozenset({Modality.TEXT})
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Never marks a sample."""
+        """Score samples; none is unscored."""
         pattern = re.compile(self.config.pattern, re.DOTALL)
         return [float(pattern.fullmatch(sample.text) is not None) for sample in samples]

@@ -1,6 +1,8 @@
-"""ImageReward (arXiv 2304.05977): BLIP reads the prompt while looking at the picture, a small head gives the score.
+"""ImageReward (arXiv 2304.05977): BLIP reads the prompt with attention to the image, a small head
+gives the score.
 
-The published file holds BLIP in its authors' names; they are renamed and put into transformers' class.
+The published file holds BLIP in its authors' names; they are renamed and loaded into transformers'
+class.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MEAN, STD = 0.16717362830052426, 1.0333394966054072
-"""Of the raw scores over the authors' data."""
+"""Mean and standard deviation of the raw scores over the authors' data."""
 MAX_TOKENS = 35
 
 _BLIP = (
@@ -26,8 +28,14 @@ _BLIP = (
     (r"^visual_encoder\.pos_embed$", "vision_model.embeddings.position_embedding"),
     (r"^visual_encoder\.patch_embed\.proj\.", "vision_model.embeddings.patch_embedding."),
     (r"^visual_encoder\.norm\.", "vision_model.post_layernorm."),
-    (r"^visual_encoder\.blocks\.(\d+)\.norm([12])\.", r"vision_model.encoder.layers.\1.layer_norm\2."),
-    (r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.", r"vision_model.encoder.layers.\1.self_attn.projection."),
+    (
+        r"^visual_encoder\.blocks\.(\d+)\.norm([12])\.",
+        r"vision_model.encoder.layers.\1.layer_norm\2.",
+    ),
+    (
+        r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.",
+        r"vision_model.encoder.layers.\1.self_attn.projection.",
+    ),
     (r"^visual_encoder\.blocks\.(\d+)\.attn\.", r"vision_model.encoder.layers.\1.self_attn."),
     (r"^visual_encoder\.blocks\.", "vision_model.encoder.layers."),
 )
@@ -35,19 +43,19 @@ _BLIP = (
 
 @reward_scorers.register("image_reward")
 class ImageRewardScorer(ImageScorer):
-    """About -2 to 2, 0 being the mean of the authors' pictures."""
+    """ImageReward; about -2 to 2, with the mean of the authors' images at 0."""
 
     class Config(ImageScorer.Config):
-        """The judge."""
+        """Settings of the ImageReward scorer."""
 
         model: str = "Salesforce/blip-itm-large-coco"
         """A BLIP of the same shape, for its configuration and processor: a folder or a Hub name."""
         weights: str = "THUDM/ImageReward:ImageReward.pt"
-        """The judge's own weights: a path or `owner/name:file`."""
+        """The scorer's own weights: a path or `owner/name:file`."""
         image_size: int = Field(default=224, ge=1)
-        """Side of the pictures it looks at."""
+        """Side of the model's input images in pixels."""
         batch_size: int = Field(default=16, ge=1)
-        """Pictures judged together."""
+        """Images that are scored together."""
 
     config: Config
 
@@ -64,14 +72,18 @@ class ImageRewardScorer(ImageScorer):
         blip, head = split_weights(weights_file(config.weights))
         own = self.blip.state_dict()
         # The heads for matching and retrieval are not used, and not published.
-        unused = {name: tensor for name, tensor in own.items() if name.startswith(("vision_proj", "text_proj", "itm"))}
+        unused = {
+            name: tensor
+            for name, tensor in own.items()
+            if name.startswith(("vision_proj", "text_proj", "itm"))
+        }
         fill(self.blip, unused | blip, place)
         fill(self.head, head, place)
         self.blip.to(device).eval()
         self.head.to(device).eval()
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Prompts are cut off at 35 tokens, as in training."""
+        """Score images; prompts are truncated at 35 tokens, as in training."""
         import torch
 
         side = {"height": self.config.image_size, "width": self.config.image_size}
@@ -87,14 +99,16 @@ class ImageRewardScorer(ImageScorer):
         with torch.inference_mode():
             seen = self.blip.vision_model(pixel_values=inputs["pixel_values"]).last_hidden_state
             read = self.blip.text_encoder(
-                input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], encoder_hidden_states=seen
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                encoder_hidden_states=seen,
             ).last_hidden_state
             raw_B = self.head(read[:, 0])[:, 0]
         return ((raw_B - MEAN) / STD).tolist()
 
 
 def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The published file as weights of transformers' BLIP and of the head."""
+    """Split the published file into the weights of transformers' BLIP and of the head."""
     blip: dict[str, Tensor] = {}
     head: dict[str, Tensor] = {}
     for name, tensor in weights.items():

@@ -21,27 +21,29 @@ class MathScorer(Scorer):
     """1.0 when the answer equals the truth, else `wrong`."""
 
     class Config(Scorer.Config):
-        """Where the answer stands, and what a wrong one gets."""
+        """Settings of the math scorer."""
 
         answer: AnswerPlace = AnswerPlace.BOXED
-        """Where in the reply the answer is read."""
+        """Place of the answer in the reply."""
         wrong: float = 0.0
-        """The score of a wrong or missing answer."""
+        """Score of a wrong or missing answer."""
         max_truths: int = Field(default=32, ge=1)
-        """Alternatives looked at."""
+        """Maximum number of alternative truths that are compared."""
 
     config: Config
     modalities = frozenset({Modality.TEXT})
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Rows without a truth are marked."""
+        """Score samples; those without a truth are unscored."""
         with leased(math_verifiers) as verifier:
             return [self._one(sample, verifier) for sample in samples]
 
     def _one(self, sample: Sample, verifier: Any) -> float | Unscored:
         truths = _truths(sample.ground_truth)
         if not truths:
-            return Unscored(f"the row has no ground truth to compare with, but {sample.ground_truth!r:.80}")
+            return Unscored(
+                f"the row has no ground truth to compare with, but {sample.ground_truth!r:.80}"
+            )
         answer = read_answer(sample.text, self.config.answer)
         if answer is None:
             return self.config.wrong

@@ -1,4 +1,5 @@
-"""A reward server, asked over HTTP: `rl-train serve-rewards`, or another that speaks the same contract (`wire.py`)."""
+"""A reward server, called over HTTP: `rl-train serve-rewards`, or another with the same protocol
+(`protocol.py`)."""
 
 from __future__ import annotations
 
@@ -17,21 +18,21 @@ from schemas.numbers import Seconds
 class RemoteScorer(Scorer):
     """One reward of the server, or the server's total.
 
-    A server that cannot be reached or answers nonsense fails the batch, one that reports a failed item that item; the
-    service asks again about both.
+    A server that cannot be reached or answers nonsense fails the batch, one that reports a failed
+    item fails that item; the service retries both.
     """
 
     class Config(Scorer.Config):
-        """Where the server is and what it is asked for."""
+        """Address and options of the server."""
 
         url: str = Field(pattern=r"^https?://")
-        """Its address; `/score` is added where it is missing."""
+        """Address of the server; `/score` is appended if it is missing."""
         reward: str | None = None
-        """One of the server's rewards, by key; unset takes its weighted total."""
+        """Key of one of the server's rewards; unset takes its weighted total."""
         request_timeout_s: Seconds = Field(default=60.0, gt=0)
-        """Most time for one request."""
+        """Longest time for one request in seconds."""
         jpeg_quality: int = Field(default=95, ge=1, le=100)
-        """Of the pictures sent."""
+        """JPEG quality of the images that are sent."""
 
     config: Config
     modalities = frozenset(Modality)
@@ -42,10 +43,12 @@ class RemoteScorer(Scorer):
 
         url = config.url.rstrip("/")
         self.url = url if url.endswith("/score") else f"{url}/score"
-        self._http = httpx.Client(trust_env=False, follow_redirects=False, timeout=config.request_timeout_s)
+        self._http = httpx.Client(
+            trust_env=False, follow_redirects=False, timeout=config.request_timeout_s
+        )
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Raises: httpx.HTTPError or ValueError when there is no usable answer."""
+        """Score samples. Raises: httpx.HTTPError or ValueError when there is no usable answer."""
         import httpx
 
         start = time.monotonic()
@@ -57,7 +60,8 @@ class RemoteScorer(Scorer):
         if response.is_error:
             reason = response.text.strip()[:300]
             raise httpx.HTTPStatusError(
-                f"{self.url} answered {response.status_code} after {time.monotonic() - start:.1f} s: {reason}",
+                f"{self.url} answered {response.status_code} after "
+                f"{time.monotonic() - start:.1f} s: {reason}",
                 request=response.request,
                 response=response,
             )

@@ -1,4 +1,4 @@
-"""Any scorer of pictures over frames of a video."""
+"""Any image scorer, applied to frames of a video."""
 
 from __future__ import annotations
 
@@ -14,42 +14,52 @@ from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scor
 
 
 class FrameAverage(StrEnum):
-    """How the frames' scores become the video's."""
+    """Aggregation of the frames' scores into the video's."""
 
     MEAN = "mean"
-    """Their mean."""
+    """Mean of the frames' scores."""
     MIN = "min"
-    """The worst of them: one bad frame spoils the video."""
+    """Lowest of the frames' scores: one bad frame spoils the video."""
 
 
 @reward_scorers.register("video_frames")
 class VideoFramesScorer(Scorer):
-    """Evenly spaced frames, the first and the last among them, each scored as a picture."""
+    """Aggregated score of evenly spaced frames, including the first and the last, each scored as an
+    image."""
 
     class Config(Scorer.Config):
-        """Whom to ask about how many frames."""
+        """The image scorer, and the number of frames."""
 
         scorer: dict[str, Any]
-        """A scorer of pictures, `{name: ..., ...}`; its weight does not matter here."""
+        """An image scorer, `{name: ..., ...}`; its weight has no effect here."""
         num_frames: int = Field(default=4, ge=1)
-        """Frames looked at; all where there are fewer."""
+        """Number of scored frames; all if there are fewer."""
         average: FrameAverage = FrameAverage.MEAN
-        """How the frames' scores become one."""
+        """Aggregation of the frames' scores."""
 
     config: Config
     modalities = frozenset({Modality.VIDEO})
 
     def __init__(self, config: Config, device: str = "cpu") -> None:
-        """Raises: RecipeError when `scorer` is none of pictures."""
+        """Create the inner scorer.
+
+        Raises: RecipeError when `scorer` is not an image scorer.
+        """
         super().__init__(config, device)
         cls, settings = reward_scorers.resolve(config.scorer, "rewards.video_frames.scorer")
         if Modality.IMAGE not in cls.modalities:
-            raise RecipeError(f"rewards.video_frames.scorer: {config.scorer} does not score pictures")
+            raise RecipeError(
+                f"rewards.video_frames.scorer: {config.scorer} does not score pictures"
+            )
         self.inner = cls(settings, device)
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """A video with a frame that cannot be scored is marked, and so is one without frames."""
-        chosen = [[sample.frames[place] for place in self._places(len(sample.frames))] for sample in samples]
+        """Score videos; a video without frames, or with a frame that cannot be scored, is
+        unscored."""
+        chosen = [
+            [sample.frames[place] for place in self._places(len(sample.frames))]
+            for sample in samples
+        ]
         asked = [
             replace(sample, image=frame, frames=())
             for sample, frames in zip(samples, chosen, strict=True)
@@ -59,7 +69,7 @@ class VideoFramesScorer(Scorer):
         return [self._together([next(answers) for _ in frames]) for frames in chosen]
 
     def close(self) -> None:
-        """End the inner scorer."""
+        """Release the inner scorer's resources."""
         self.inner.close()
 
     def _places(self, num_frames: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""A pair of answers as tokens: one prompt, the chosen answer, the rejected one.
+"""Tokens of a pair of answers: one prompt, the chosen answer, the rejected one.
 
-An answer is encoded apart from its prompt and ends with the token that ends a turn in the chat template, as a sampled
-reply would; with the end-of-sequence token where the template has none.
+An answer is encoded separately from its prompt and ends with the token that ends a turn in the chat
+template, as a sampled reply would; with the end-of-sequence token if the template has none.
 """
 
 from __future__ import annotations
@@ -18,37 +18,46 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class Idle(StrEnum):
-    """Why nothing is learnt from a pair."""
+    """Reason why a pair has no learning signal."""
 
     OVERLONG = "overlong"
     """Prompt and answer have more than `max_length` tokens together."""
     EQUAL = "equal"
-    """Without their reasoning the answers are the same, or one is empty."""
+    """Without their reasoning the answers are equal, or one is empty."""
 
 
 @dataclass(frozen=True)
 class PairTokens:
-    """The tokens of a pair; of an idle pair only as many as a row needs to exist."""
+    """Tokens of a pair; an idle pair only has as many as a row needs to exist."""
 
     prompt: list[int]
     chosen: list[int]
     rejected: list[int]
     idle: Idle | None = None
     media: PromptMedia | None = None
-    """What the prompt shows; both answers share it."""
+    """Images of the prompt; both answers share them."""
 
 
 class PairEncoder:
-    """Encodes pairs with a model's chat format, which knows its tokenizer, template and pictures."""
+    """Encoder of pairs with a model's chat format, which has its tokenizer, template and images."""
 
     def __init__(self, chat: ChatFormat, config: PreferenceConfig, max_length: int) -> None:
-        """Args: max_length: tokens of prompt and answer that the model takes."""
-        self.chat, self.tokenizer, self.config, self.max_length = chat, chat.tokenizer, config, max_length
+        """Create the encoder.
+
+        Args: max_length: longest prompt plus answer in tokens.
+        """
+        self.chat, self.tokenizer, self.config, self.max_length = (
+            chat,
+            chat.tokenizer,
+            config,
+            max_length,
+        )
         written = chat.turns.end_id
         self.end_id = chat.tokenizer.eos_token_id if written is None else written
 
     def __call__(self, item: dict[str, Any]) -> PairTokens:
-        """The tokens of a prepared pair. Raises: ModelError when it shows images that the model cannot see."""
+        """Return the tokens of a prepared pair. Raises: ModelError when it has images that the
+        model does not support."""
         encoded = self.chat.encode_prompt(item["prompt"], item)
         prompt = encoded.token_ids
         texts = [answer_text(item[side], self.config.think) for side in ("chosen", "rejected")]
@@ -71,10 +80,15 @@ class PairEncoder:
 
 
 def answer_text(answer: str, mode: ThinkMode) -> str:
-    """An answer with its reasoning kept, taken out, or announced as empty where it has none."""
+    """Return an answer with its reasoning kept, removed, or with an empty one added if it has
+    none."""
     before, close, after = answer.partition(CLOSE)
     if mode is ThinkMode.STRIP:
-        return (before.partition(OPEN)[0] + after).strip() if close else answer.partition(OPEN)[0].strip()
+        return (
+            (before.partition(OPEN)[0] + after).strip()
+            if close
+            else answer.partition(OPEN)[0].strip()
+        )
     if mode is ThinkMode.EMPTY and OPEN not in answer and not close:
         return f"{OPEN}{CLOSE}{answer}"
     return answer

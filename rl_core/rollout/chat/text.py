@@ -1,4 +1,4 @@
-"""Between messages and tokens: the chat template of one tokenizer."""
+"""Conversion between messages and tokens: the chat template of one tokenizer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rl_core.models.chat.turns import (
 from rl_core.models.media import PromptMedia
 
 ANCHOR = "a"
-"""A text that no tokenizer joins with the whitespace or the mark that follows it."""
+"""A text that no tokenizer merges with the following whitespace or mark."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A prompt as a model takes it."""
+    """An encoded prompt."""
 
     token_ids: list[int]
     media: PromptMedia | None = None
@@ -35,8 +35,10 @@ class Encoded:
 class ChatFormat:
     """Encodes prompts and observations, decodes replies, all with the same template and options."""
 
-    why_no_images = "the row has images, which this language model cannot see; use a vision-language model"
-    """What is said of a row that shows pictures."""
+    why_no_images = (
+        "the row has images, which this language model cannot see; use a vision-language model"
+    )
+    """Error message for a row with images."""
 
     def __init__(
         self,
@@ -48,9 +50,11 @@ class ChatFormat:
         keep_earlier_turns: bool = False,
         template: ChatTemplate | None = None,
     ) -> None:
-        """Args: stop_ids: tokens that end a reply, besides the tokenizer's end-of-sequence token and those that the
-        template writes after a reply. keep_special_tokens, keep_earlier_turns: as in the recipe. template: where it is
-        not the tokenizer's own.
+        """Create the chat format.
+
+        Args: stop_ids: tokens that end a reply, besides the tokenizer's end-of-sequence token and
+        those that the template writes after a reply. keep_special_tokens, keep_earlier_turns: as in
+        the recipe. template: replaces the tokenizer's own.
 
         Raises: RecipeError when a token that ends replies is to be kept.
         """
@@ -67,72 +71,90 @@ class ChatFormat:
         self._kept = self._kept_ids(keep_special_tokens)
 
     def encode_prompt(self, messages: list[Message], item: Mapping[str, Any]) -> Encoded:
-        """A row's prompt, ending where the reply begins. Raises: ModelError when the row shows pictures."""
+        """Encode a row's prompt, ending where the reply begins. Raises: ModelError when the row has
+        images."""
         if item["env_extras"].get("images"):
             raise ModelError(self.why_no_images)
         return Encoded(self.encode(messages))
 
     def encode(self, messages: list[Message]) -> list[int]:
-        """Token ids of a prompt, ending where the reply begins; a last message of the assistant's is continued."""
+        """Return the token ids of a prompt, ending where the reply begins; a last message of the
+        assistant's is continued."""
         return self.tokenizer.encode(self.template.prompt(messages), add_special_tokens=False)
 
     def decode(self, token_ids: list[int], tags: Collection[str] = ()) -> str:
-        """Text of a reply as its environment reads it, without control tokens.
+        """Return the text of a reply as its environment reads it, without control tokens.
 
-        Args: tags: special tokens that the environment parses. They stay, whatever else does, unless they end replies.
+        Args: tags: special tokens that the environment parses. They are always kept, unless they
+        end replies.
         """
         kept = self._kept | self._ids_of(tags) - self._never_kept
         said = [one for one in token_ids if one in kept or one not in self._dropped]
         return self.tokenizer.decode(said, skip_special_tokens=False)
 
     def history(self, messages: Sequence[Message], item: Mapping[str, Any]) -> list[Message]:
-        """A row's prompt as `observation` takes it."""
+        """Return a row's prompt in the form that `observation` takes."""
         return [dict(message) for message in messages]
 
     def said(self, messages: Sequence[Message]) -> list[Message]:
-        """An environment's messages as `observation` puts them after a reply."""
+        """Return an environment's messages in the form in which `observation` puts them after a
+        reply."""
         return [dict(message) for message in messages]
 
     def observation(
         self, messages: Sequence[Message], after: list[int], history: Sequence[Message] = FIRST
     ) -> list[int]:
-        """Tokens between a reply and the next one: the end of the reply's turn (unless the reply wrote one itself), the
-        observation messages, and the opening of the next turn. The reply's own tokens are never re-encoded.
+        """Return the tokens between a reply and the next one: the end of the reply's turn (unless
+        the reply wrote one itself), the observation messages, and the opening of the next turn. The
+        reply's own tokens are never re-encoded.
 
-        A reply may have ended with another stop token than the one the template writes. It then stands for the end of
-        the turn, but not for a mark that opens the next role's.
-        Args: history: the conversation before the reply, rendered anew to see that the template goes on from it.
-        Raises: CannotContinue when the template cannot carry the conversation on.
+        A reply may have ended with another stop token than the one the template writes. It then
+        counts as the end of the turn, but not as a mark that opens the next role's.
+        Args: history: the conversation before the reply, rendered again to check that the template
+        continues it.
+        Raises: CannotContinue when the template cannot continue the conversation.
         """
         self.check_several_turns()
-        rest = continuation(self.template, history, self.said(messages), strict=not self.keep_earlier_turns)
+        rest = continuation(
+            self.template, history, self.said(messages), strict=not self.keep_earlier_turns
+        )
         token_ids = self._encode_rest(rest)
         first = first_control(self.tokenizer, token_ids, self._added)
-        if first is None or not after or after[-1] not in self.stop_ids or token_ids[first] not in self.stop_ids:
+        if (
+            first is None
+            or not after
+            or after[-1] not in self.stop_ids
+            or token_ids[first] not in self.stop_ids
+        ):
             return token_ids
         is_written = after[-1] == token_ids[first] or token_ids[first] not in self.turns.opening_ids
         return token_ids[first + 1 :] if is_written else token_ids
 
     def gone_on(self, history: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
-        """The history of the next reply: one more reply, of which only the place is known, and an observation."""
+        """Return the history of the next reply: one more reply, of which only the position is
+        known, and an observation."""
         return [*with_reply(history, mark_of(len(history))), *self.said(messages)]
 
     def check_several_turns(self) -> None:
-        """Raises: CannotContinue when this template cannot carry several turns, whatever is said in them."""
+        """Check that this template supports several turns, whatever their content.
+
+        Raises: CannotContinue when it does not.
+        """
         if self.turns.cannot:
             raise CannotContinue(
-                f"{self.turns.cannot}. This model plays environments of one turn; for several, use a model whose chat "
-                "template writes all turns"
+                f"{self.turns.cannot}. This model plays environments of one turn; for several, "
+                "use a model whose chat template writes all turns"
             )
         if self.turns.rewrites and not self.keep_earlier_turns:
             raise CannotContinue(
-                f"{self.turns.rewrites}, so what the policy reads in later turns would differ from what the template "
-                "writes. Set rollout.episodes.keep_earlier_turns: true to leave earlier turns as they were sampled, or "
-                "use environments of one turn"
+                f"{self.turns.rewrites}, so what the policy reads in later turns would differ "
+                "from what the template writes. Set rollout.episodes.keep_earlier_turns: true to "
+                "leave earlier turns as they were sampled, or use environments of one turn"
             )
 
     def _encode_rest(self, rest: str) -> list[int]:
-        """Tokens of a text that follows a reply. Some tokenizers put a space before a text that begins with a word."""
+        """Return the tokens of a text that follows a reply. Some tokenizers put a space before a
+        text that begins with a word."""
         token_ids = self.tokenizer.encode(rest, add_special_tokens=False)
         if first_control(self.tokenizer, token_ids[:1], self._added) is not None:
             return token_ids
@@ -146,15 +168,17 @@ class ChatFormat:
         ending = sorted(name for name in names if self._ids_of([name]) & self._never_kept)
         if ending:
             raise RecipeError(
-                f"rollout.keep_special_tokens: {', '.join(ending)} ends replies (or begins or pads texts) and is never "
-                "part of a reply's text; remove it"
+                f"rollout.keep_special_tokens: {', '.join(ending)} ends replies (or begins or "
+                "pads texts) and is never part of a reply's text; remove it"
             )
         return self._ids_of(names)
 
     def _text_tokens(self) -> frozenset[int]:
-        """Special tokens that are kept when the recipe names none: all that are no control tokens of the template."""
+        """Return the special tokens that are kept by default: all but the control tokens of the
+        template."""
         return frozenset(self._special.values()) - self.turns.control_ids - self._never_kept
 
     def _ids_of(self, names: Collection[str]) -> frozenset[int]:
-        """Ids of those that are special tokens here; others are ordinary text, which always stays."""
+        """Return the ids of those names that are special tokens here; others are ordinary text,
+        which is always kept."""
         return frozenset(self._special[name] for name in names if name in self._special)

@@ -1,6 +1,7 @@
-"""Between messages with pictures and tokens: the processor of one vision-language model.
+"""Conversion between messages with images and tokens: the processor of one vision-language model.
 
-Rows hold text with a mark `<image>` where each picture stands, as MMPR does; without any, pictures come first.
+Rows hold text with a mark `<image>` in the place of each image, as MMPR does; without any mark,
+images come first.
 """
 
 from __future__ import annotations
@@ -22,31 +23,45 @@ from rl_core.rollout.chat.text import ChatFormat, Encoded
 
 MARK = "<image>"
 MAX_REMEMBERED = 128
-"""Prompts whose pictures are kept as tensors; siblings come one after the other."""
+"""Number of prompts whose images are cached as tensors; siblings come one after the other."""
 
 
 class PictureReader:
-    """From messages and pictures to tokens and tensors, by a processor. Args: as for `VisionChat`."""
+    """Converts messages and images to tokens and tensors, by a processor. Args: as for
+    `VisionChat`."""
 
     def __init__(
-        self, processor: Any, model_type: str, image_token_id: int, template_kwargs: Mapping[str, Any]
+        self,
+        processor: Any,
+        model_type: str,
+        image_token_id: int,
+        template_kwargs: Mapping[str, Any],
     ) -> None:
-        self.processor, self.family, self.image_token_id = processor, family_of(model_type), image_token_id
+        self.processor, self.family, self.image_token_id = (
+            processor,
+            family_of(model_type),
+            image_token_id,
+        )
         self.template = ChatTemplate(processor, template_kwargs)
 
     def __call__(self, messages: Sequence[Message], images: Sequence[Any]) -> Encoded:
-        """A prompt that ends where the reply begins. Raises: DataError when a picture cannot be opened, or marks and
-        pictures differ in number."""
+        """Encode a prompt that ends where the reply begins.
+
+        Raises: DataError when an image cannot be opened, or marks and images differ in number.
+        """
         text = self.template.prompt(with_pictures(messages, len(images)))
         pictures = [open_image(image) for image in images]
         shown = {"images": [pictures]} if pictures else {}
         inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
-        media: PromptMedia | None = media_of(inputs, self.family, self.image_token_id) if pictures else None
+        media: PromptMedia | None = (
+            media_of(inputs, self.family, self.image_token_id) if pictures else None
+        )
         return Encoded(inputs["input_ids"][0].tolist(), media)
 
 
 class VisionChat(ChatFormat):
-    """A `ChatFormat` whose prompts show pictures. Pictures are opened and processed here, once for all siblings."""
+    """A `ChatFormat` for prompts with images, which are opened and processed once for all
+    siblings."""
 
     def __init__(
         self,
@@ -57,17 +72,22 @@ class VisionChat(ChatFormat):
         stop_ids: Collection[int] = (),
         **options: Any,
     ) -> None:
-        """Args: options: further ones of `ChatFormat`."""
+        """Create the chat format.
+
+        Args: options: further ones of `ChatFormat`.
+        """
         self.reader = PictureReader(processor, model_type, image_token_id, template_kwargs)
         self.image_token_id = image_token_id
         template = self.reader.template
-        super().__init__(processor.tokenizer, template_kwargs, stop_ids, template=template, **options)
+        super().__init__(
+            processor.tokenizer, template_kwargs, stop_ids, template=template, **options
+        )
         self._known: OrderedDict[str, Encoded] = OrderedDict()
 
     def encode_prompt(self, messages: list[dict[str, Any]], item: Mapping[str, Any]) -> Encoded:
-        """Tokens, image tokens included, and the pictures as tensors.
+        """Return tokens, image tokens included, and the images as tensors.
 
-        Raises: DataError when a picture cannot be opened, or marks and pictures differ in number.
+        Raises: DataError when an image cannot be opened, or marks and images differ in number.
         """
         images = list(item["env_extras"].get("images") or [])
         key = json.dumps([messages, images], sort_keys=True, default=str)
@@ -78,38 +98,58 @@ class VisionChat(ChatFormat):
         return self._known[key]
 
     def history(self, messages: Sequence[Message], item: Mapping[str, Any]) -> list[Message]:
-        """A row's prompt as `observation` takes it, pictures in their places."""
+        """Return a row's prompt in the form that `observation` takes, with images in their
+        places."""
         return with_pictures(messages, len(item["env_extras"].get("images") or []))
 
     def said(self, messages: Sequence[Message]) -> list[Message]:
-        """An environment's messages as `observation` puts them. Raises: DataError when they would show pictures."""
+        """Return an environment's messages in the form that `observation` uses. Raises: DataError
+        when they contain images."""
         return with_pictures(messages, 0)
 
     def _text_tokens(self) -> frozenset[int]:
-        """None: most special tokens of these models stand for pictures, which are no text."""
+        """Return the empty set: most special tokens of these models stand for images, which are not
+        text."""
         return frozenset()
 
 
 def chat_format(
-    bundle: ModelBundle, template_kwargs: dict[str, Any], stop_ids: Collection[int] = (), **options: Any
+    bundle: ModelBundle,
+    template_kwargs: dict[str, Any],
+    stop_ids: Collection[int] = (),
+    **options: Any,
 ) -> ChatFormat:
-    """The format of a bundle's model. Args: options: further ones of `ChatFormat`."""
+    """Return the chat format of a bundle's model.
+
+    Args: options: further ones of `ChatFormat`.
+    """
     if bundle.processor is None:
         chat = ChatFormat(bundle.tokenizer, template_kwargs, stop_ids, **options)
         chat.why_no_images = why_no_pictures(bundle.source)
         return chat
     config = bundle.policy.language_model.config
-    return VisionChat(bundle.processor, config.model_type, config.image_token_id, template_kwargs, stop_ids, **options)
+    return VisionChat(
+        bundle.processor,
+        config.model_type,
+        config.image_token_id,
+        template_kwargs,
+        stop_ids,
+        **options,
+    )
 
 
 def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> list[dict[str, Any]]:
-    """Messages whose contents are lists of parts: text, and a picture at each mark of a user's message.
+    """Return messages whose contents are lists of parts: text, and an image at each mark of a
+    user's message.
 
-    Raises: DataError when there are marks for another number of pictures.
+    Raises: DataError when the numbers of marks and images differ.
     """
     marks = sum(_content(message).count(MARK) for message in messages if message["role"] == "user")
     if marks not in (0, num_images):
-        raise DataError(f"prompt: {marks} marks {MARK} for {num_images} images; write one for each image, or none")
+        raise DataError(
+            f"prompt: {marks} marks {MARK} for {num_images} images; write one for each image, or "
+            "none"
+        )
     first = True
     out = []
     for message in messages:
@@ -133,11 +173,12 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
-    """What preparation counts a located model's prompts with, exactly as the rollout will encode them.
+    """Return the tokenizer with which preparation counts the prompts of a located model, exactly as
+    the rollout encodes them.
 
-    A tokenizer. One with `why_no_images` counts rows of text alone, and says what is wrong with others. One with
-    `count_items` counts those of a vision-language model, since only its processor knows how many tokens a picture
-    takes. Raises: ModelError.
+    One with `why_no_images` counts text-only rows, and gives the reason for refusing others. One
+    with `count_items` counts the rows of a vision-language model, since only its processor knows
+    how many tokens an image takes. Raises: ModelError.
     """
     if text_alone or not sees_pictures(source):
         tokenizer = load_tokenizer(source)
@@ -146,9 +187,14 @@ def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
     processor = load_processor(source)
     facts = picture_facts(source)
 
-    def count_items(items: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]) -> list[int]:
+    def count_items(
+        items: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
+    ) -> list[int]:
         read = PictureReader(processor, *facts, template_kwargs)
-        return [len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids) for item in items]
+        return [
+            len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids)
+            for item in items
+        ]
 
     processor.tokenizer.count_items = count_items
     return processor.tokenizer

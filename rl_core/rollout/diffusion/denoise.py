@@ -1,4 +1,4 @@
-"""The sampling loop of a flow model: from noise to samples, keeping those steps that are actions.
+"""The sampling loop of a flow model, from noise to samples, keeping the steps that are actions.
 
 Shapes: B samples, each a latent [C, (F,) H, W]; K actions of a trajectory of T steps.
 """
@@ -16,26 +16,29 @@ from rl_core.sde import Kernel, SdeConfig, action_step, dpm2_step, euler_step
 from rl_core.sde.solvers import Previous
 
 VelocityOf = Callable[[Tensor, Tensor], Tensor]
-"""From latents [B, ...] and levels [B] to velocities."""
+"""Function from latents [B, ...] and levels [B] to velocities."""
 
 
 @dataclass
 class Trajectory:
-    """What came of a batch of noise."""
+    """Result of denoising a batch."""
 
     clean: Tensor
-    """The last latents, [B, ...]."""
+    """Final latents, [B, ...]."""
     latents: list[Tensor] = field(default_factory=list)
-    """Before each action, [B, ...]; on the CPU, as what follows."""
+    """Latents before each action, [B, ...], on the CPU."""
     next_latents: list[Tensor] = field(default_factory=list)
     log_probs: list[Tensor] = field(default_factory=list)
-    """[B] each."""
+    """Log-probabilities of the actions, [B] each, on the CPU."""
 
     def rows(self) -> list[Trajectory]:
-        """The trajectory of each sample, a batch of one."""
+        """Return the trajectory of each sample, as a batch of one."""
         kept = (self.latents, self.next_latents, self.log_probs)
         return [
-            Trajectory(self.clean[row : row + 1], *([one[row : row + 1] for one in column] for column in kept))
+            Trajectory(
+                self.clean[row : row + 1],
+                *([one[row : row + 1] for one in column] for column in kept),
+            )
             for row in range(len(self.clean))
         ]
 
@@ -50,17 +53,23 @@ def denoise(
 ) -> Trajectory:
     """Follow the flow from noise to samples.
 
-    Args: noise: [B, ...] at the first level. levels: [T + 1], falling from 1 to 0. actions: positions of the steps that
-    draw noise, by `sde.kernel`; all others follow `sde.ode`. generators: one per sample, for the noise of its steps.
+    Args: noise: [B, ...] at the first level. levels: [T + 1], falling from 1 to 0. actions:
+    positions of the steps that draw noise, by `sde.kernel`; all others follow `sde.ode`.
+    generators: one per sample, for the noise of its steps.
     """
     x, previous, found = noise, None, Trajectory(noise)
     sigmas = levels.tolist()
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         v = velocity_of(x, torch.full((len(x),), sigma, device=x.device))
         if step in actions:
-            taken = action_step(sde, x, v, sigma, sigma_next, sigma_first=sigmas[1], generator=generators)
+            taken = action_step(
+                sde, x, v, sigma, sigma_next, sigma_first=sigmas[1], generator=generators
+            )
             if taken.log_prob is None:
-                raise ValueError(f"step {step}, from sigma {sigma} to {sigma_next}, draws no noise: it is no action")
+                raise ValueError(
+                    f"step {step}, from sigma {sigma} to {sigma_next}, draws no noise: it is no "
+                    "action"
+                )
             found.latents.append(x.cpu())
             found.next_latents.append(taken.sample.cpu())
             found.log_probs.append(taken.log_prob.cpu())

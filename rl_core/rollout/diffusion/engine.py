@@ -1,7 +1,9 @@
-"""The rollout engine of diffusion models: prompts in, pictures or videos out, with the steps that are trained.
+"""The rollout engine of diffusion models: prompts in, images or videos out, with the steps that are
+trained.
 
-Every sample has noise of its own, made from (seed, rollout, prompt, sibling), so that no layout of ranks and batches
-changes what is sampled. Shapes: B samples, K actions of a trajectory, latents [C, (F,) H, W].
+Every sample has its own noise, determined by (seed, rollout, prompt, sibling), so that the layout
+of ranks and batches does not change the samples. Shapes: B samples, K actions of a trajectory,
+latents [C, (F,) H, W].
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from schemas.diffusion import DiffusionConfig
 from schemas.rollout import RolloutConfig
 
 STEPS = "steps"
-"""Stream of the noise of a trajectory's steps."""
+"""Name of the random stream of a trajectory's steps."""
 
 
 class DiffusionEngine:
     """Samples a diffusion policy on one rank.
 
-    Args: sde: the kernel of the actions; None where samples, not steps, are trained (DiffusionNFT).
+    Args: sde: the kernel of the actions; None if samples, not steps, are trained (DiffusionNFT).
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class DiffusionEngine:
         backend.bundle.place(backend.device)
         size = size_of(config)
         self.latent_shape = self.family.latent_shape(size)
-        self.conditions = ConditionCache(self.family, size, config.guidance_scale, config.negative_prompt)
+        self.conditions = ConditionCache(
+            self.family, size, config.guidance_scale, config.negative_prompt
+        )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(
@@ -61,12 +65,13 @@ class DiffusionEngine:
     ) -> DataProto | None:
         """Sample a group per prompt.
 
-        Args: prompts: rows with the object column `item`. step, attempt: seed the noise, so a repeated step repeats it.
-        version: the weights to sample with; unset takes those that are there.
-        Returns: rows of siblings with `latents, next_latents` [B, K, ...], `sigmas, next_sigmas` [B, K],
-        `rollout_log_probs, response_mask` [B, K] of the actions, or without a kernel `clean` [B, ...], the `sigmas` to
-        noise it to and `noise_seeds` [B, K]; `images` or `videos` as whole numbers 0..255 and what was asked as object
-        columns. Raises: StaleEngine when the engine holds other weights.
+        Args: prompts: rows with the object column `item`. step, attempt: seed the noise, so a
+        repeated step repeats it. version: the weights to sample with; unset takes the current ones.
+        Returns: rows of siblings with `latents, next_latents` [B, K, ...], `sigmas, next_sigmas`
+        [B, K], `rollout_log_probs, response_mask` [B, K] of the actions, or without a kernel
+        `clean` [B, ...], the `sigmas` to noise it to and `noise_seeds` [B, K]; `images` or `videos`
+        as whole numbers 0..255 and the prompts as object columns. Raises: StaleEngine when the
+        engine holds other weights.
         """
         check_version(self.backend, version, evaluation=False)
         items = list(prompts.non_tensor_batch["item"])
@@ -84,12 +89,17 @@ class DiffusionEngine:
             trained = step_columns(len(jobs), found, levels, actions, self.latent_shape)
         else:
             shift = shift_of(self.family, self.config, num_steps)
-            trained = noised_columns(jobs, found, self.config.num_noised or num_steps, shift, self.latent_shape)
+            trained = noised_columns(
+                jobs, found, self.config.num_noised or num_steps, shift, self.latent_shape
+            )
         return self._collect(jobs, found, trained)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def evaluate(self, prompts: DataProto, version: WeightVersion | None = None) -> DataProto | None:
-        """One sample per prompt without noise in its steps, from the same noise every time; errors as in `rollout`."""
+    def evaluate(
+        self, prompts: DataProto, version: WeightVersion | None = None
+    ) -> DataProto | None:
+        """Sample each prompt once with deterministic steps, from the same noise every time; errors
+        as in `rollout`."""
         check_version(self.backend, version, evaluation=True)
         jobs = self.jobs_of(list(prompts.non_tensor_batch["item"]))
         levels = noise_levels(self.family, self.config, self.config.eval_steps)
@@ -99,18 +109,29 @@ class DiffusionEngine:
         return self._collect(jobs, found, {"response_mask": made})
 
     def jobs_of(self, items: Sequence[dict[str, Any]]) -> list[Job]:
-        """One sample of each prompt for an evaluation, always from the same noise."""
+        """Return one sample of each prompt for an evaluation, always from the same noise."""
         noises = [NoiseRecipe(self.seed, 0, f"evaluate/{item['uid']}") for item in items]
         rows = zip(items, self.conditions(items), noises, strict=True)
         return [Job(item, conditions, noise, start=noise) for item, conditions, noise in rows]
 
     def _job(
-        self, item: dict[str, Any], conditions: PromptConditions | str, sibling: int, step: int, prefix: str
+        self,
+        item: dict[str, Any],
+        conditions: PromptConditions | str,
+        sibling: int,
+        step: int,
+        prefix: str,
     ) -> Job:
-        """One sample of a group. Siblings that share x_T still have steps of their own, or they would be one sample."""
+        """Return one sample of a group. Siblings that share x_T still have their own steps, or they
+        would be equal."""
         name = f"{prefix}{item['uid']}"
         noise = NoiseRecipe(self.seed, step, f"{name}/{sibling}")
-        return Job(item, conditions, noise, NoiseRecipe(self.seed, step, name) if self.config.share_noise else noise)
+        return Job(
+            item,
+            conditions,
+            noise,
+            NoiseRecipe(self.seed, step, name) if self.config.share_noise else noise,
+        )
 
     def sample(
         self,
@@ -120,39 +141,51 @@ class DiffusionEngine:
         actions: Sequence[int],
         at_once: int,
     ) -> dict[int, Trajectory]:
-        """The trajectory of each job that has conditions, by its place, each a batch of one.
+        """Return the trajectory of each job that has conditions, by its index, as a batch of one.
 
-        Args: levels: of all steps. actions: those that draw noise. at_once: samples of a forward.
+        Args: levels: levels of all steps. actions: steps that draw noise. at_once: samples per
+        forward pass.
         """
         scale = self.config.guidance_scale
         good = [row for row, job in enumerate(jobs) if isinstance(job.conditions, PromptConditions)]
         found: dict[int, Trajectory] = {}
         for first in range(0, len(good), at_once):
             rows = good[first : first + at_once]
-            prompts = [one for row in rows if isinstance(one := jobs[row].conditions, PromptConditions)]
+            prompts = [
+                one for row in rows if isinstance(one := jobs[row].conditions, PromptConditions)
+            ]
             told = self.told(policy, prompts)
-            noise = initial_noise([jobs[row].start for row in rows], self.latent_shape).to(self.backend.device)
+            noise = initial_noise([jobs[row].start for row in rows], self.latent_shape).to(
+                self.backend.device
+            )
 
             def velocity_of(x: Tensor, sigma_B: Tensor, told: dict[str, Tensor] = told) -> Tensor:
                 return policy(Noisy(x, sigma_B, told), scale)
 
             generators = [jobs[row].noise.generator(STEPS) for row in rows]
-            batch = denoise(velocity_of, noise, levels, self.sde or SdeConfig(), actions, generators)
+            batch = denoise(
+                velocity_of, noise, levels, self.sde or SdeConfig(), actions, generators
+            )
             found |= zip(rows, batch.rows(), strict=True)
         return found
 
     def told(self, policy: Any, prompts: Sequence[PromptConditions]) -> dict[str, Tensor]:
-        """What the policy is told of some samples, the same at every step."""
+        """Return the policy's conditions for some samples, the same at every step."""
         conditions = policy.conditions_of(prompts, 1, self.config.guidance_scale)
         return {name: value.to(self.backend.device) for name, value in conditions.items()}
 
-    def _collect(self, jobs: Sequence[Job], found: dict[int, Trajectory], trained: dict[str, Tensor]) -> DataProto:
+    def _collect(
+        self, jobs: Sequence[Job], found: dict[int, Trajectory], trained: dict[str, Tensor]
+    ) -> DataProto:
         tensors = trained | unjudged(jobs, trained["response_mask"])
         objects = described(jobs, self.conditions.blank) | self._decoded(len(jobs), found)
         return DataProto.from_dict(tensors, objects)
 
-    def _decoded(self, num_rows: int, found: dict[int, Trajectory]) -> dict[str, list[np.ndarray | None]]:
-        """Pictures [height, width, 3] or videos [frames, height, width, 3] of whole numbers 0..255."""
+    def _decoded(
+        self, num_rows: int, found: dict[int, Trajectory]
+    ) -> dict[str, list[np.ndarray | None]]:
+        """Return images [height, width, 3] or videos [frames, height, width, 3] of whole numbers
+        0..255."""
         made: list[np.ndarray | None] = [None] * num_rows
         rows = list(found)
         for first in range(0, len(rows), self.config.decode_batch_size):

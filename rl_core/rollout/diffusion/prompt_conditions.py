@@ -1,7 +1,8 @@
-"""Prompts as the transformer is told of them: encoded once per prompt, kept by content, shared by all its samples.
+"""Conditions of prompts for the transformer: encoded once per prompt, cached by content, shared by
+all its samples.
 
-Each is encoded alone. In a batch its last bits would depend on the others, and so a run that is resumed, and has kept
-nothing, would make other pictures than one that was not disturbed.
+Each prompt is encoded alone. In a batch its last bits would depend on the others, so a resumed run,
+with an empty cache, would make other images than an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 CACHED_BYTES = 2**29
-"""Conditions that are kept for prompts that come again."""
+"""Size of the cache for prompts that come again, in bytes."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt with the picture it is about, or why there is none."""
+    """A prompt with its condition image, or the reason why it has none."""
 
     text: str
     image: Image | None = None
@@ -37,24 +38,32 @@ class Asked:
 
 
 class ConditionCache:
-    """Encodes prompts and remembers them. Args: scale: of the guidance. size: of what is made."""
+    """Encodes prompts and caches the result.
 
-    def __init__(self, family: DiffusionFamily, size: Size, scale: float, negative_prompt: str) -> None:
+    Args: scale: guidance scale. size: size of the samples.
+    """
+
+    def __init__(
+        self, family: DiffusionFamily, size: Size, scale: float, negative_prompt: str
+    ) -> None:
         self.family, self.size, self.negative_prompt = family, size, negative_prompt
         self.is_guided = has_two_halves(family, scale)
         self._kept: OrderedDict[str, Condition] = OrderedDict()
         self._num_bytes = 0
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> list[PromptConditions | str]:
-        """Per item its conditions, on the CPU, or the reason why it has none."""
+        """Return the conditions of each item, on the CPU, or the reason why it has none."""
         return self._conditions([_asked(item) for item in items])
 
     def blank(self) -> PromptConditions:
-        """Of an empty prompt, with a grey picture where the model needs one. Raises: ModelError when it cannot be."""
+        """Return the conditions of an empty prompt, with a grey image if the model needs one.
+        Raises: ModelError when that fails."""
         from PIL import Image
 
         needed = self.family.condition_images is ConditionImages.REQUIRED
-        asked = Asked("", Image.new("RGB", (self.size.width, self.size.height), "grey") if needed else None)
+        asked = Asked(
+            "", Image.new("RGB", (self.size.width, self.size.height), "grey") if needed else None
+        )
         found = self._conditions([asked])[0]
         if isinstance(found, str):
             raise ModelError(found)
@@ -77,20 +86,24 @@ class ConditionCache:
 
     def _encoded(self, wanted: Sequence[tuple[str, Image | None]]) -> dict[str, Condition | str]:
         by_key = {_key(*one): one for one in wanted}
-        found: dict[str, Condition | str] = {key: self._kept[key] for key in by_key if key in self._kept}
+        found: dict[str, Condition | str] = {
+            key: self._kept[key] for key in by_key if key in self._kept
+        }
         found |= {key: self._encode(*one) for key, one in by_key.items() if key not in found}
         for key in by_key:
             self._keep(key, found[key])
         return found
 
     def _encode(self, text: str, image: Image | None) -> Condition | str:
-        """The prompt's conditions, or the reason why it has none."""
+        """Return the prompt's conditions, or the reason why it has none."""
         try:
             with torch.no_grad():
                 encoded = self.family.encode([text], [image], self.size)[0]
         except RLTrainError as error:
             return str(error)
-        return Condition({name: value.detach().cpu().clone() for name, value in encoded.tensors.items()})
+        return Condition(
+            {name: value.detach().cpu().clone() for name, value in encoded.tensors.items()}
+        )
 
     def _keep(self, key: str, condition: Condition | str) -> None:
         if isinstance(condition, str):
@@ -105,7 +118,8 @@ class ConditionCache:
 
 
 def _asked(item: dict[str, Any]) -> Asked:
-    """The prompt of an item, its condition image opened; `media_refs` hold one at most."""
+    """Return the prompt of an item with its condition image opened; `media_refs` hold at most
+    one."""
     refs = item.get("media_refs") or []
     try:
         return Asked(item["prompt"], load_image(refs[0]["uri"]) if refs else None)

@@ -1,4 +1,5 @@
-"""Between a prompt and its picture: what the language model is asked, and what the diffusion model is given."""
+"""Prompts of the two models of a prompt enhancer: the language model's question, and the diffusion
+model's prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ ENV_CLASS = "rewrite"
 
 
 def question(item: Mapping[str, Any], track: Asking) -> dict[str, Any]:
-    """The row of a text rollout that asks for a rewrite, or a plan.
+    """Return the row of a text rollout that asks for a rewrite, or a plan.
 
     Args: item: a prompt row, `{"prompt", "uid", "metadata"}`.
     """
@@ -28,17 +29,26 @@ def question(item: Mapping[str, Any], track: Asking) -> dict[str, Any]:
 
 
 def drawn_prompt(rewrite: str, track: ImagesTrack) -> str:
-    """The prompt that the diffusion model is given; a rewrite is one line."""
+    """Return the diffusion model's prompt; a rewrite is one line."""
     return track.template.replace("{rewrite}", " ".join(rewrite.split()))
 
 
 def drawing(item: Mapping[str, Any], uid: str, prompt: str) -> dict[str, Any]:
-    """The row of an image rollout that draws `prompt` where `item` asked. Args: uid: of the row it is drawn for."""
-    return {"uid": uid, "prompt": prompt, "asked": item["prompt"], "metadata": dict(item.get("metadata") or {})}
+    """Return the row of an image rollout that draws `prompt` for `item`.
+
+    Args: uid: uid of the row that it is drawn for.
+    """
+    return {
+        "uid": uid,
+        "prompt": prompt,
+        "asked": item["prompt"],
+        "metadata": dict(item.get("metadata") or {}),
+    }
 
 
 class QuestionLengths:
-    """Tokens of prompts by the language model's tokenizer, without what the recipe puts around them."""
+    """Counts tokens of prompts with the language model's tokenizer, without the text that the
+    recipe puts around them."""
 
     limit = sys.maxsize
 
@@ -46,7 +56,7 @@ class QuestionLengths:
         self.tokenizer = tokenizer
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text."""
+        """Return the tokens of each text."""
         return [len(ids) for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]]
 
 

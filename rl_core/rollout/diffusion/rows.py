@@ -1,7 +1,7 @@
-"""The rows of a diffusion rollout: the columns of what is trained, and what was asked.
+"""Rows of a diffusion rollout: the columns for training, and the prompts.
 
-Shapes: B rows, K actions, latents [C, (F,) H, W]. A row that could not be sampled has zeros, and a zero
-`response_mask`, so that nothing is learnt from it.
+Shapes: B rows, K actions, latents [C, (F,) H, W]. A row that could not be sampled has zeros, and a
+zero `response_mask`, so that it does not train.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rl_core.rollout.diffusion.denoise import Trajectory
 from rl_core.sde import NoiseRecipe
 
 TIMES = "times"
-"""Stream of the noise levels that DiffusionNFT trains a sample at."""
+"""Name of the random stream of DiffusionNFT's noise levels."""
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,36 @@ class Job:
 
     item: Mapping[str, Any]
     conditions: PromptConditions | str
-    """Or the reason why there are none."""
+    """Conditions of the sample, or the reason why there are none."""
     noise: NoiseRecipe
-    """Of all that is the sample's own."""
+    """Recipe of the sample's own noise."""
     start: NoiseRecipe
-    """Of x_T: its own, or that of its prompt."""
+    """Recipe of x_T: the sample's own, or that of its prompt."""
 
     @property
     def error(self) -> str | None:
-        """Why it cannot be made."""
+        """Reason why the sample cannot be made, or None."""
         return self.conditions if isinstance(self.conditions, str) else None
 
 
 def step_columns(
-    num_rows: int, found: Mapping[int, Trajectory], levels: Tensor, actions: Sequence[int], shape: Sequence[int]
+    num_rows: int,
+    found: Mapping[int, Trajectory],
+    levels: Tensor,
+    actions: Sequence[int],
+    shape: Sequence[int],
 ) -> dict[str, Tensor]:
-    """What a policy gradient trains: `latents, next_latents` [B, K, ...], `sigmas, next_sigmas, rollout_log_probs`
-    and `response_mask` [B, K].
+    """Return the columns for a policy gradient: `latents, next_latents` [B, K, ...], `sigmas,
+    next_sigmas, rollout_log_probs` and `response_mask` [B, K].
 
-    Args: found: by row. levels: of the whole trajectory, [T + 1].
+    Args: found: trajectories by row. levels: levels of the whole trajectory, [T + 1].
     """
     places, num_actions = torch.tensor(actions), len(actions)
     latents, next_latents = (torch.zeros(num_rows, num_actions, *shape) for _ in range(2))
-    log_probs_BK, mask_BK = torch.zeros(num_rows, num_actions), torch.zeros(num_rows, num_actions).long()
+    log_probs_BK, mask_BK = (
+        torch.zeros(num_rows, num_actions),
+        torch.zeros(num_rows, num_actions).long(),
+    )
     for row, taken in found.items():
         latents[row], next_latents[row] = torch.cat(taken.latents), torch.cat(taken.next_latents)
         log_probs_BK[row], mask_BK[row] = torch.cat(taken.log_probs), 1
@@ -65,17 +72,25 @@ def step_columns(
 
 
 def noised_columns(
-    jobs: Sequence[Job], found: Mapping[int, Trajectory], num_copies: int, shift: float, shape: Sequence[int]
+    jobs: Sequence[Job],
+    found: Mapping[int, Trajectory],
+    num_copies: int,
+    shift: float,
+    shape: Sequence[int],
 ) -> dict[str, Tensor]:
-    """What DiffusionNFT trains: `clean` [B, ...], and of its noised copies `sigmas, noise_seeds, response_mask` [B, K].
+    """Return the columns for DiffusionNFT: `clean` [B, ...], and for its noised copies `sigmas,
+    noise_seeds, response_mask` [B, K].
 
-    Each copy has a level in its own part of the schedule, so that a sample's copies cover all of it.
+    Each copy has a level in its own part of the schedule, so that a sample's copies cover all of
+    it.
     """
     clean = torch.zeros(len(jobs), *shape)
     times, seeds, mask = [], [], torch.zeros(len(jobs), num_copies).long()
     for row, job in enumerate(jobs):
         generator = job.noise.generator(TIMES)
-        times.append((torch.arange(num_copies) + torch.rand(num_copies, generator=generator)) / num_copies)
+        times.append(
+            (torch.arange(num_copies) + torch.rand(num_copies, generator=generator)) / num_copies
+        )
         seeds.append(torch.randint(2**31, (num_copies,), generator=generator))
         if row in found:
             clean[row], mask[row] = found[row].clean[0].cpu(), 1
@@ -89,7 +104,8 @@ def noised_columns(
 
 
 def unjudged(jobs: Sequence[Job], mask_BK: Tensor) -> dict[str, Tensor]:
-    """Rewards that scorers have still to give, and the counts that the loop reads of every domain."""
+    """Return placeholders of the scorers' rewards, and the counts that the training loop reads in
+    every domain."""
     lengths_B = mask_BK.sum(1)
     return {
         "rewards": torch.zeros(len(jobs)),
@@ -101,9 +117,10 @@ def unjudged(jobs: Sequence[Job], mask_BK: Tensor) -> dict[str, Tensor]:
 
 
 def described(jobs: Sequence[Job], blank: Callable[[], PromptConditions]) -> dict[str, list[Any]]:
-    """What was asked of each row, and its conditions: one object for all samples of a prompt.
+    """Return the prompt of each row, and its conditions: one object for all samples of a prompt.
 
-    Args: blank: conditions of no prompt, for rows without any: a pass that only keeps the ranks in step needs some.
+    Args: blank: conditions of an empty prompt, for rows without any: a pass that only keeps the
+    ranks in step needs some.
     """
     filler = blank() if any(job.error is not None for job in jobs) else None
     return {
@@ -112,7 +129,9 @@ def described(jobs: Sequence[Job], blank: Callable[[], PromptConditions]) -> dic
         "metadata": [dict(job.item.get("metadata") or {}) for job in jobs],
         "response": ["" for _ in jobs],
         "ground_truth": [None for _ in jobs],
-        "stop_reason": [str(StopReason.EOS if job.error is None else StopReason.FAILED) for job in jobs],
+        "stop_reason": [
+            str(StopReason.EOS if job.error is None else StopReason.FAILED) for job in jobs
+        ],
         "error": [job.error for job in jobs],
         "conditions": [job.conditions if job.error is None else filler for job in jobs],
     }

@@ -1,4 +1,4 @@
-"""Between a plan and its picture: a unified model draws what it wrote itself, prompt and plan as they are in tokens."""
+"""Plans and images of a unified model, which draws its own prompt and plan from their tokens."""
 
 from __future__ import annotations
 
@@ -22,45 +22,58 @@ from rl_core.rollout.engine import RolloutEngine
 from schemas.diffusion import DiffusionConfig
 
 CONTEXT_IDS = "context_ids"
-"""Key of an item: the tokens that its picture is drawn from."""
+"""Key of an item with the tokens that its image is drawn from."""
 
 
 def contexts(plans: Any) -> list[list[int]]:
-    """Tokens of prompt and plan of each row of a text rollout (a DataProto or a reference), without padding."""
+    """Return the tokens of prompt and plan of each row of a text rollout (a DataProto or a
+    reference), without padding."""
     ids_BL, used_BL = plans.tensor("input_ids"), plans.tensor("attention_mask").bool()
     return [ids[used].tolist() for ids, used in zip(ids_BL, used_BL, strict=True)]
 
 
-def planned_drawing(item: Mapping[str, Any], uid: str, plan: str, context: list[int]) -> dict[str, Any]:
-    """The row of an image rollout that draws a plan where `item` asked. Args: uid: of the plan's row."""
+def planned_drawing(
+    item: Mapping[str, Any], uid: str, plan: str, context: list[int]
+) -> dict[str, Any]:
+    """Return the row of an image rollout that draws a plan for `item`.
+
+    Args: uid: uid of the plan's row.
+    """
     return drawing(item, uid, plan) | {CONTEXT_IDS: context}
 
 
 class PlanChat(ChatFormat):
-    """A `ChatFormat` that asks for a plan as the family does."""
+    """A `ChatFormat` that asks for a plan in the family's format."""
 
-    def __init__(self, bundle: Any, template_kwargs: dict[str, Any], stop_ids: Sequence[int]) -> None:
+    def __init__(
+        self, bundle: Any, template_kwargs: dict[str, Any], stop_ids: Sequence[int]
+    ) -> None:
         super().__init__(bundle.tokenizer, template_kwargs, keep_special_tokens=())
         # A plan is no turn of a conversation: it ends where the model's own configuration says.
         self.stop_ids = frozenset({bundle.tokenizer.eos_token_id, *stop_ids})
         self.family, self.size = bundle.family, bundle.size
 
     def encode(self, messages: list[dict[str, Any]]) -> list[int]:
-        """Token ids that end where the plan begins."""
+        """Return token ids that end where the plan begins."""
         return self.family.question(self.tokenizer, messages, self.size, self.template_kwargs)
 
 
 class PlanWriter(RolloutEngine):
-    """Writes plans with a unified model."""
+    """Rollout engine that writes plans with a unified model."""
 
-    def __init__(self, backend: Any, config: Any, env_options: Any, template_kwargs: Any, seed: int) -> None:
+    def __init__(
+        self, backend: Any, config: Any, env_options: Any, template_kwargs: Any, seed: int
+    ) -> None:
         super().__init__(backend, config, env_options, template_kwargs, seed)
-        self.chat = PlanChat(backend.bundle, template_kwargs, configured_stop_ids(backend.policy.language_model))
+        self.chat = PlanChat(
+            backend.bundle, template_kwargs, configured_stop_ids(backend.policy.language_model)
+        )
 
     def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
-        """Plans that are laid out by the size of the picture are whole when they have their number of tokens.
+        """Return sampling options for plans; a plan whose layout follows the image's size is
+        complete with its number of tokens.
 
-        Raises: ModelError when another number is asked for.
+        Raises: ModelError when another number is requested.
         """
         sampling, layout = super().sampling(max_new_tokens, temperature), self.backend.policy.layout
         if layout is None:
@@ -68,16 +81,18 @@ class PlanWriter(RolloutEngine):
         if max_new_tokens != layout.num_tokens:
             size = self.backend.bundle.size
             raise ModelError(
-                f"max_new_tokens is {max_new_tokens}; the plan of a picture of {size.height} x {size.width} pixels has "
-                f"{layout.num_tokens} tokens: set rollout.max_new_tokens and evaluation.max_new_tokens to that"
+                f"max_new_tokens is {max_new_tokens}; the plan of a picture of {size.height} x "
+                f"{size.width} pixels has {layout.num_tokens} tokens: set rollout.max_new_tokens "
+                "and evaluation.max_new_tokens to that"
             )
         return replace(sampling, at_limit=StopReason.EOS)
 
 
 class PlanContexts:
-    """The conditions of drawings: their plans, which the policy itself reads, in rollout and in training alike.
+    """Conditions of drawings: their plans, which the policy itself reads, in rollout and in
+    training alike.
 
-    Args: config: its negative prompt is read without a plan.
+    Args: config: its negative prompt is used without a plan.
     """
 
     def __init__(self, family: UnifiedFamily, config: DiffusionConfig) -> None:
@@ -86,13 +101,15 @@ class PlanContexts:
         self.negative = self._of_text(config.negative_prompt) if guided else None
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> list[PromptConditions | str]:
-        """One for each item, in order."""
+        """Return the conditions of each item, in order."""
         asked, contexts = [item["asked"] for item in items], [item[CONTEXT_IDS] for item in items]
         found = self.family.plan_conditions(asked, contexts, size_of(self.config))
-        return [one if isinstance(one, str) else PromptConditions(one, self.negative) for one in found]
+        return [
+            one if isinstance(one, str) else PromptConditions(one, self.negative) for one in found
+        ]
 
     def blank(self) -> PromptConditions:
-        """Of no prompt and no plan."""
+        """Return the conditions of an empty prompt without a plan."""
         return PromptConditions(self._of_text(""), self.negative)
 
     def _of_text(self, text: str) -> Condition:
@@ -100,12 +117,13 @@ class PlanContexts:
 
 
 class PlanPainter(DiffusionEngine):
-    """Draws plans with the module that wrote them; items are those of `planned_drawing`."""
+    """Rollout engine that draws plans with the module that wrote them; items are those of
+    `planned_drawing`."""
 
     def __init__(self, *options: Any) -> None:
         super().__init__(*options)
         self.conditions: Any = PlanContexts(self.family, self.config)
 
     def told(self, policy: Any, prompts: Sequence[PromptConditions]) -> dict[str, Tensor]:
-        """What the policy reads of each context, once for all steps."""
+        """Return the policy's reading of each context, computed once for all steps."""
         return policy.read(super().told(policy, prompts))

@@ -1,8 +1,9 @@
-"""Environments at work beside the decoding: each call on its own, with a deadline, its outcome reported once there.
+"""Environment calls in parallel to the decoding: each call has its own deadline, and its outcome is
+reported once.
 
-A coroutine runs on one event loop, anything else in a thread of its own: neither waits for the other environments, and
-the decoding waits for none of them. Nobody can end a thread, so one that overruns its deadline is left behind; it is a
-daemon, and what it says afterwards is not heard.
+A coroutine runs on one event loop, anything else in its own thread: neither waits for the other
+environments, and the decoding waits for none of them. A thread cannot be killed, so one that
+exceeds its deadline is abandoned; it is a daemon, and its result is dropped.
 """
 
 from __future__ import annotations
@@ -20,60 +21,74 @@ from functools import partial
 from typing import Any
 
 BLOCKED_GRACE_S = 10.0
-"""How long after a deadline the event loop is believed to be alive without a sign of it."""
+"""Seconds after a deadline until an event loop without activity counts as blocked."""
 
 
 class EnvCall(StrEnum):
-    """What an environment is asked to do."""
+    """Kind of call of an environment."""
 
     INIT = "init"
-    """Make it, and let it see the prompt."""
+    """Create the environment, and pass it the prompt."""
     STEP = "step"
-    """Take a reply."""
+    """Pass it a reply."""
     CLOSE = "close"
-    """Give its metrics and let go of what it holds."""
+    """Read its metrics and release its resources."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one call ended."""
+    """Result of one call."""
 
     row: int
     kind: EnvCall
     value: Any = None
     error: str | None = None
-    """Why it failed; None when it did not."""
+    """Reason of the failure; None if it succeeded."""
     elapsed_s: float = 0.0
     timed_out: bool = False
 
 
 class EnvCalls:
-    """The calls under way. Used from one thread; a context manager that ends its event loop."""
+    """The running calls. Used from one thread; a context manager that ends its event loop."""
 
     def __init__(self, at_once: int) -> None:
-        """Args: at_once: most calls at work at the same time; an environment class may say a lower number for itself
-        (`max_concurrent_steps`). The others wait, and their deadlines with them."""
+        """Create the calls' event loop and threads.
+
+        Args: at_once: maximum number of concurrent calls; an environment class may set a lower
+        number for itself (`max_concurrent_steps`). Other calls wait, and so do their deadlines.
+        """
         self._at_once = at_once
         self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._pending: dict[tuple[int, EnvCall], float] = {}
         self._start_loop()
 
     def submit(
-        self, row: int, kind: EnvCall, work: Callable[..., Any], *args: Any, timeout_s: float, owner: Any = None
+        self,
+        row: int,
+        kind: EnvCall,
+        work: Callable[..., Any],
+        *args: Any,
+        timeout_s: float,
+        owner: Any = None,
     ) -> None:
-        """Start a call. Args: row: whose it is. owner: the environment's class, for its own limit."""
+        """Start a call.
+
+        Args: row: row that the call belongs to. owner: the environment's class, for its own limit.
+        """
         self._pending[row, kind] = timeout_s
         call = self._call(row, kind, partial(work, *args), timeout_s, owner)
         self._loop.call_soon_threadsafe(self._spawn, call)
 
     def pending(self, *kinds: EnvCall) -> int:
-        """How many calls of these kinds (of any, without) have not been reported."""
+        """Return the number of unreported calls of these kinds, or of all kinds if none is
+        given."""
         return sum(not kinds or kind in kinds for _, kind in self._pending)
 
     def collect(self, wait_s: float | None) -> list[Outcome]:
-        """What ended since the last time, in order of rows; waits for the first one.
+        """Return the outcomes since the last call, in order of rows, after waiting for the first
+        one.
 
-        Args: wait_s: at most so long; None until something ends, or nothing is under way.
+        Args: wait_s: longest wait; None waits until something ends, or nothing is running.
         """
         if not self._pending:
             return []
@@ -99,12 +114,18 @@ class EnvCalls:
         self._loop = asyncio.new_event_loop()
         self._slots: dict[Any, asyncio.Semaphore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=_run, args=(self._loop,), name="environments", daemon=True)
+        self._thread = threading.Thread(
+            target=_run, args=(self._loop,), name="environments", daemon=True
+        )
         self._thread.start()
 
     def _give_up(self, waited_s: float) -> list[Outcome]:
-        """Nothing was heard for longer than any deadline: a coroutine holds the event loop, which is left behind."""
-        error = f"no sign of life for {waited_s:g} s: a coroutine of an environment blocks the event loop"
+        """Abandon an event loop that a coroutine blocks, since nothing was reported for longer than
+        any deadline."""
+        error = (
+            f"no sign of life for {waited_s:g} s: a coroutine of an environment blocks the event "
+            "loop"
+        )
         lost = [Outcome(row, kind, error=error, timed_out=True) for row, kind in self._pending]
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._pending, self._outcomes = {}, queue.SimpleQueue()
@@ -116,10 +137,15 @@ class EnvCalls:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _call(self, row: int, kind: EnvCall, work: Callable[[], Any], timeout_s: float, owner: Any) -> None:
+    async def _call(
+        self, row: int, kind: EnvCall, work: Callable[[], Any], timeout_s: float, owner: Any
+    ) -> None:
         outcomes = self._outcomes
         # The narrower one first, so that who waits for it keeps nobody else waiting.
-        async with self._slot(owner, _own_limit(owner, self._at_once)), self._slot("all", self._at_once):
+        async with (
+            self._slot(owner, _own_limit(owner, self._at_once)),
+            self._slot("all", self._at_once),
+        ):
             start = time.perf_counter()
             task = asyncio.ensure_future(_work(work))
             # Not wait_for, which would wait for a coroutine that refuses to be cancelled.
@@ -155,12 +181,14 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _work(work: Callable[[], Any]) -> tuple[Any, str | None]:
-    """What the work gave, or its error in words."""
+    """Return the result of the work, or its error as text."""
     try:
         if _is_coroutine(work):
             return await work(), None
         value, error = await _in_thread(work)
-        return (await value, None) if error is None and inspect.isawaitable(value) else (value, error)
+        return (
+            (await value, None) if error is None and inspect.isawaitable(value) else (value, error)
+        )
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # whatever an environment raises is its own row's failure
@@ -192,5 +220,5 @@ def _in_thread(work: Callable[[], Any]) -> Awaitable[tuple[Any, str | None]]:
 
 
 def described(error: BaseException) -> str:
-    """Type and message."""
+    """Return type and message of an error."""
     return f"{type(error).__name__}: {error}"

@@ -16,63 +16,65 @@ LONGEST_READ = 500
 
 @dataclass
 class Episode:
-    """Prompt, then replies (mask 1) and observations (mask 0) as one run of tokens.
+    """Prompt, then replies (mask 1) and observations (mask 0) as one sequence of tokens.
 
-    `response_ids`, `mask`, `log_probs` and `token_rewards` have one entry per token after the prompt.
+    `response_ids`, `mask`, `log_probs` and `token_rewards` have one entry per token after the
+    prompt.
     """
 
     item: dict[str, Any]
     group: int
     prompt_ids: list[int] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
-    """The conversation so far in messages; replies are told by their place alone, since their tokens are kept."""
+    """Messages of the conversation so far; replies only have positions, since their tokens are
+    kept."""
     tags: frozenset[str] = frozenset()
     """Special tokens that the environment parses."""
     media: PromptMedia | None = None
-    """What the prompt shows besides text; siblings share it."""
+    """Media of the prompt besides text; siblings share them."""
     env: Any = None
     response_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     token_rewards: list[float] = field(default_factory=list)
-    """Each turn's reward, at the last token of its reply."""
+    """Reward of each turn, at the last token of its reply."""
     last_reply_tokens: int = 0
-    """Length of the last reply."""
+    """Length of the last reply in tokens."""
     replies: list[str] = field(default_factory=list)
     """The model's own words, turn by turn."""
     done: bool = False
     stop_reason: StopReason = StopReason.EOS
     error: str | None = None
-    """Why a call of the environment failed."""
+    """Reason why an environment call failed."""
     failed_call: EnvCall | None = None
-    """The call that failed."""
+    """Kind of the call that failed."""
     timed_out: bool = False
-    """It failed by taking too long."""
+    """True if the call failed by its timeout."""
     env_seconds: float = 0.0
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Of the last turn."""
+    """Metadata of the last turn."""
     env_metrics: dict[str, float] = field(default_factory=dict)
-    """What the environment measured."""
+    """Metrics of the environment."""
 
     @property
     def has_verdict(self) -> bool:
-        """Whether its reward counts: a failure to close comes after the verdict."""
+        """True if the reward counts: a failure to close comes after the reward."""
         return self.failed_call in (None, EnvCall.CLOSE)
 
     @property
     def env_read(self) -> str:
-        """What the environment read from the last reply, as JSON that stays short; empty without."""
+        """What the environment read from the last reply, as JSON of limited length."""
         text = json.dumps(self.metadata, ensure_ascii=False, default=str) if self.metadata else ""
         return text if len(text) <= LONGEST_READ else f"{text[:LONGEST_READ]}..."
 
     @property
     def reward(self) -> float:
-        """All turns' rewards together."""
+        """Sum of all turns' rewards."""
         return sum(self.token_rewards)
 
     @property
     def num_turns(self) -> int:
-        """Replies."""
+        """Number of replies."""
         return len(self.replies)
 
     @property
@@ -81,22 +83,22 @@ class Episode:
         return self.prompt_ids + self.response_ids
 
     def add_reply(self, reply: Reply, text: str) -> None:
-        """The next turn."""
+        """Append a reply as the next turn."""
         self._add(reply.token_ids, reply.log_probs, 1)
         self.replies.append(text)
         self.last_reply_tokens = len(reply.token_ids)
         self.stop_reason = reply.stop_reason
 
     def add_reward(self, reward: float) -> None:
-        """The reward of the turn that just ended."""
+        """Add the reward of the turn that just ended."""
         self.token_rewards[-1] += reward
 
     def add_observation(self, token_ids: list[int]) -> None:
-        """What the environment says, in tokens."""
+        """Append an observation of the environment, in tokens."""
         self._add(token_ids, [0.0] * len(token_ids), 0)
 
     def fail(self, call: EnvCall, error: str, *, timed_out: bool = False) -> None:
-        """The environment failed; the first failure is kept."""
+        """Record a failure of the environment; only the first is kept."""
         if self.failed_call is None:
             self.error, self.failed_call, self.timed_out = error, call, timed_out
         if not self.has_verdict:

@@ -1,8 +1,9 @@
 """The multi-turn loop: policy replies, environments answer, until every episode is done.
 
-Environments work beside the decoding. Rows whose environment has answered are decoded together; one that takes long is
-waited for a moment (`patience_s`), then the others go on without it. A failing environment, or one that overruns its
-deadline, fails its own row, with the reason, never the batch.
+Environments run in parallel to the decoding. Rows whose environment has answered are decoded
+together; after a short wait for slow ones (`patience_s`) the others continue without them. An
+environment that fails, or exceeds its deadline, fails its own row, with the reason, never the
+batch.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ def run_episodes(
 ) -> list[Episode]:
     """Play every item `num_siblings` times, siblings adjacent.
 
-    Args: generate: called in this thread with at most `max_batch_size` rows. Siblings that stand at the same tokens,
-    as on their first turn, come as one request and share its prefill.
+    Args: generate: called in this thread with at most `max_batch_size` rows. Siblings with the same
+    tokens, as on their first turn, are one request with a shared prefill.
     """
-    episodes = [Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)]
+    episodes = [
+        Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)
+    ]
     config = config or EpisodeConfig()
     with EnvCalls(config.at_once) as calls:
         play = _Play(episodes, chat, env_options, max_context_length, config, calls)
@@ -52,7 +55,7 @@ def run_episodes(
 
 
 class _Play:
-    """Who is where: rows ready to be decoded, and rows whose environment is at work."""
+    """State of all episodes: rows ready to be decoded, and rows whose environment is busy."""
 
     def __init__(
         self,
@@ -68,10 +71,12 @@ class _Play:
         self.ready: set[int] = set()
         for row, episode in enumerate(episodes):
             options = env_options.get(episode.item["env_class"])
-            calls.submit(row, EnvCall.INIT, _start, episode, options, timeout_s=self._time_left(episode))
+            calls.submit(
+                row, EnvCall.INIT, _start, episode, options, timeout_s=self._time_left(episode)
+            )
 
     def next_rows(self, at_most: int) -> list[int]:
-        """Rows to decode next, in order; empty when all episodes are done and closed."""
+        """Return the rows to decode next, in order; empty when all episodes are done and closed."""
         patient_until = time.monotonic() + self.config.patience_s
         while self.calls.pending():
             left_s = patient_until - time.monotonic()
@@ -87,7 +92,7 @@ class _Play:
         return rows
 
     def requests(self, rows: list[int]) -> list[Request]:
-        """What to decode for these rows; siblings at the same tokens together."""
+        """Return the requests of these rows; siblings with the same tokens are one request."""
 
         def standing(row: int) -> tuple[int, list[int]]:
             return self.episodes[row].group, self.episodes[row].context
@@ -100,17 +105,19 @@ class _Play:
         return Request(context, num_replies, self.max_context_length - len(context), episode.media)
 
     def hear(self, row: int, reply: Reply) -> None:
-        """Take a reply and let the environment grade it."""
+        """Append a reply and pass it to the environment."""
         episode = self.episodes[row]
         if len(episode.context) + len(reply.token_ids) >= self.max_context_length:
             reply = _cut_by_context(reply)
         text = self.chat.decode(reply.token_ids, episode.tags)
         episode.add_reply(reply, text)
         timeout_s, owner = self._time_left(episode), type(episode.env)
-        self.calls.submit(row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner)
+        self.calls.submit(
+            row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner
+        )
 
     def _take(self, outcome: Outcome) -> None:
-        """What came of a call."""
+        """Process the outcome of a call."""
         episode = self.episodes[outcome.row]
         episode.env_seconds += outcome.elapsed_s
         error = outcome.error
@@ -121,7 +128,9 @@ class _Play:
                 # What holds of every conversation ends the run; what this row said fails the row.
                 self.chat.check_several_turns()
                 error = described(refusal)
-            except Exception as fault:  # what an environment answered may be anything; the others go on
+            except (
+                Exception
+            ) as fault:  # what an environment answered may be anything; the others go on
                 error = described(fault)
         if error is not None:
             episode.fail(outcome.kind, error, timed_out=outcome.timed_out)
@@ -142,8 +151,8 @@ class _Play:
             prompt_ids = prompt.token_ids
             if len(prompt_ids) >= self.max_context_length:
                 raise EnvError(
-                    f"the prompt has {len(prompt_ids)} tokens and leaves no room for a reply; raise "
-                    f"rollout.max_context_length ({self.max_context_length})"
+                    f"the prompt has {len(prompt_ids)} tokens and leaves no room for a reply; "
+                    f"raise rollout.max_context_length ({self.max_context_length})"
                 )
             episode.prompt_ids, episode.media = prompt_ids, prompt.media
             episode.history = self.chat.history(messages, episode.item)
@@ -171,11 +180,14 @@ class _Play:
             episode.add_observation(observation)
 
     def _time_left(self, episode: Episode) -> float:
-        return max(0.001, min(self.config.step_timeout_s, self.config.episode_timeout_s - episode.env_seconds))
+        return max(
+            0.001,
+            min(self.config.step_timeout_s, self.config.episode_timeout_s - episode.env_seconds),
+        )
 
 
 def _start(episode: Episode, options: dict[str, Any] | None) -> Any:
-    """Make the environment. Returns: what its `init` gives, which may have to be awaited."""
+    """Create the environment. Returns: the result of its `init`, which may have to be awaited."""
     env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
     if episode.done:  # given up meanwhile
         env.close()
@@ -201,6 +213,6 @@ def _prompt_of(answer: Any) -> list[dict[str, Any]]:
 
 
 def _cut_by_context(reply: Reply) -> Reply:
-    """The same reply, its end put down to the context limit unless the model ended it."""
+    """Return the same reply, marked as truncated by the context limit unless the model ended it."""
     reason = StopReason.CONTEXT if reply.stop_reason is StopReason.LENGTH else reply.stop_reason
     return Reply(reply.token_ids, reply.log_probs, reason)

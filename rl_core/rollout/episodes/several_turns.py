@@ -1,4 +1,5 @@
-"""Environments of several turns meet a chat template that cannot carry them: said before anything is sampled."""
+"""Early check of multi-turn environments against a chat template that does not support several
+turns."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from schemas.recipe import Recipe
 
 
 def check_several_turns(chat: ChatFormat, env_ids: Sequence[str]) -> None:
-    """Args: env_ids: environments of several turns. Rows that name others are seen when a second turn comes.
+    """Check that the template supports several turns if any environment needs them.
 
-    Raises: CannotContinue, naming the first, when the template cannot carry several turns.
+    Args: env_ids: multi-turn environments. Rows that name others are only checked at their second
+    turn.
+    Raises: CannotContinue, naming the first, when the template does not support several turns.
     """
     if not env_ids:
         return
@@ -26,9 +29,10 @@ def check_several_turns(chat: ChatFormat, env_ids: Sequence[str]) -> None:
 
 
 def check_recipe(recipe: Recipe, source: str, env_ids: Sequence[str]) -> None:
-    """The same before any worker starts. Args: source: the model where it lies; only its tokenizer is loaded.
+    """Check a recipe before any worker starts.
 
-    Raises: CannotContinue, ModelError.
+    Args: source: located model, of which only the tokenizer is loaded. Raises: CannotContinue,
+    ModelError.
     """
     kwargs, rollout = recipe.model.chat_template_kwargs, recipe.rollout
     owner = load_processor(source) if sees_pictures(source) else load_tokenizer(source)

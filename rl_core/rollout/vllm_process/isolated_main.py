@@ -1,7 +1,8 @@
-"""The body of a process that runs another interpreter, for packages whose pins clash with ours.
+"""The body of a process that runs another interpreter, for packages whose pins conflict with this
+project's.
 
-It builds one object there and calls its methods. What it imports must exist in both environments, so this module and
-those of the classes it builds keep to the standard library until they are called.
+It builds one object there and calls its methods. Its imports must exist in both environments, so
+this module and those of the classes it builds only use the standard library until they are called.
 """
 
 from __future__ import annotations
@@ -17,28 +18,32 @@ from rl_core.errors import RLTrainError
 
 @dataclass(frozen=True)
 class Trouble:
-    """An error on its way out of the guest: other people's exceptions may not exist where it goes."""
+    """An error on its way out of the guest process: third-party exceptions may not exist where it
+    goes."""
 
     summary: str
-    """Type and message."""
+    """Type and message of the error."""
     traceback: str
     error: RLTrainError | None
-    """The error itself where it is the project's own."""
+    """The error itself, if it is one of the project's."""
 
 
 class Guest:
-    """Holds one object for a caller with another interpreter. Args: environment: variables to set first."""
+    """Holder of one object for a caller with another interpreter.
+
+    Args: environment: variables to set first.
+    """
 
     def __init__(self, environment: dict[str, str]) -> None:
         os.environ.update(environment)
         self._object: Any = None
 
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return os.getpid()
 
     def build(self, cls: type[Any], args: tuple[Any, ...]) -> Trouble | None:
-        """Make the object."""
+        """Build the object."""
 
         def make() -> None:
             self._object = cls(*args)
@@ -55,4 +60,6 @@ def _attempt(work: Callable[[], Any]) -> Any:
         return work()
     except Exception as error:  # whatever it is, the caller raises it
         own = error if isinstance(error, RLTrainError) else None
-        return Trouble("".join(traceback.format_exception_only(error)).strip(), traceback.format_exc(), own)
+        return Trouble(
+            "".join(traceback.format_exception_only(error)).strip(), traceback.format_exc(), own
+        )

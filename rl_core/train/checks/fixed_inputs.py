@@ -1,4 +1,4 @@
-"""Asking a sharded policy about its bundle's fixed inputs, to compare it with another copy of itself."""
+"""Evaluation of a sharded policy on its bundle's probe inputs, for comparison with another copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rl_core.train.trained import Trained
 
 @contextmanager
 def asking(backend: Trained, *, averaged: bool) -> Iterator[Callable[[], Tensor]]:
-    """For the block, what asks the policy, or its moving average. Collective: every rank runs the same passes."""
+    """Yield a function that evaluates the policy, or its moving average. Collective: every rank
+    runs the same passes."""
     backend.check_onloaded("the comparison with another copy")
     with ExitStack() as stack:
         if averaged:
@@ -28,7 +29,8 @@ def asking(backend: Trained, *, averaged: bool) -> Iterator[Callable[[], Tensor]
 
 @contextmanager
 def _average_in_place(backend: Trained) -> Iterator[None]:
-    """The same bits come back with the end of the block, so that this makes no other version of the weights."""
+    """Put the average in place during the block. The same bits are restored afterwards, so the
+    weight version stays the same."""
     backend.reshard()
     backend.moving_average().apply()
     try:

@@ -1,8 +1,8 @@
-"""Whether a policy that is wrapped for training still gives what the model itself gave when it was loaded.
+"""Check that a policy wrapped for training still gives the results of the loaded model.
 
-Cutting weights (tensor parallelism) and sequences (sequence parallelism) over ranks depends on how a family is written,
-like every other way in `rl_core.models.checks.probe`. The same rows go through the wrapped policy once, before anything
-is trained.
+Sharding of weights (tensor parallelism) and sequences (sequence parallelism) depends on how a
+family is written, like every other way in `rl_core.models.checks.probe`. The same rows go through
+the wrapped policy once, before training.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from schemas.policy import FSDPConfig, ModelConfig
 from schemas.section import DType
 
 ALIKE_ROUNDED = 0.1
-"""In bfloat16: the mean difference of log-probabilities, by how far they lie apart, that rounding stays well below."""
+"""Tolerance in bfloat16: mean difference of log-probabilities relative to their spread, well above
+the effect of rounding."""
 
 
 def settle_wrapped(backend: Any) -> None:
-    """What is done once to an FSDPBackend's policy after the wrap. Collective. Raises: ModelError.
+    """Set up an FSDPBackend's policy once after the wrap. Collective. Raises: ModelError.
 
-    It takes the mode of passes that learn, computes exactly where the recipe says so, and is compared with the model.
+    It is put into training mode, made exact if the recipe asks for that, and compared with the
+    model.
     """
     config: ModelConfig | None = getattr(backend.bundle, "config", None)
     learning_mode(backend.policy, own_dropout=config is not None and config.dropout)
@@ -41,20 +43,25 @@ def settle_wrapped(backend: Any) -> None:
 
 
 def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> None:
-    """Collective: all ranks compute the same rows.
+    """Compare the wrapped policy with the loaded model. Collective: all ranks compute the same
+    rows.
 
-    Raises: ModelError when the wrapped policy, whose adapters change nothing yet, gives something else.
+    Raises: ModelError when the policy, whose adapters have no effect yet, gives other results.
     """
     truth = None if getattr(policy, "paths", None) is None else policy.paths.truth
     if truth is None:
         return
     cuts = {"placement.tp_size": rank_info.tp_size, "placement.sp_size": rank_info.sp_size}
     cut = {key: size for key, size in cuts.items() if size > 1}
-    where = " and ".join(f"{key} {size}" for key, size in cut.items()) or f"fsdp.param_dtype {config.param_dtype}"
+    where = (
+        " and ".join(f"{key} {size}" for key, size in cut.items())
+        or f"fsdp.param_dtype {config.param_dtype}"
+    )
     advice = " and ".join(f"{key} to 1" for key in cut) or "fsdp.param_dtype to float32"
     name = type(policy.language_model).__name__
     try:
-        # What attends across ranks is chosen at the first pass, for the way of computing that the run has by then.
+        # What attends across ranks is chosen at the first pass, for the way of computing that the
+        # run has by then.
         with torch.no_grad(), as_judged(policy), same_attention(policy.language_model):
             if policy.paths.why_not(Path.PADDED):
                 log_probs_BT = row_by_row(policy, truth, rank_info.device)
@@ -62,12 +69,15 @@ def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> N
                 log_probs_BT = policy(**truth.batch(rank_info.device))[0]
     except ModelError:
         raise
-    except Exception as error:  # a foreign forward over parts of weights or of rows may raise anything
+    except (
+        Exception
+    ) as error:  # a foreign forward over parts of weights or of rows may raise anything
         if not cut:
             raise
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
-            f"{where}: {name} cannot be computed so ({type(error).__name__}: {reason}); set {advice}"
+            f"{where}: {name} cannot be computed so ({type(error).__name__}: {reason}); set "
+            f"{advice}"
         ) from error
     differences = truth.differences(log_probs_BT)
     mean, largest = sum(differences) / len(differences), max(differences)
@@ -75,15 +85,15 @@ def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> N
     if mean <= ALIKE_ROUNDED * truth.spread if is_rounded else largest <= ALIKE * truth.spread:
         return
     raise ModelError(
-        f"{where}: {name} then differs from its own forward by {mean:.2g} in the mean and {largest:.2g} at most in a "
-        f"log-probability; set {advice}"
+        f"{where}: {name} then differs from its own forward by {mean:.2g} in the mean and "
+        f"{largest:.2g} at most in a log-probability; set {advice}"
     )
 
 
 def check_exact(policy: Any) -> None:
-    """Raises: ModelError when decoding and a forward pass give a token other bits.
+    """Check that decoding and a forward pass give a token the same bits.
 
-    Args: policy: gathered, after `make_exact`.
+    Args: policy: gathered, after `make_exact`. Raises: ModelError when they do not.
     """
     from rl_core.models.decoding.decode import forced_log_probs
 
@@ -101,7 +111,8 @@ def check_exact(policy: Any) -> None:
     ]
     if any(differences):
         raise ModelError(
-            f"model.exact: true: {type(policy.language_model).__name__} gives {sum(map(bool, differences))} of "
-            f"{len(differences)} tokens another log-probability while decoding than in a forward pass (by up to "
-            f"{max(differences):.2g}); set model.exact to false"
+            f"model.exact: true: {type(policy.language_model).__name__} gives "
+            f"{sum(map(bool, differences))} of {len(differences)} tokens another log-probability "
+            f"while decoding than in a forward pass (by up to {max(differences):.2g}); set "
+            "model.exact to false"
         )

@@ -1,4 +1,4 @@
-"""The FSDP2 wrap (arXiv 2304.11277): which module is sharded how, by `FSDPConfig`."""
+"""The FSDP2 wrap (arXiv 2304.11277): sharding of modules by `FSDPConfig`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
 
 
 def reshards_after_forward(config: FSDPConfig, num_shards: int) -> bool:
-    """Whether gathered parameters are freed between a block's forward and backward pass."""
+    """Return True if gathered parameters are freed between a block's forward and backward pass."""
     if config.reshard_after_forward is not None:
         return config.reshard_after_forward
     return config.fsdp_mode is FSDPMode.FULL and num_shards > 1
@@ -35,24 +35,31 @@ def cast_parameters(module: nn.Module, dtype: DType) -> None:
         parameter.data = parameter.data.to(DTYPES[dtype])
 
 
-def cast_to_stored(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, keep: Callable[[str], bool]) -> None:
-    """Store each parameter of a policy that is not wrapped yet in its format; those whose name `keep` picks stay.
+def cast_to_stored(
+    policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, keep: Callable[[str], bool]
+) -> None:
+    """Store each parameter of an unwrapped policy in its format; those whose name `keep` selects
+    stay unchanged.
 
-    What is trained is stored in `master_dtype`. What is frozen takes no steps, and is stored in the format that it is
-    gathered and computed in; outside of what is wrapped nothing is gathered, and the master format is that of both.
+    Trained parameters are stored in `master_dtype`. Frozen ones are never updated, and are stored
+    in the format in which they are gathered and computed; unwrapped parameters are not gathered,
+    and use the master format for both.
     """
     wrapped = [policy] if config.root_wrap else blocks
     gathered = {id(parameter) for module in wrapped for parameter in module.parameters()}
     for name, parameter in policy.named_parameters():
         if not keep(name):
             is_computed = id(parameter) in gathered and not parameter.requires_grad
-            parameter.data = parameter.data.to(DTYPES[config.param_dtype if is_computed else config.master_dtype])
+            parameter.data = parameter.data.to(
+                DTYPES[config.param_dtype if is_computed else config.master_dtype]
+            )
 
 
 def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: DeviceMesh) -> None:
-    """Wrap the blocks one by one and then, unless `root_wrap` is off, what is left, in place, on the mesh's device.
+    """Wrap the blocks one by one and then, unless `root_wrap` is off, the rest, in place, on the
+    mesh's device.
 
-    The policy must hold everything that it will ever hold: nothing can be injected afterwards.
+    The policy must be complete: nothing can be injected afterwards.
     """
     if not config.cpu_offload:
         policy.to(mesh.device_type)
@@ -83,7 +90,8 @@ def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: 
 
 @contextmanager
 def gathered(policy: Any, config: FSDPConfig, num_shards: int) -> Iterator[Any]:
-    """A wrapped policy with all its parameters gathered, in evaluation mode, without gradients and uncompiled."""
+    """Yield a wrapped policy with all its parameters gathered, in evaluation mode, without
+    gradients and uncompiled."""
     wrapped, resharded = units(policy), reshards_after_forward(config, num_shards)
     for unit in wrapped:
         unit.set_reshard_after_forward(False, recurse=False)
@@ -102,7 +110,7 @@ def gathered(policy: Any, config: FSDPConfig, num_shards: int) -> Iterator[Any]:
 
 
 def units(policy: nn.Module) -> list[Any]:
-    """The FSDP-wrapped modules, the root first."""
+    """Return the FSDP-wrapped modules, the root first."""
     return [module for module in policy.modules() if isinstance(module, FSDPModule)]
 
 
@@ -113,13 +121,17 @@ def reshard(policy: nn.Module) -> None:
 
 
 def unsharded_parameters(policy: nn.Module) -> list[nn.Parameter]:
-    """What the wrap left alone on every rank; call while the wrapped modules are sharded."""
+    """Return the parameters that the wrap left whole on every rank; call while the wrapped modules
+    are sharded."""
     return [parameter for parameter in policy.parameters() if not _is_sharded(parameter)]
 
 
 def _is_sharded(parameter: Any) -> bool:
-    """Whether FSDP holds it; a weight matrix that is only cut (tensor parallelism) lives on another mesh."""
-    return isinstance(parameter, DTensor) and SHARD_DIMENSION in (parameter.device_mesh.mesh_dim_names or ())
+    """Return True if FSDP holds it; a weight matrix cut by tensor parallelism alone is on another
+    mesh."""
+    return isinstance(parameter, DTensor) and SHARD_DIMENSION in (
+        parameter.device_mesh.mesh_dim_names or ()
+    )
 
 
 def _prefetch(blocks: list[Any], ahead: int) -> None:

@@ -1,4 +1,4 @@
-"""An estimate of a worker's memory, from the model's config alone."""
+"""Estimate of a worker's memory, from the model's config alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,31 +11,42 @@ from schemas.recipe import EmaFullConfig, Recipe
 from schemas.section import DType
 
 WIDTHS = {DType.BFLOAT16: 2, DType.FLOAT32: 4}
-"""Bytes of a number."""
+"""Bytes of a number in each format."""
 CHUNK_TOKENS = 1024
-"""Positions whose vocabulary row exists at once."""
+"""Number of positions whose vocabulary logits exist at once."""
 LORA_LINEARS = 7
-"""Linear layers of a block that get an adapter: four of attention, three of the gated MLP."""
+"""Linear layers of a block with an adapter: four of attention, three of the gated MLP."""
 ROLLOUT_WEIGHTS, KV_CACHE = "gathered weights (rollout)", "KV cache"
-"""What sampling takes, wherever it happens."""
+"""Entries of the estimate for sampling."""
 
 
 UNGATED = ("n_embd", "n_embed", "ffn_dim", "expansion_ratio", "n_head")
-UNGATED_TYPES = ("gpt_neox", "gpt_neox_japanese", "falcon", "phi", "starcoder2", "persimmon", "nemotron")
-"""Families that write those into their configs, and these, have MLPs of two matrices; others gated ones, of three."""
+"""Config keys of families whose MLPs have two matrices; others have gated ones with three."""
+UNGATED_TYPES = (
+    "gpt_neox",
+    "gpt_neox_japanese",
+    "falcon",
+    "phi",
+    "starcoder2",
+    "persimmon",
+    "nemotron",
+)
+"""Further families whose MLPs have two matrices."""
 PERIODS = ("expert_layer_period", "decoder_sparse_step", "interleave_moe_layer_step")
-"""Every so many blocks have experts."""
+"""Config keys for the interval of blocks with experts."""
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
 def unknown_sizes(config: Mapping[str, Any]) -> list[str]:
-    """What a `config.json` does not state that an estimate needs, as recurrent models have no attention heads."""
+    """Return the values that an estimate needs and a `config.json` does not state, such as
+    attention heads of recurrent models."""
     shape = named(config)
     return [name for name in NEEDED if not isinstance(shape.get(name), int)]
 
 
 def num_parameters(config: Mapping[str, Any]) -> int:
-    """Parameters of a decoder-only language model, from its `config.json`; unusual ones come out approximately."""
+    """Return the parameters of a decoder-only language model, from its `config.json`; approximate
+    for unusual ones."""
     shape = named(config)
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     heads = shape["num_attention_heads"]
@@ -50,25 +61,35 @@ def num_parameters(config: Mapping[str, Any]) -> int:
 
 
 def _mlps(shape: Mapping[str, Any]) -> int:
-    """Of all blocks, experts and their router included."""
+    """Return the MLP parameters of all blocks, experts and their router included."""
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     width = shape.get("intermediate_size") or 4 * hidden
-    is_gated = shape.get("model_type") not in UNGATED_TYPES and not any(name in shape for name in UNGATED)
+    is_gated = shape.get("model_type") not in UNGATED_TYPES and not any(
+        name in shape for name in UNGATED
+    )
     matrices = 3 if is_gated else 2
     dense = matrices * hidden * width
     experts = shape.get("num_experts") or 0
     if experts < 2:
         return layers * dense
     expert_width = shape.get("moe_intermediate_size") or width
-    shared = shape.get("shared_expert_intermediate_size") or (shape.get("n_shared_experts") or 0) * expert_width
+    shared = (
+        shape.get("shared_expert_intermediate_size")
+        or (shape.get("n_shared_experts") or 0) * expert_width
+    )
     sparse = matrices * hidden * (experts * expert_width + shared) + experts * hidden
-    num_dense = min(layers, shape.get("first_k_dense_replace") or len(shape.get("mlp_only_layers") or ()))
-    num_sparse = (layers - num_dense) // next((shape[name] for name in PERIODS if shape.get(name)), 1)
+    num_dense = min(
+        layers, shape.get("first_k_dense_replace") or len(shape.get("mlp_only_layers") or ())
+    )
+    num_sparse = (layers - num_dense) // next(
+        (shape[name] for name in PERIODS if shape.get(name)), 1
+    )
     return num_sparse * sparse + (layers - num_sparse) * dense
 
 
 def estimate_memory(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, float]:
-    """Bytes of one training worker's device, by purpose. Activations assume passes of the longest allowed rows.
+    """Return the bytes of one training worker's device, by purpose. Activations assume passes of
+    the longest allowed rows.
 
     Args: config: the model's `config.json`, without `unknown_sizes`.
     """
@@ -79,18 +100,23 @@ def estimate_memory(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, floa
     parts = weights | _gathered(recipe, shape) | _activations(recipe, shape)
     if recipe.rollout.engine.owns_model:
         # A worker that samples holds these, and nothing else.
-        parts = {purpose: size for purpose, size in parts.items() if purpose not in (ROLLOUT_WEIGHTS, KV_CACHE)}
+        parts = {
+            purpose: size
+            for purpose, size in parts.items()
+            if purpose not in (ROLLOUT_WEIGHTS, KV_CACHE)
+        }
     return {purpose: size for purpose, size in parts.items() if size or purpose in weights}
 
 
 def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """What is sharded over the ranks and stays between steps."""
+    """Return the memory that is sharded over the ranks and stays between steps."""
     total, trained = num_parameters(shape), _num_trained(recipe, shape)
     adapters = trained if recipe.lora else 0
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
     held = _share(recipe, shape)
     parts = {
-        "stored weights": _stored(recipe, shape) + adapters / recipe.placement.train_devices * master,
+        "stored weights": _stored(recipe, shape)
+        + adapters / recipe.placement.train_devices * master,
         # A gradient and two moments for every trained weight.
         "gradients and AdamW": trained * _share(recipe, shape, trained=True) * 3 * master,
     }
@@ -106,17 +132,20 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
 
 
 def _stored(recipe: Recipe, shape: dict[str, Any]) -> float:
-    """The model's own weights on one rank; under adapters they take no steps, and are stored as computed."""
+    """Return the model's own weights on one rank; under adapters they are never updated, and stored
+    in the compute format."""
     ranks, tp_size = recipe.placement.train_devices, recipe.placement.tp_size
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
     in_blocks = computed if recipe.lora else master
     outside = _num_root_parameters(shape)
     blocks = (num_parameters(shape) - outside) / ranks * in_blocks
-    return blocks + (outside / ranks * in_blocks if recipe.fsdp.root_wrap else outside / tp_size * master)
+    return blocks + (
+        outside / ranks * in_blocks if recipe.fsdp.root_wrap else outside / tp_size * master
+    )
 
 
 def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """Weights and gradients that are whole on a rank for a while."""
+    """Return the weights and gradients that are temporarily whole on a rank."""
     config, layers = recipe.fsdp, shape["num_hidden_layers"]
     width, tp_size = WIDTHS[config.param_dtype], recipe.placement.tp_size
     whole = num_parameters(shape) * width / tp_size
@@ -128,12 +157,14 @@ def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
         "gathered weights (training)": (whole - root) * in_flight / layers + root,
     }
     if config.defer_grad_sync:
-        parts["gradients before they are reduced"] = _num_trained(recipe, shape) * WIDTHS[config.reduce_dtype] / tp_size
+        parts["gradients before they are reduced"] = (
+            _num_trained(recipe, shape) * WIDTHS[config.reduce_dtype] / tp_size
+        )
     return parts
 
 
 def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """What a pass of training and a batch of decoding leave behind."""
+    """Return the activations of a training pass and of a decoding batch."""
     placement, rollout = recipe.placement, recipe.rollout
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     width = WIDTHS[recipe.fsdp.param_dtype]
@@ -143,18 +174,29 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     kept_blocks = 1 if recipe.fsdp.activation_checkpointing else layers
     kv_heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
     head_dim = shape.get("head_dim") or hidden // shape["num_attention_heads"]
-    rows = recipe.training.prompts_per_step * rollout.samples_per_prompt * placement.tp_size // placement.num_devices
+    rows = (
+        recipe.training.prompts_per_step
+        * rollout.samples_per_prompt
+        * placement.tp_size
+        // placement.num_devices
+    )
     decoded = min(rollout.max_batch_size, rows)
     return {
-        # About 14 hidden-sized tensors stay alive per block for the backward pass; of the other blocks, their input.
-        "activations": tokens * hidden * width * (14 * kept_blocks + layers - kept_blocks) / placement.sp_size,
+        # About 14 hidden-sized tensors stay alive per block for the backward pass; of the other
+        # blocks, their input.
+        "activations": tokens
+        * hidden
+        * width
+        * (14 * kept_blocks + layers - kept_blocks)
+        / placement.sp_size,
         "logits": min(scored / placement.sp_size, CHUNK_TOKENS) * shape["vocab_size"] * 4 * 3,
         KV_CACHE: decoded * length * 2 * layers * kv_heads * head_dim * width / placement.tp_size,
     }
 
 
 def _tokens_of_a_pass(recipe: Recipe, length: int) -> int:
-    """At most, without packing: how the processor multiplies is known where it works."""
+    """Return the maximum without packing; the CPU's speed in bfloat16 is only known where the
+    worker runs."""
     placement = recipe.placement
     if placement.micro_batch_size:
         return placement.micro_batch_size * length
@@ -171,12 +213,13 @@ def _num_trained(recipe: Recipe, shape: dict[str, Any]) -> int:
 
 
 def _num_root_parameters(shape: dict[str, Any]) -> int:
-    """Parameters outside the blocks."""
+    """Return the number of parameters outside the blocks."""
     return num_parameters({**shape, "num_hidden_layers": 0})
 
 
 def _share(recipe: Recipe, shape: dict[str, Any], *, trained: bool = False) -> float:
-    """The share of the weights (or of the trained ones) that lies on one rank; adapters all lie in blocks."""
+    """Return the share of the weights (or of the trained ones) on one rank; adapters are all in
+    blocks."""
     ranks = recipe.placement.train_devices
     if recipe.fsdp.root_wrap or (trained and recipe.lora is not None):
         return 1 / ranks

@@ -1,4 +1,4 @@
-"""The process groups of one rank: whom it shares weights, sequences and replicas with."""
+"""Process groups of one rank: the ranks with which it shares weights, sequences and replicas."""
 
 from __future__ import annotations
 
@@ -19,25 +19,32 @@ SHARD_DIMENSION = "shard"
 
 
 class Meshes:
-    """The ranks of a block seen along each parallel dimension, in the order that `rl_core.ranks.rank_info` gives them.
+    """The ranks of a block along each parallel dimension, in the order of
+    `rl_core.ranks.rank_info`.
 
-    Parameters live on a mesh of two dimensions. Ranks that share a sequence hold gradients of the same weights from
-    different positions, as replicas do from different rows, so FSDP shards over both together.
+    Parameters are on a mesh of two dimensions. Ranks that share a sequence have gradients of the
+    same weights from different positions, as replicas do from different rows, so FSDP shards over
+    both together.
     """
 
     def __init__(self, rank_info: RankInfo) -> None:
-        """Collective. Raises: RecipeError on a dimension that is not implemented."""
+        """Create the groups. Collective. Raises: RecipeError on a dimension that is not
+        implemented."""
         from torch.distributed.device_mesh import init_device_mesh
 
         rank_info.topology.check_trainable()
         dp_size, sp_size, tp_size = rank_info.dp_size, rank_info.sp_size, rank_info.tp_size
         kind = rank_info.device_kind
-        parameters = init_device_mesh(kind, (dp_size * sp_size, tp_size), mesh_dim_names=(SHARD_DIMENSION, "tp"))
-        ranks = init_device_mesh(kind, (dp_size, sp_size, tp_size), mesh_dim_names=("dp", "sp", "tp_siblings"))
+        parameters = init_device_mesh(
+            kind, (dp_size * sp_size, tp_size), mesh_dim_names=(SHARD_DIMENSION, "tp")
+        )
+        ranks = init_device_mesh(
+            kind, (dp_size, sp_size, tp_size), mesh_dim_names=("dp", "sp", "tp_siblings")
+        )
         self.shard: DeviceMesh = parameters[SHARD_DIMENSION]
-        """Over which FSDP shards, and averages gradients."""
+        """Mesh over which FSDP shards, and averages gradients."""
         self.tp: DeviceMesh = parameters["tp"]
-        """Over which weight matrices are cut."""
+        """Mesh over which weight matrices are cut."""
         self.dp_group: ProcessGroup = ranks["dp"].get_group()
         """Ranks with different rows."""
         self.sp_group: ProcessGroup = ranks["sp"].get_group()
@@ -47,11 +54,11 @@ class Meshes:
         self._device = rank_info.device
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
-        """Sums over replicas, in float64."""
+        """Return sums over replicas, in float64."""
         return self._all_reduce(values, dist.ReduceOp.SUM)
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
-        """Maxima over replicas."""
+        """Return maxima over replicas."""
         return self._all_reduce(values, dist.ReduceOp.MAX)
 
     def _all_reduce(self, values: list[float], op: Any) -> list[float]:

@@ -1,7 +1,7 @@
-"""Giving the memory of tensors back for a while: each tensor stays the object it is, its storage is emptied.
+"""Temporary release of the memory of tensors: each stays the same object with an emptied storage.
 
-From an accelerator the bytes go to main memory. On the CPU, where that would free nothing, they go to a file without a
-name, which the system removes when the process ends, whatever ends it.
+From an accelerator the bytes go to main memory. On the CPU, where that would free nothing, they go
+to a file without a name, which the system removes when the process ends for any reason.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ from rl_core.runtime.home import Home
 
 
 class Parked:
-    """The bytes of tensors whose storage is empty. Until `restore` nothing may compute with those tensors."""
+    """Bytes of tensors whose storage is empty. Until `restore` nothing may compute with those
+    tensors."""
 
     def __init__(self, tensors: Iterable[Tensor], device: torch.device) -> None:
-        """Empty the tensors' storages on `device`. Raises: StorageError when the disk refuses; all is whole then."""
+        """Empty the tensors' storages on `device`. Raises: StorageError when a write fails; then
+        nothing is released."""
         self.device = device
         # Several tensors may look at one storage, which only its address in C tells.
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
         self._storages = [
-            storage for storage in storages.values() if storage.device == device and _can_be_emptied(storage)
+            storage
+            for storage in storages.values()
+            if storage.device == device and _can_be_emptied(storage)
         ]
         self._sizes = [storage.nbytes() for storage in self._storages]
         self._file: IO[bytes] | None = None
@@ -43,7 +47,7 @@ class Parked:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes given back."""
+        """Number of released bytes."""
         return sum(self._sizes)
 
     def restore(self) -> None:
@@ -71,13 +75,14 @@ class Parked:
             return file
         except OSError as error:
             raise StorageError(
-                f"offload: {self.num_bytes} bytes could not be written below {root} ({error}); free some space or set "
-                "RL_TRAIN_HOME to a larger disk"
+                f"offload: {self.num_bytes} bytes could not be written below {root} ({error}); "
+                "free some space or set RL_TRAIN_HOME to a larger disk"
             ) from error
 
 
 def _can_be_emptied(storage: Any) -> bool:
-    """A storage that maps a file (weights as they were loaded) is not resizable, and the system can drop its pages."""
+    """Return False for a storage that maps a file (weights as loaded): it is not resizable, and the
+    system can drop its pages."""
     return storage.nbytes() > 0 and storage.resizable()
 
 
@@ -86,7 +91,7 @@ def _bytes_of(storage: Any) -> Tensor:
 
 
 def _memory_of(storage: Any) -> Any:
-    """The memory of a storage on the CPU. (A view by numpy would fix its size for good.)"""
+    """Return the memory of a storage on the CPU. (A view by numpy would fix its size for good.)"""
     return (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
 
 
@@ -94,7 +99,8 @@ def _return_to_system(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif sys.platform == "linux":
-        # glibc keeps freed blocks for itself unless told otherwise; other C libraries have no such call.
+        # glibc keeps freed blocks for itself unless told otherwise; other C libraries have no such
+        # call.
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)

@@ -1,12 +1,14 @@
-"""Sequence parallelism: ranks share each sequence, every one computes a slice of it (Ulysses, arXiv 2309.14509).
+"""Sequence parallelism: ranks share each sequence, and each computes a slice of it (Ulysses, arXiv
+2309.14509).
 
-All layers work position by position but attention, which sees every position for a share of the heads: an all-to-all
-before it turns slices of positions into slices of heads, one after it turns them back. It is registered with
-transformers as an attention implementation, so any model that goes through that interface can be trained so. Labels
-are shifted before the cut and the log-probabilities of all slices are gathered, so every sibling computes the loss of
-whole rows.
+All layers work position by position except attention, which sees every position for a share of the
+heads: an all-to-all before it converts slices of positions to slices of heads, one after it
+converts them back. It is registered with transformers as an attention implementation, so any model
+that uses that interface can be trained this way. Labels are shifted before the cut and the
+log-probabilities of all slices are gathered, so every sibling computes the loss of whole rows.
 
-Shapes: B rows, L positions (padded to a multiple of the ranks), S = L / ranks, H heads, D width of a head.
+Shapes: B rows, L positions (padded to a multiple of the ranks), S = L / ranks, H heads, D width of
+a head.
 """
 
 from __future__ import annotations
@@ -30,27 +32,28 @@ if TYPE_CHECKING:
 Score = Callable[[Tensor, Tensor], tuple[Tensor | None, ...]]
 
 PREFIX = "ulysses_"
-"""Stands before the name of the attention implementation that does the work."""
+"""Prefix of the name of the attention implementation that does the work."""
 MASKED = "chunked_attention"
-"""Layers that go by the mask alone, of which every rank has the whole."""
+"""Layers that depend on the mask alone, of which every rank has the whole."""
 
 _positions_are_cut: ContextVar[bool] = ContextVar("positions_are_cut", default=False)
 
 
 class SequenceParallel:
-    """The ranks that share sequences, and which slice is this one's."""
+    """The ranks that share sequences, and the index of this one's slice."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
         self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
 
     def cut(self, values_BL: Tensor) -> Tensor:
-        """This rank's slice [B, S]; columns of zeros fill up the last one."""
+        """Return this rank's slice [B, S]; the last one is padded with columns of zeros."""
         padded_BL = torch.nn.functional.pad(values_BL, (0, -values_BL.shape[1] % self.size))
         return padded_BL.chunk(self.size, dim=1)[self.rank]
 
     def gather(self, values_BS: Tensor) -> Tensor:
-        """All slices in order [B, L], fill-up columns included; the gradient of this rank's slice flows back into it.
+        """Return all slices in order [B, L], padding columns included; the gradient of this rank's
+        slice flows back into it.
 
         Every sibling must compute the same loss from the result.
         """
@@ -59,16 +62,23 @@ class SequenceParallel:
     def scores(
         self, model: Any, inputs: dict[str, Any], acts_BL: Tensor, targets_N: Tensor, score: Score
     ) -> tuple[Any, ...]:
-        """What `score` gives for the actions of whole rows [N], row by row; each rank scores those of its slice.
+        """Return the scores of the actions of whole rows [N], row by row; each rank scores those of
+        its slice.
 
-        Args: inputs: as of `hidden_states`. acts_BL: the N positions that predict an action. targets_N: the actions.
-        score: from hidden states and actions to numbers per action, None for one that is not wanted.
+        Args: inputs: as of `hidden_states`. acts_BL: the N positions that predict an action.
+        targets_N: the actions. score: function from hidden states and actions to numbers per
+        action, None for one that is not wanted.
         """
         hidden_BSH = self.hidden_states(model, inputs)
         here_BS = self.cut(acts_BL)
-        targets_BL = torch.zeros_like(acts_BL, dtype=targets_N.dtype).masked_scatter(acts_BL, targets_N)
+        targets_BL = torch.zeros_like(acts_BL, dtype=targets_N.dtype).masked_scatter(
+            acts_BL, targets_N
+        )
         measured = score(hidden_BSH[here_BS], self.cut(targets_BL)[here_BS])
-        return tuple(None if values is None else self._everyones(values, here_BS, acts_BL) for values in measured)
+        return tuple(
+            None if values is None else self._everyones(values, here_BS, acts_BL)
+            for values in measured
+        )
 
     def _everyones(self, values: Tensor, here_BS: Tensor, acts_BL: Tensor) -> Tensor:
         values_BS = torch.zeros(here_BS.shape, dtype=values.dtype, device=values.device)
@@ -76,22 +86,28 @@ class SequenceParallel:
         return values_BL[:, : acts_BL.shape[1]][acts_BL]
 
     def hidden_states(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Last hidden states [B, S, hidden] of this rank's slice, from a model that `check_sequence_parallel` let pass.
+        """Return the last hidden states [B, S, hidden] of this rank's slice, from a model that
+        passed `check_sequence_parallel`.
 
-        Args: inputs: keyword arguments of a forward pass over whole rows, padded or packed end to end.
+        Args: inputs: keyword arguments of a forward pass over whole rows, padded or packed end to
+        end.
         """
-        # Set here, since packing may change the implementation until the first pass; it stays for recomputed blocks.
+        # Set here, since packing may change the implementation until the first pass; it stays for
+        # recomputed blocks.
         if not model.config._attn_implementation.startswith(PREFIX):
             model.set_attn_implementation(_register(model.config._attn_implementation))
         with _cut_positions():
-            return model(**self._cut_inputs(inputs), use_cache=False, sequence_parallel=self).last_hidden_state
+            return model(
+                **self._cut_inputs(inputs), use_cache=False, sequence_parallel=self
+            ).last_hidden_state
 
     def _cut_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         short = -inputs["input_ids"].shape[1] % self.size
         cut = inputs | {name: self.cut(inputs[name]) for name in ("input_ids", "position_ids")}
         mask = inputs["attention_mask"]
         if mask is not None and mask.dim() == 2:
-            # Nothing looks at what comes after it; unmasked, rows without other padding need no mask at all.
+            # Nothing looks at what comes after it; unmasked, rows without other padding need no
+            # mask at all.
             cut["attention_mask"] = torch.nn.functional.pad(mask, (0, short), value=1)
         if short and "cu_seq_lens_q" in inputs:
             bounds = inputs["cu_seq_lens_q"]
@@ -99,38 +115,45 @@ class SequenceParallel:
         return cut
 
     def heads_for_positions(self, states_BHSD: Tensor) -> Tensor:
-        """[B, H, S, D] of all heads at some positions to [B, H / ranks, L, D] of some heads at all positions."""
+        """Exchange [B, H, S, D] of all heads at some positions for [B, H / ranks, L, D] of some
+        heads at all positions."""
         return _Exchange.apply(states_BHSD, 1, 2, self)  # type: ignore[return-value]
 
     def positions_for_heads(self, states_BLHD: Tensor) -> Tensor:
-        """[B, L, H / ranks, D] of some heads at all positions back to [B, S, H, D]."""
+        """Exchange [B, L, H / ranks, D] of some heads at all positions for [B, S, H, D]."""
         return _Exchange.apply(states_BLHD, 1, 2, self)  # type: ignore[return-value]
 
 
 def check_sequence_parallel(model: Any, sp_size: int, tp_size: int = 1) -> None:
-    """Raises: ModelError when a model's attention cannot be exchanged, or its heads do not divide by `sp_size`."""
+    """Check that a model's attention can be exchanged, and that its heads divide by `sp_size`.
+
+    Raises: ModelError when not.
+    """
     config, name = model.config.get_text_config(), type(model).__name__
     remedy = "set placement.sp_size to 1"
     if not model._supports_attention_backend or model.config._attn_implementation == "eager":
         raise ModelError(
-            f"placement.sp_size {sp_size}: {name} with model.attention {model.config._attn_implementation!r} does not "
-            f"go through transformers' attention interface; use sdpa with a model that supports it, or {remedy}"
+            f"placement.sp_size {sp_size}: {name} with model.attention "
+            f"{model.config._attn_implementation!r} does not go through transformers' attention "
+            f"interface; use sdpa with a model that supports it, or {remedy}"
         )
     if other := sorted(set(other_layers(model)) - {MASKED}):
         raise ModelError(
-            f"placement.sp_size {sp_size}: {name} has layers of type {other} that carry a state along; {remedy}"
+            f"placement.sp_size {sp_size}: {name} has layers of type {other} that carry a state "
+            f"along; {remedy}"
         )
     heads = math.gcd(*sizes_of_layers(config, "num_attention_heads")) // tp_size
     if heads % sp_size:
         fitting = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
         raise ModelError(
-            f"placement.sp_size {sp_size} does not divide the {heads} attention heads that {name} has on a rank "
-            f"(tp_size {tp_size}); sizes that fit: {fitting}"
+            f"placement.sp_size {sp_size} does not divide the {heads} attention heads that "
+            f"{name} has on a rank (tp_size {tp_size}); sizes that fit: {fitting}"
         )
 
 
 def _register(base: str) -> str:
-    """The name of the implementation that attends across slices by `base`; without slices it is `base`."""
+    """Return the name of the implementation that attends across slices by `base`; without slices it
+    is `base`."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -174,7 +197,8 @@ def _attention_by(base: Callable[..., Any]) -> Callable[..., Any]:
 
 def _mask_by(base: Callable[..., Any]) -> Callable[..., Any]:
     def mask(*args: Any, q_length: int, kv_length: int, **kwargs: Any) -> Any:
-        # The model sees a slice of positions and the padding mask of all; attention will see queries at all.
+        # The model sees a slice of positions and the padding mask of all; attention will see
+        # queries at all.
         num_queries = kv_length if _positions_are_cut.get() else q_length
         return base(*args, q_length=num_queries, kv_length=kv_length, **kwargs)
 
@@ -185,13 +209,14 @@ def _refuse_per_head_extras(module: Any, kwargs: dict[str, Any]) -> None:
     given = [name for name in ("s_aux", "position_bias") if kwargs.get(name) is not None]
     if given:
         raise ModelError(
-            f"{module.__class__.__name__} gives attention {given[0]} per head, which sequence parallelism does not "
-            "exchange; set placement.sp_size to 1"
+            f"{module.__class__.__name__} gives attention {given[0]} per head, which sequence "
+            "parallelism does not exchange; set placement.sp_size to 1"
         )
 
 
 class _Attending:
-    """An attention module as its attention function sees it, with the grouping of the heads that arrived."""
+    """An attention module as seen by its attention function, with the grouping of the received
+    heads."""
 
     def __init__(self, module: Any, num_key_value_groups: int) -> None:
         self._module, self.num_key_value_groups = module, num_key_value_groups
@@ -210,7 +235,8 @@ def _cut_positions() -> Iterator[None]:
 
 
 class _Exchange(torch.autograd.Function):
-    """All-to-all: dimension `cut` is dealt out over the ranks, dimension `joined` collected from them in rank order."""
+    """All-to-all: dimension `cut` is distributed over the ranks, dimension `joined` collected from
+    them in rank order."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, cut: int, joined: int, ranks: SequenceParallel) -> Tensor:

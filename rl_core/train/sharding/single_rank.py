@@ -1,7 +1,9 @@
-"""FSDP2 on a rank that shares its weights with nobody: gathered once per optimiser step, gradients added in place.
+"""FSDP2 on a rank that shares its weights with no other: gathered once per optimizer step,
+gradients added in place.
 
-For every micro-batch FSDP2 copies each block on its way to the other ranks and its gradient on the way back, even where
-there is no other rank: on a CPU a third of a training step. What is computed stays the same, bit by bit.
+For every micro-batch FSDP2 copies each block on its way to the other ranks and its gradient on the
+way back, even where there is no other rank: on a CPU a third of a training step. What is computed
+stays the same, bit by bit.
 
 This takes hold of FSDP2's own parameters, for which torch has no public name. It can go when
 `fully_shard` copies nothing on a mesh of one.
@@ -21,29 +23,32 @@ from rl_core.train.sharding import fsdp_wrap
 
 
 def add_gradients_in_place(policy: Any, reduce_dtype: torch.dtype) -> None:
-    """Let each gradient of a wrapped policy go straight to that of its shard, which here is the whole parameter.
+    """Add each gradient of a wrapped policy directly to that of its shard, which here is the whole
+    parameter.
 
-    Args: reduce_dtype: the format in which they would travel, and are rounded to.
+    Args: reduce_dtype: the format in which they would be sent, and are rounded to.
     """
     for unit in fsdp_wrap.units(policy):
         unit.unshard()
         for group in unit._get_fsdp_state()._fsdp_param_groups:
             for parameter in group.fsdp_params:
                 if parameter.sharded_param.requires_grad:
-                    # A cycle through a tensor's hooks would keep the model, its memory and its process group for ever.
+                    # A cycle through a tensor's hooks would keep the model, its memory and its
+                    # process group for ever.
                     hook = partial(_add, ref(parameter), reduce_dtype)
                     parameter.unsharded_param.register_post_accumulate_grad_hook(hook)
         unit.reshard()
 
 
 def keep_gathered(policy: Any, keep: bool) -> None:
-    """Whether the next backward pass leaves the policy's parameters gathered for the passes after it."""
+    """Set whether the next backward pass leaves the policy's parameters gathered for the passes
+    after it."""
     for unit in fsdp_wrap.units(policy):
         unit.set_reshard_after_backward(not keep, recurse=False)
 
 
 def _add(owner: ref[Any], reduce_dtype: torch.dtype, gathered: Tensor) -> None:
-    """FSDP2 finds nothing left to reduce afterwards."""
+    """Add a gradient, so that FSDP2 finds nothing left to reduce afterwards."""
     parameter, gradient = owner(), gathered.grad
     assert parameter is not None and gradient is not None
     shard = parameter.sharded_param

@@ -1,8 +1,10 @@
-"""Tensor parallelism: each block's linear layers are cut over the ranks of a `tp` mesh (Megatron-LM, arXiv 1909.08053).
+"""Tensor parallelism: each block's linear layers are cut over the ranks of a `tp` mesh
+(Megatron-LM, arXiv 1909.08053).
 
-How a model is cut is its own `tp_plan` (transformers); this file adds what a plan leaves open. Adapters follow the
-layer they belong to. Every other parameter becomes a DTensor that all tp ranks hold whole, so that all parameters of a
-policy live on one mesh and norms, clipping, optimisers and checkpoints need no second way.
+A model is cut by its own `tp_plan` (transformers); this file adds what a plan leaves open. Adapters
+follow the layer they belong to. Every other parameter becomes a DTensor that all tp ranks hold
+whole, so that all parameters of a policy are on one mesh and norms, clipping, optimizers and
+checkpoints need no special case.
 """
 
 from __future__ import annotations
@@ -23,42 +25,54 @@ if TYPE_CHECKING:
 
 _WHOLE = "replicate"
 _PARTIAL_GRADIENT = "replicated_with_grad_allreduce"
-"""Style of a weight that every rank holds whole but uses for its own heads only (Qwen3's q_norm and k_norm)."""
+"""Style of a weight that every rank holds whole but uses for its own heads only (Qwen3's q_norm and
+k_norm)."""
 
 _ADAPTER_STYLES = {
     "colwise": (_WHOLE, "colwise"),
     "colwise_gather_output": (_WHOLE, "colwise_gather_output"),
     "rowwise": ("rowwise", _WHOLE),
 }
-"""Styles of an adapter's A and B by that of its layer, so that B's output is laid out like the layer's."""
+"""Styles of an adapter's A and B by that of its layer, so that B's output is laid out like the
+layer's."""
 
 
 def apply_tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
     """Cut a transformers model (below any adapters) over a one-dimensional mesh, in place.
 
-    Call it after adapters are injected and before the FSDP wrap. Every rank must hold the same whole weights; each
-    keeps its slice, nothing is sent.
-    Raises: ModelError when the model has no plan, does not divide, or an adapted layer cannot carry its adapter.
+    Call it after adapters are injected and before the FSDP wrap. Every rank must hold the same
+    whole weights; each keeps its slice, nothing is sent.
+    Raises: ModelError when the model has no plan, does not divide, or an adapted layer cannot carry
+    its adapter.
     """
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
     check_tensor_parallel(model, mesh.size())
     styles = _styles(model, mesh.size())
     ties = list(_ties(model))
-    names = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_modules()}
-    cut = {name: style for name, style in styles.items() if style not in (_WHOLE, _PARTIAL_GRADIENT)}
-    apply_tensor_parallelism(model, mesh, {name: style for name, style in cut.items() if name in names})
+    names = {name for name, _ in model.named_parameters()} | {
+        name for name, _ in model.named_modules()
+    }
+    cut = {
+        name: style for name, style in styles.items() if style not in (_WHOLE, _PARTIAL_GRADIENT)
+    }
+    apply_tensor_parallelism(
+        model, mesh, {name: style for name, style in cut.items() if name in names}
+    )
     for module, name, owner, owned in ties:
         module._parameters[name] = owner._parameters[owned]
     _hold_whole(model, mesh, styles)
 
 
 def check_tensor_parallel(model: Any, tp_size: int) -> None:
-    """Raises: ModelError when the model has no plan, or its heads or its MLP do not divide by `tp_size`."""
+    """Check that a model has a plan, and that its heads and its MLP divide by `tp_size`.
+
+    Raises: ModelError when not.
+    """
     if not getattr(model, "tp_plan", None):
         raise ModelError(
-            f"placement.tp_size is {tp_size}, but transformers has no tensor-parallel plan for {type(model).__name__}; "
-            "set placement.tp_size to 1"
+            f"placement.tp_size is {tp_size}, but transformers has no tensor-parallel plan for "
+            f"{type(model).__name__}; set placement.tp_size to 1"
         )
     sizes = _divided_sizes(model.config.get_text_config())
     common = math.gcd(*sizes.values())
@@ -66,18 +80,25 @@ def check_tensor_parallel(model: Any, tp_size: int) -> None:
         shape = ", ".join(f"{name} {size}" for name, size in sizes.items())
         fitting = ", ".join(str(size) for size in range(1, common + 1) if common % size == 0)
         raise ModelError(
-            f"placement.tp_size {tp_size} does not divide {type(model).__name__} ({shape}); sizes that fit: {fitting}"
+            f"placement.tp_size {tp_size} does not divide {type(model).__name__} ({shape}); "
+            f"sizes that fit: {fitting}"
         )
 
 
 def _divided_sizes(config: Any) -> dict[str, int]:
-    names = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size")
+    names = (
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "moe_intermediate_size",
+    )
     sizes = {name: sizes_of_layers(config, name) for name in names}
     return {name: math.gcd(*values) for name, values in sizes.items() if values}
 
 
 def _styles(model: Any, tp_size: int) -> dict[str, str]:
-    """The style of every planned module and of its own parameters, by name; a parameter comes before its module."""
+    """Return the style of every planned module and of its own parameters, by name; a parameter
+    comes before its module."""
     from transformers.distributed.parallel_utils import replace_layer_number_by_wildcard
 
     plan = model.tp_plan
@@ -99,26 +120,30 @@ def _styles(model: Any, tp_size: int) -> dict[str, str]:
 
 
 def _whole_vocabulary(model: Any, tp_size: int) -> list[nn.Module]:
-    """The embeddings, where they stay whole: the vocabulary does not divide, or the plan leaves the input's alone."""
+    """Return the embeddings that stay whole: the vocabulary does not divide, or the plan leaves the
+    input's alone."""
     from transformers.distributed.parallel_utils import replace_layer_number_by_wildcard
 
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     name = next(name for name, module in model.named_modules() if module is embedding)
-    if embedding.num_embeddings % tp_size == 0 and replace_layer_number_by_wildcard(name) in model.tp_plan:
+    if (
+        embedding.num_embeddings % tp_size == 0
+        and replace_layer_number_by_wildcard(name) in model.tp_plan
+    ):
         return []
     return [module for module in (embedding, head) if module is not None]
 
 
 def _adapter_styles(name: str, module: nn.Module, style: str) -> dict[str, str]:
-    """The styles of an adapted layer's parts by name; empty for a layer without adapters."""
+    """Return the styles of an adapted layer's parts by name; empty for a layer without adapters."""
     from peft.tuners.lora import LoraLayer
 
     if not isinstance(module, LoraLayer):
         return {}
     if style not in _ADAPTER_STYLES:
         raise ModelError(
-            f"lora.target_modules: {name} (layout {style!r}) cannot carry an adapter under tensor parallelism; leave "
-            "it out, or set placement.tp_size to 1"
+            f"lora.target_modules: {name} (layout {style!r}) cannot carry an adapter under "
+            "tensor parallelism; leave it out, or set placement.tp_size to 1"
         )
     style_a, style_b = _ADAPTER_STYLES[style]
     parts = {f"{name}.base_layer": style}
@@ -128,7 +153,8 @@ def _adapter_styles(name: str, module: nn.Module, style: str) -> dict[str, str]:
 
 
 def _ties(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
-    """Parameters under a second name: module and name, then the module and name that come first."""
+    """Yield parameters under a second name: module and name, then the module and name that come
+    first."""
     first: dict[int, tuple[nn.Module, str]] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -140,7 +166,8 @@ def _ties(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
 
 
 def _hold_whole(model: nn.Module, mesh: DeviceMesh, styles: dict[str, str]) -> None:
-    """Turn plain parameters into DTensors whole on every rank; their modules' forward still sees plain tensors."""
+    """Convert plain parameters to DTensors that are whole on every rank; their modules' forward
+    still sees plain tensors."""
     # The old parameter is kept beside the new one, so that its id is not given to another.
     replaced: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
     for module_name, module in model.named_modules():
@@ -154,11 +181,14 @@ def _hold_whole(model: nn.Module, mesh: DeviceMesh, styles: dict[str, str]) -> N
             new = nn.Parameter(whole, requires_grad=value.requires_grad)
             module._parameters[name] = replaced.setdefault(id(value), (value, new))[1]
         if plain:
-            _see_local_values(module, list(plain), partial=styles.get(module_name) == _PARTIAL_GRADIENT)
+            _see_local_values(
+                module, list(plain), partial=styles.get(module_name) == _PARTIAL_GRADIENT
+            )
 
 
 def _see_local_values(module: nn.Module, names: list[str], *, partial: bool) -> None:
-    """Wrap the forward. Args: partial: a rank's gradient is one summand of the whole gradient, not all of it."""
+    """Wrap the forward. Args: partial: a rank's gradient is one summand of the whole gradient, not
+    all of it."""
     original_forward = module.forward
     gradient: list[Placement] = [Partial() if partial else Replicate()]
 
@@ -166,7 +196,9 @@ def _see_local_values(module: nn.Module, names: list[str], *, partial: bool) -> 
         held: dict[str, Any] = {name: module._parameters[name] for name in names}
         # FSDP sums what a layout calls partial when it reduces the gradient. Written into torch's
         # own table, since a plain tensor cannot be set where a parameter is registered.
-        module._parameters.update({name: value.to_local(grad_placements=gradient) for name, value in held.items()})
+        module._parameters.update(
+            {name: value.to_local(grad_placements=gradient) for name, value in held.items()}
+        )
         try:
             return original_forward(*args, **kwargs)
         finally:

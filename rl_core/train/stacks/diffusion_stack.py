@@ -1,4 +1,5 @@
-"""The track of a diffusion model whose actions are denoising steps: replayed, scored and trained like tokens.
+"""The stack of a diffusion model whose actions are denoising steps: replayed, scored and trained
+like tokens.
 
 Shapes: B rows of K actions, N = B K latents that run forward together, those of one row adjacent.
 """
@@ -30,27 +31,34 @@ class DiffusionStack(SegmentStack):
     """
 
     def __init__(
-        self, fsdp_backend: FSDPBackend, algorithm: StageAlgorithm, config: DiffusionConfig, **options: Any
+        self,
+        fsdp_backend: FSDPBackend,
+        algorithm: StageAlgorithm,
+        config: DiffusionConfig,
+        **options: Any,
     ) -> None:
         super().__init__(fsdp_backend, algorithm, **options)
         self.config, self.family = config, fsdp_backend.bundle.family
 
     def open(self, shard: DataProto) -> tuple[DataProto, list[MiniBatch]]:
-        """Each row cut into portions of `steps_per_forward` actions."""
+        """Split each row into portions of `steps_per_forward` actions."""
         num_actions = shard.tensor("response_mask").shape[1]
         size = self.config.steps_per_forward or num_actions
         if size < num_actions:
             if num_actions % size:
-                raise ValueError(f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps")
+                raise ValueError(
+                    f"diffusion.steps_per_forward {size} does not divide the {num_actions} "
+                    "trained steps"
+                )
             shard = shard.unfold_column_chunks(num_actions // size, _per_action(shard))
         return super().open(shard)
 
     def lengths(self, shard: DataProto) -> Lengths:
-        """Rows of a rollout weigh the same."""
+        """Return equal costs for all rows of a rollout."""
         return Lengths([1] * len(shard))
 
     def take(self, shard: DataProto, rows: Rows) -> DataProto:
-        """The rows themselves; of none, one without a set mask."""
+        """Return the rows; for no rows, one without a set mask."""
         if rows:
             return shard[rows]
         idle = shard[[0]]
@@ -59,22 +67,30 @@ class DiffusionStack(SegmentStack):
         return idle
 
     def velocities(self, policy: Any, micro: DataProto, latents_N: Tensor) -> Tensor:
-        """[N, ...] at the levels of the rows' actions."""
+        """Return velocities [N, ...] at the levels of the rows' actions."""
         sigmas_BK = micro.tensor("sigmas")
         conditions = list(micro.non_tensor_batch["conditions"])
-        told = self.backend.policy.conditions_of(conditions, sigmas_BK.shape[1], self.config.guidance_scale)
+        told = self.backend.policy.conditions_of(
+            conditions, sigmas_BK.shape[1], self.config.guidance_scale
+        )
         told = {name: value.to(self.backend.device) for name, value in told.items()}
         return policy(Noisy(latents_N, sigmas_BK.flatten(), told), self.config.guidance_scale)
 
     def over(self, plan: list[MiniBatch]) -> list[Rows]:
-        """Every pass of a plan, idle ones among them."""
-        return [rows for mini_batch in plan if not mini_batch.is_empty for rows in mini_batch.micro_batches]
+        """Return every pass of a plan, including idle ones."""
+        return [
+            rows
+            for mini_batch in plan
+            if not mini_batch.is_empty
+            for rows in mini_batch.micro_batches
+        ]
 
 
 class StepStack(DiffusionStack):
     """Policy gradients: an action is a stochastic step, its log-probability the kernel's.
 
-    The shard also needs `latents, next_latents` [B, K, ...] and `next_sigmas, rollout_log_probs` [B, K].
+    The shard also needs `latents, next_latents` [B, K, ...] and `next_sigmas, rollout_log_probs`
+    [B, K].
     """
 
     def __init__(
@@ -92,7 +108,8 @@ class StepStack(DiffusionStack):
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Freeze the old policy's and the reference's means of every step.
 
-        As with tokens, a single optimiser step per rollout needs no old policy: its own forward, detached, is that.
+        As with tokens, a single optimizer step per rollout needs no old policy, whose place its own
+        detached forward takes.
         """
         batch = shard.batch
         assert batch is not None
@@ -104,8 +121,11 @@ class StepStack(DiffusionStack):
                 batch["ref_means"] = self._means(reference, shard, plan)
 
     def replay(self, policy: Any, micro: DataProto) -> Step:
-        """The steps of some rows again, N of them, scored by a policy."""
-        latents_N, next_N = micro.tensor("latents").flatten(0, 1), micro.tensor("next_latents").flatten(0, 1)
+        """Recompute the steps of some rows, N of them, scored by a policy."""
+        latents_N, next_N = (
+            micro.tensor("latents").flatten(0, 1),
+            micro.tensor("next_latents").flatten(0, 1),
+        )
         return action_step(
             self.sde,
             latents_N,
@@ -116,11 +136,19 @@ class StepStack(DiffusionStack):
             next_sample=next_N,
         )
 
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         mask_BK, rollout_BK = micro.tensor("response_mask"), micro.tensor("rollout_log_probs")
-        step, batch, algorithm = self.replay(self.backend.policy, micro), micro.batch, self.algorithm
+        step, batch, algorithm = (
+            self.replay(self.backend.policy, micro),
+            micro.batch,
+            self.algorithm,
+        )
         assert batch is not None and step.log_prob is not None
-        old_mean = batch.get("old_means", step.mean.detach().view_as(micro.tensor("latents"))).flatten(0, 1)
+        old_mean = batch.get(
+            "old_means", step.mean.detach().view_as(micro.tensor("latents"))
+        ).flatten(0, 1)
         old_BK = gaussian_log_prob(step.sample, old_mean, step.std).view_as(mask_BK)
         measured, ref_BK = {}, None
         if algorithm.needs_rollout_log_probs:
@@ -144,7 +172,7 @@ class StepStack(DiffusionStack):
         return loss, metrics | drift(old_BK, rollout_BK, mask_BK)
 
     def _means(self, policy: Any, shard: DataProto, plan: list[MiniBatch]) -> Tensor:
-        """[B, K, ...], zero in rows that are not trained."""
+        """Return the means, [B, K, ...], zero in rows that are not trained."""
         means = torch.zeros_like(shard.tensor("latents"))
         for rows in self.over(plan):
             found_N = self.replay(policy, self.take(shard, rows)).mean
@@ -154,7 +182,7 @@ class StepStack(DiffusionStack):
 
 
 def _per_action(shard: DataProto) -> list[str]:
-    """Columns that have a value per action."""
+    """Return the columns with a value per action."""
     names = (
         *("latents", "next_latents", "sigmas", "next_sigmas", "rollout_log_probs", "noise_seeds"),
         *("response_mask", "advantages", "turn_rewards"),

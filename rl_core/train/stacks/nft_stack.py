@@ -1,4 +1,5 @@
-"""The track of DiffusionNFT: a finished sample is noised again, and the velocities there are trained.
+"""The stack of DiffusionNFT: a finished sample is noised again, and the velocities there are
+trained.
 
 Shapes: B rows of K noised copies, N = B K, those of one row adjacent.
 """
@@ -19,10 +20,11 @@ from rl_core.train.stacks.diffusion_stack import DiffusionStack
 
 
 class NftStack(DiffusionStack):
-    """The shard also needs `clean` [B, ...] and `noise_seeds` [B, K]."""
+    """A DiffusionStack whose shard also needs `clean` [B, ...] and `noise_seeds` [B, K]."""
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
-        """Freeze the velocities of the policy that rolled out: the average, which moves with each update."""
+        """Freeze the velocities of the policy that sampled: the average, which changes with each
+        update."""
         assert shard.batch is not None
         clean, num_copies = shard.tensor("clean"), shard.tensor("sigmas").shape[1]
         old = torch.zeros(len(shard), num_copies, *clean.shape[1:], device=clean.device)
@@ -34,7 +36,9 @@ class NftStack(DiffusionStack):
                     old[rows] = found_N.view(len(rows), *old.shape[1:])
         shard.batch["old_velocities"] = old
 
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         mask_BK, sigmas_BK = micro.tensor("response_mask"), micro.tensor("sigmas")
         config: Any = self.algorithm.config
         noisy_N = self._noisy(micro)
@@ -61,11 +65,15 @@ class NftStack(DiffusionStack):
 
     @staticmethod
     def _noisy(micro: DataProto) -> Tensor:
-        """(1 - t) x_0 + t eps, [N, ...]; eps is drawn on the CPU by the copy's own seed, the same for every layout."""
+        """Return (1 - t) x_0 + t eps, [N, ...]; eps is drawn on the CPU by the copy's own seed, the
+        same for every layout."""
         clean, sigmas_N = micro.tensor("clean"), micro.tensor("sigmas").flatten()
         seeds_N = micro.tensor("noise_seeds").flatten().tolist()
         noise = torch.stack(
-            [torch.randn(clean.shape[1:], generator=torch.Generator().manual_seed(seed)) for seed in seeds_N]
+            [
+                torch.randn(clean.shape[1:], generator=torch.Generator().manual_seed(seed))
+                for seed in seeds_N
+            ]
         ).to(clean)
         level = sigmas_N.view(-1, *[1] * (clean.ndim - 1))
         copies = clean.repeat_interleave(len(seeds_N) // len(clean), 0)

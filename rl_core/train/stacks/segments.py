@@ -1,4 +1,4 @@
-"""The order of loss, backward and step that all tracks share: what an action is, a subclass says."""
+"""The sequence of loss, backward and step that all stacks share; a subclass defines the actions."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from rl_core.train.result import TrainStepResult, UpdateResult
 from schemas.placement import ROWS_OF_A_PASS
 
 DELTA_AT = "delta_log_prob_at/"
-"""Stands before the first place of an interval in the names of its metrics."""
+"""Prefix of the names of drift metrics, before the first position of an interval."""
 
 
 class SegmentStack(ABC):
     """Runs `prepare_segment → mini-batches → micro-batches → optimizer_step` on one rank's shard.
 
-    The shard needs `response_mask`, `advantages` [B, T]. Gradients are those of the global mini-batch, whatever the
-    micro-batches and rank count. Rows without a set `response_mask` take no part; the algorithm's `rows_per_unit`
-    adjacent rows stay in one micro-batch.
+    The shard needs `response_mask`, `advantages` [B, T]. Gradients are those of the global
+    mini-batch, whatever the micro-batches and rank count. Rows without a set `response_mask` take
+    no part; the algorithm's `rows_per_unit` adjacent rows stay in one micro-batch.
 
-    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. num_updates_per_batch: disjoint mini-batches
-    of the shard, an optimiser step for each. num_epochs: passes over all of them. skip_zero_advantages: leave rows
-    whose advantages are all 0 out of the passes, where the algorithm says that they change nothing; they still count
-    in the denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
+    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. num_updates_per_batch:
+    disjoint mini-batches of the shard, an optimizer step for each. num_epochs: passes over all of
+    them. skip_zero_advantages: leave rows whose advantages are all 0 out of the passes, if the
+    algorithm declares that they change nothing; they still count in the denominators. max_length:
+    the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
     """
 
     needs_advantages: ClassVar[bool] = True
-    """Whether the gradient is the algorithm's, so that its `vanishes_without_advantage` holds here."""
+    """True if the gradient is the algorithm's, so that its `vanishes_without_advantage` holds
+    here."""
 
     def __init__(
         self,
@@ -57,14 +59,20 @@ class SegmentStack(ABC):
         self.micro_batch_size = micro_batch_size or ROWS_OF_A_PASS
         self.num_updates_per_batch, self.num_epochs = num_updates_per_batch, num_epochs
         self.max_grad_norm, self.max_length = max_grad_norm, max_length
-        self.skips = skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage
+        self.skips = (
+            skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage
+        )
 
     @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
     def train(self, shard: DataProto) -> TrainStepResult:
         """Train on one rollout's shard."""
         shard, plan = self.open(shard)
         metrics: list[dict[str, Metric]] = []
-        steps = [self._update(shard, mini_batch, metrics) for _ in range(self.num_epochs) for mini_batch in plan]
+        steps = [
+            self._update(shard, mini_batch, metrics)
+            for _ in range(self.num_epochs)
+            for mini_batch in plan
+        ]
         losses = self.backend.all_reduce_sum([loss for loss, _ in steps])
         updates = [
             UpdateResult(
@@ -74,23 +82,31 @@ class SegmentStack(ABC):
                 skipped=bool(step["skipped"]),
                 num_tokens=int(mini_batch.denominators.num_tokens),
             )
-            for loss, (_, step), mini_batch in zip(losses, steps, plan * self.num_epochs, strict=True)
+            for loss, (_, step), mini_batch in zip(
+                losses, steps, plan * self.num_epochs, strict=True
+            )
         ]
         return TrainStepResult.of(updates, metrics)
 
     def open(self, shard: DataProto) -> tuple[DataProto, list[MiniBatch]]:
-        """A rollout's shard on the device, with its anchors, and how it is cut for the optimiser steps."""
+        """Return a rollout's shard on the device, with its anchors, and its division for the
+        optimizer steps."""
         shard = shard.to(self.backend.device)
         plan = self._plan(shard)
         self.prepare_segment(shard, plan)
         return shard, plan
 
     def accumulate(
-        self, shard: DataProto, mini_batch: MiniBatch, metrics: list[dict[str, Metric]], weight: float = 1.0
+        self,
+        shard: DataProto,
+        mini_batch: MiniBatch,
+        metrics: list[dict[str, Metric]],
+        weight: float = 1.0,
     ) -> float:
-        """Backward over a mini-batch's micro-batches, without the step.
+        """Run backward over a mini-batch's micro-batches, without the step.
 
-        Args: metrics: gets those of each micro-batch. weight: of the loss in the gradient.
+        Args: metrics: receives those of each micro-batch. weight: weight of the loss in the
+        gradient.
         Returns: this rank's share of the loss, unweighted.
         """
         share, passes = 0.0, mini_batch.micro_batches
@@ -105,33 +121,41 @@ class SegmentStack(ABC):
 
     @property
     def moves(self) -> bool:
-        """Whether the policy that is trained may differ from the one that rolled out before the segment ends."""
+        """True if the trained policy may differ from the one that sampled before the segment
+        ends."""
         return self.num_updates_per_batch * self.num_epochs > 1 or self.backend.rolls_out_average
 
     @abstractmethod
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
-        """Freeze in the shard what the updates are measured against, over the very micro-batches of the plan."""
+        """Freeze in the shard the anchors of the updates, over the very micro-batches of the
+        plan."""
 
     @abstractmethod
     def lengths(self, shard: DataProto) -> Lengths:
-        """How much each row weighs in a pass."""
+        """Return the cost of each row in a pass."""
 
     @abstractmethod
     def take(self, shard: DataProto, rows: Rows) -> DataProto:
-        """A micro-batch of the shard; of no rows, one that nothing is learnt from."""
+        """Return a micro-batch of the shard; for no rows, one that does not train."""
 
     @abstractmethod
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
-        """The micro-batch's share of the step's loss, and its metrics."""
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return the micro-batch's share of the step's loss, and its metrics."""
 
     def _plan(self, shard: DataProto) -> list[MiniBatch]:
-        """Mini-batches of the rows that are trained, each cut into as many micro-batches on every rank.
+        """Return mini-batches of the trained rows, each divided into as many micro-batches on every
+        rank.
 
-        A mini-batch without a row to compute has one idle pass: its gradient is there, and 0.
+        A mini-batch without a row to compute has one idle pass, so that its gradient exists and is
+        0.
         """
         mask_BT = shard.tensor("response_mask")
         lengths, skipped = self.lengths(shard), self._skipped_rows(shard)
-        units = micro_batches.units_of(micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit)
+        units = micro_batches.units_of(
+            micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit
+        )
         by_part = micro_batches.split_evenly(list(range(len(units))), self.num_updates_per_batch)
         parts = [[units[index] for index in chosen] for chosen in by_part]
         computed = [[unit for unit in part if not skipped.issuperset(unit)] for part in parts]
@@ -147,26 +171,31 @@ class SegmentStack(ABC):
         return [
             MiniBatch(
                 self._fill(self._cut(part, lengths, int(wanted)), int(wanted)),
-                Denominators(counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]),
+                Denominators(
+                    counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]
+                ),
             )
             for index, (part, wanted) in enumerate(zip(computed, most, strict=True))
         ]
 
     def _skipped_rows(self, shard: DataProto) -> set[int]:
-        """Rows that no pass has to compute."""
+        """Return the rows that no pass has to compute."""
         columns = shard.batch
         advantages_BT = None if columns is None else columns.get("advantages", None)
         if columns is None or advantages_BT is None or not self.skips:
             return set()
-        # What `measure` found comes from passes over all rows, and the first ratio is 1 in the same passes only.
+        # What `measure` found comes from passes over all rows, and the first ratio is 1 in the same
+        # passes only.
         if columns.get("old_log_probs", None) is not None:
             return set()
         return set((advantages_BT == 0).all(-1).nonzero()[:, 0].tolist())
 
     def _cut(self, units: list[Rows], lengths: Lengths, at_least: int = 0) -> list[Rows]:
-        """Passes over these units, `at_least` so many where there are units enough."""
+        """Return passes over these units, at least `at_least` if there are enough units."""
         places = list(range(len(units)))
-        cut = micro_batches.by_row_count(places, max(1, self.micro_batch_size // self.algorithm.rows_per_unit))
+        cut = micro_batches.by_row_count(
+            places, max(1, self.micro_batch_size // self.algorithm.rows_per_unit)
+        )
         return [micro_batches.flatten([units[place] for place in part]) for part in cut]
 
     @staticmethod
@@ -176,9 +205,9 @@ class SegmentStack(ABC):
     def _update(
         self, shard: DataProto, mini_batch: MiniBatch, metrics: list[dict[str, Metric]]
     ) -> tuple[float, dict[str, float]]:
-        """Backward over a mini-batch's micro-batches, then the step.
+        """Run backward over a mini-batch's micro-batches, then the step.
 
-        Returns: this rank's share of the loss, and what `optimizer_step` says.
+        Returns: this rank's share of the loss, and the result of `optimizer_step`.
         """
         if mini_batch.is_empty:
             lr = self.backend.optimizer.param_groups[0]["lr"]
@@ -188,10 +217,11 @@ class SegmentStack(ABC):
 
 
 def drift(old_BT: Tensor, rollout_BT: Tensor | None, mask_BT: Tensor) -> dict[str, Metric]:
-    """How far the trainer's log-probabilities are from those the rollout engine reported, if one did.
+    """Return the difference between the trainer's log-probabilities and those of the rollout
+    engine, if it reported any.
 
-    Besides all together: by the place of the action in its row, in intervals that double (0, 1, 2 and 3, 4 to 7, …),
-    each under its first place.
+    In addition to the total: by the position of the action in its row, in intervals that double (0,
+    1, 2 and 3, 4 to 7, …), each under its first position.
     """
     if rollout_BT is None:
         return {}

@@ -1,4 +1,4 @@
-"""TrainStack: the track of a language model, whose actions are tokens."""
+"""TrainStack: the stack of a language model, whose actions are tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
-from rl_core.kernels.float32_matmul import multiplies_in_bfloat16, multiplies_in_tiles
+from rl_core.kernels import multiplies_in_bfloat16, multiplies_in_tiles
 from rl_core.models import shared_prompts
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.train import micro_batches
@@ -26,13 +26,13 @@ from schemas.placement import TOKENS_IN_BFLOAT16, TOKENS_IN_TILES, TOKENS_ON_GPU
 class TrainStack(SegmentStack):
     """A SegmentStack over tokens.
 
-    The shard also needs `input_ids, attention_mask, position_ids` [B, P+T], and `rollout_log_probs` [B, T] where a
-    rollout reported them.
+    The shard also needs `input_ids, attention_mask, position_ids` [B, P+T], and `rollout_log_probs`
+    [B, T] if a rollout reported them.
 
-    Args: micro_batch_size: rows of a pass; unset lets a GPU, or a processor that multiplies in bfloat16, take as many
-    as keep it busy. max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size.
-    share_prompts: compute the prompt of siblings once in a pass, if the model can; siblings are adjacent rows, and
-    passes then take rows in order.
+    Args: micro_batch_size: rows of a pass; unset lets a GPU, or a CPU with bfloat16 instructions,
+    take as many as keep it busy. max_tokens_per_micro_batch: instead of a number of rows, pack them
+    into passes of that size. share_prompts: prefix sharing in a pass, if the model supports it;
+    siblings are adjacent rows, and passes then take rows in order.
     """
 
     def __init__(
@@ -57,34 +57,42 @@ class TrainStack(SegmentStack):
         # Rows that are padded to the longest of a pass would be more than their tokens.
         may_fill = micro_batch_size is None and self.share_prompts
         products = fsdp_backend.device, DTYPES[fsdp_backend.fsdp_cfg.param_dtype]
-        self.max_tokens = max_tokens_per_micro_batch or (_tokens_of_a_pass(*products) if may_fill else None)
+        self.max_tokens = max_tokens_per_micro_batch or (
+            _tokens_of_a_pass(*products) if may_fill else None
+        )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def measure(self, shard: DataProto) -> DataProto | None:
-        """What `StageAlgorithm.advantages` needs to know of the policy that rolled out, before anything is trained.
+        """Return the measures of the policy that sampled that `StageAlgorithm.advantages` needs,
+        before training.
 
-        Returns: `old_log_probs`, and where the algorithm asks for them `ref_log_probs` and `sum_squared_probs`, [B, T];
-        None on a rank that does not speak for its replica. `train` takes over those that it finds in its shard.
+        Returns: `old_log_probs`, and, if the algorithm needs them, `ref_log_probs` and
+        `sum_squared_probs`, [B, T]; None on a rank that does not answer for its replica. `train`
+        reuses those that it finds in its shard.
         """
         shard = shard.to(self.backend.device)
         plan, columns = self._plan(shard), {}
         with self.backend.anchor_policy() as anchor:
             old_BT = columns["old_log_probs"] = self._log_probs(anchor, shard, plan)
             if self.algorithm.needs_sum_squared_probs:
-                # log p(t) = l_t - Z(l), so log sum p^2 = Z(2 l) - 2 Z(l) = 2 log p(t) - log p(t) at half temperature.
+                # log p(t) = l_t - Z(l), so log sum p^2 = Z(2 l) - 2 Z(l) = 2 log p(t) - log p(t) at
+                # half temperature.
                 sharper_BT = self._log_probs(anchor, shard, plan, temperature=self.temperature / 2)
-                columns["sum_squared_probs"] = (2 * old_BT - sharper_BT).exp() * (shard.tensor("response_mask") != 0)
+                columns["sum_squared_probs"] = (2 * old_BT - sharper_BT).exp() * (
+                    shard.tensor("response_mask") != 0
+                )
         if self.algorithm.kl_in_reward:
             with self.backend.reference_policy() as reference:
                 columns["ref_log_probs"] = self._log_probs(reference, shard, plan)
         return DataProto.from_dict(columns) if self.backend.rank_info.is_head else None
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
-        """Freeze what the updates are measured against: the old log-probabilities and the reference's.
+        """Freeze the anchors of the updates: the old log-probabilities and the reference's.
 
-        They are computed once, over the very micro-batches that are trained afterwards: the first ratio is exactly 1.
-        With a single optimiser step per rollout the old policy is the current one: the anchor is then the forward of
-        that step itself, detached, and nothing is computed here.
+        They are computed once, over the very micro-batches that are trained afterwards: the first
+        ratio is exactly 1. With a single optimizer step per rollout the old policy is the current
+        one: the anchor is then the forward of that step itself, detached, and nothing is computed
+        here.
         """
         batch = shard.batch
         assert batch is not None
@@ -96,17 +104,22 @@ class TrainStack(SegmentStack):
                 batch["ref_log_probs"] = self._log_probs(reference, shard, plan)
 
     def lengths(self, shard: DataProto) -> Lengths:
-        """Tokens of prompt and reply."""
+        """Return the tokens of prompt and reply."""
         used_BL = shard.tensor("attention_mask")
         tokens_B = used_BL.sum(-1).tolist()
         if not self.share_prompts:
             return Lengths(tokens_B)
         num_prompt = used_BL.shape[1] - shard.tensor("response_mask").shape[1]
-        prompts = [shard.tensor(name)[:, :num_prompt] for name in ("input_ids", "attention_mask", "position_ids")]
-        return Lengths(tokens_B, shared_prompts.leaders(*prompts).tolist(), prompts[1].sum(-1).tolist())
+        prompts = [
+            shard.tensor(name)[:, :num_prompt]
+            for name in ("input_ids", "attention_mask", "position_ids")
+        ]
+        return Lengths(
+            tokens_B, shared_prompts.leaders(*prompts).tolist(), prompts[1].sum(-1).tolist()
+        )
 
     def take(self, shard: DataProto, rows: Rows) -> DataProto:
-        """Without columns that are padding in all rows."""
+        """Return a micro-batch without columns that are padding in all rows."""
         return micro_batches.take(shard, rows)
 
     def _cut(self, units: list[Rows], lengths: Lengths, at_least: int = 0) -> list[Rows]:
@@ -118,18 +131,24 @@ class TrainStack(SegmentStack):
             def saved(former: int, place: int) -> int:
                 return lengths.saved(units[former][-1], units[place][0])
 
-            cut = micro_batches.in_order_by_token_count(places, lengths_U, self.max_tokens, at_least, saved)
+            cut = micro_batches.in_order_by_token_count(
+                places, lengths_U, self.max_tokens, at_least, saved
+            )
         else:
             cut = micro_batches.by_token_count(places, lengths_U, self.max_tokens, at_least)
         return [micro_batches.flatten([units[place] for place in part]) for part in cut]
 
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         mask_BT = micro.tensor("response_mask")
         log_probs_BT, entropy_BT = self._forward(self.backend.policy, micro, with_entropy=True)
         assert micro.batch is not None
         old_BT = micro.batch.get("old_log_probs", log_probs_BT.detach())
         rollout_BT = micro.batch.get("rollout_log_probs", None)
-        measured = {"rollout_log_probs_BT": rollout_BT} if self.algorithm.needs_rollout_log_probs else {}
+        measured = (
+            {"rollout_log_probs_BT": rollout_BT} if self.algorithm.needs_rollout_log_probs else {}
+        )
         loss, metrics = self.algorithm.loss(
             log_probs_BT=log_probs_BT,
             old_log_probs_BT=old_BT,
@@ -145,9 +164,14 @@ class TrainStack(SegmentStack):
     def _log_probs(
         self, policy: Any, shard: DataProto, plan: list[MiniBatch], temperature: float | None = None
     ) -> Tensor:
-        """[B, T], zero in rows that are not trained."""
+        """Return log-probabilities [B, T], zero in rows that are not trained."""
         log_probs_BT = torch.zeros(shard.tensor("response_mask").shape, device=self.backend.device)
-        for rows in (rows for mini_batch in plan if not mini_batch.is_empty for rows in mini_batch.micro_batches):
+        for rows in (
+            rows
+            for mini_batch in plan
+            if not mini_batch.is_empty
+            for rows in mini_batch.micro_batches
+        ):
             micro = self.take(shard, rows)
             micro_BT = self._forward(policy, micro, with_entropy=False, temperature=temperature)[0]
             if rows:
@@ -172,17 +196,19 @@ class TrainStack(SegmentStack):
 
 
 def _one_row(algorithm: StageAlgorithm) -> int:
-    """Rows of a pass for a model that knows no padding. Raises: ModelError when rows have to stay together."""
+    """Return the rows of a pass for a model without padding support. Raises: ModelError when rows
+    have to stay together."""
     if algorithm.rows_per_unit > 1:
         raise ModelError(
-            f"{type(algorithm).__name__} compares rows in one pass, which have to be padded to one length, and with "
-            "padding this model gives something else; choose another model"
+            f"{type(algorithm).__name__} compares rows in one pass, which have to be padded to "
+            "one length, and with padding this model gives something else; choose another model"
         )
     return 1
 
 
 def _tokens_of_a_pass(device: torch.device, dtype: torch.dtype) -> int | None:
-    """That make products in this format quick on this device; None where a few rows do."""
+    """Return the tokens per pass that make products in this format fast on this device; None if a
+    few rows do."""
     if device.type == "cuda":
         return TOKENS_ON_GPU
     if multiplies_in_tiles(device, dtype):

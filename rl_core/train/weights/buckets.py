@@ -1,7 +1,7 @@
-"""Weights on their way to a rollout engine: which tensors, and their packing into buckets.
+"""Weights sent to a rollout engine: their selection, and their packing into buckets.
 
-Names are those of the engine's parameters. Tensors are gathered one after the other, so that no rank ever holds the
-whole model beside its shards.
+Names are those of the engine's parameters. Tensors are gathered one after the other, so that no
+rank ever holds the whole model in addition to its shards.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Named = tuple[str, Tensor]
 
 @dataclass(frozen=True)
 class WeightVersion:
-    """Which weights: those after so many changes since the workers started."""
+    """Version of weights, by the number of changes since the workers started."""
 
     number: int
     averaged: bool = False
-    """The moving average at that time, not the weights themselves."""
+    """True for the moving average at that time instead of the weights themselves."""
 
     def __str__(self) -> str:
         return f"{self.number} (average)" if self.averaged else str(self.number)
@@ -37,7 +37,7 @@ class WeightVersion:
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of numbers of one tensor, flattened."""
+    """A range of numbers of one tensor, flattened."""
 
     name: str
     start: int
@@ -49,15 +49,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Bucket:
-    """What travels at once."""
+    """Unit of weights that is sent at once."""
 
     pieces: tuple[Piece, ...]
     values_N: Tensor
-    """The pieces end to end."""
+    """Numbers of the pieces, end to end."""
 
 
 def pack(tensors: Iterable[Named], bucket_bytes: int) -> Iterator[Bucket]:
-    """Tensors of one format, in order, in buckets of `bucket_bytes` but the last; a large tensor spans several."""
+    """Pack tensors of one format, in order, in buckets of `bucket_bytes` but the last; a large
+    tensor spans several."""
     pieces: list[Piece] = []
     parts: list[Tensor] = []
     used = 0
@@ -79,19 +80,30 @@ def pack(tensors: Iterable[Named], bucket_bytes: int) -> Iterator[Bucket]:
 
 @torch.no_grad()
 def unpack(bucket: Bucket, parameters: Mapping[str, Tensor]) -> None:
-    """Write a bucket into parameters, in place and in their format. Raises: WeightMismatch on one that has no place."""
-    for piece, values in zip(bucket.pieces, bucket.values_N.split(list(map(len, bucket.pieces))), strict=True):
+    """Write a bucket into parameters, in place and in their format. Raises: WeightMismatch on an
+    unknown one."""
+    for piece, values in zip(
+        bucket.pieces, bucket.values_N.split(list(map(len, bucket.pieces))), strict=True
+    ):
         target = parameters.get(piece.name)
         if target is None or piece.stop > target.numel():
-            size = "no such parameter" if target is None else f"a parameter of {target.numel()} numbers"
-            raise WeightMismatch(f"{piece.name}[{piece.start}:{piece.stop}] was sent, but the engine has {size}")
+            size = (
+                "no such parameter"
+                if target is None
+                else f"a parameter of {target.numel()} numbers"
+            )
+            raise WeightMismatch(
+                f"{piece.name}[{piece.start}:{piece.stop}] was sent, but the engine has {size}"
+            )
         target.view(-1)[piece.start : piece.stop].copy_(values)
 
 
 def sent_weights(backend: Trained, mode: SyncMode, *, averaged: bool) -> Iterator[Named]:
-    """What changes while training, gathered on every rank. Collective: exhaust it on all ranks.
+    """Yield the weights that change in training, gathered on every rank. Collective: exhaust it on
+    all ranks.
 
-    Args: averaged: the moving average in place of the weights. Raises: ModelError when adapters cannot be merged.
+    Args: averaged: the moving average in place of the weights. Raises: ModelError when adapters
+    cannot be merged.
     """
     values = _values(backend, averaged=averaged)
     if mode is SyncMode.FULL and backend.lora_cfg is not None:
@@ -100,18 +112,25 @@ def sent_weights(backend: Trained, mode: SyncMode, *, averaged: bool) -> Iterato
 
 
 def kept_weights(backend: Trained, mode: SyncMode) -> Iterator[Named]:
-    """What the engine loaded by itself and is never sent. Collective, like `sent_weights`."""
+    """Yield the weights that the engine loaded by itself and never receives. Collective, like
+    `sent_weights`."""
     if mode is SyncMode.FULL and backend.lora_cfg is not None:
         return iter(())
-    kept = {name: value for name, value in _values(backend, averaged=False).items() if name not in backend.trainable}
+    kept = {
+        name: value
+        for name, value in _values(backend, averaged=False).items()
+        if name not in backend.trainable
+    }
     return ((name, _gather(backend, value)) for name, value in kept.items())
 
 
 def _values(backend: Trained, *, averaged: bool) -> dict[str, Any]:
-    """Every parameter by name, as this rank holds it."""
+    """Return every parameter by name, as this rank holds it."""
     for unit in fsdp_wrap.units(backend.policy):
         unit.reshard()
-    values = {name: value for name, value in backend.policy.named_parameters() if not is_averaged(name)}
+    values = {
+        name: value for name, value in backend.policy.named_parameters() if not is_averaged(name)
+    }
     if averaged:
         assert backend.ema is not None
         values |= backend.ema.shadow
@@ -124,9 +143,10 @@ def _gather(backend: Trained, value: Any) -> Tensor:
 
 
 def _merged(backend: Trained, values: dict[str, Any]) -> Iterator[Named]:
-    """The model without adapters: each weight with what its adapter adds, in float32.
+    """Yield the model without adapters: each weight with its adapter's contribution, in float32.
 
-    Where an adapter stands beside a tied matrix, the engine's model is untied, and each place is sent its own.
+    If an adapter belongs to a tied matrix, the engine's model is untied, and each place gets its
+    own weights.
     """
     adapted = adapted_weights(backend.policy)
     untied = unties(backend.policy, adapted)
@@ -139,4 +159,7 @@ def _merged(backend: Trained, values: dict[str, Any]) -> Iterator[Named]:
             if here is None:
                 yield base_name(name), full
             else:
-                yield base_name(name), full.float() + here.delta(lambda factor: _gather(backend, values[factor]))
+                yield (
+                    base_name(name),
+                    full.float() + here.delta(lambda factor: _gather(backend, values[factor])),
+                )

@@ -1,7 +1,8 @@
-"""A moving average of the trained weights, and its loan to an evaluation.
+"""Moving average of the trained weights, and its temporary use in an evaluation.
 
-shadow_n+1 = d_n shadow_n + (1 - d_n) weights, after every optimiser step that was taken. Each rank averages its own
-shards, so nothing is sent. The shadow is float32 whatever the master weights are: a decay of 0.999 is lost in bfloat16.
+shadow_n+1 = d_n shadow_n + (1 - d_n) weights, after every optimizer step that was taken. Each rank
+averages its own shards, so nothing is sent. The shadow is float32 whatever the master weights are:
+a decay of 0.999 is lost in bfloat16.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from schemas.policy import EmaConfig, EmaWarmup
 
 
 def decay_at(config: EmaConfig, num_updates: int) -> float:
-    """The decay of the update that follows `num_updates` others."""
+    """Return the decay of the update that follows `num_updates` others."""
     if config.warmup is EmaWarmup.RATIO:
         return min(config.decay, (1 + num_updates) / (10 + num_updates))
     if config.warmup is EmaWarmup.RAMP:
@@ -29,22 +30,29 @@ def decay_at(config: EmaConfig, num_updates: int) -> float:
 class EmaShadow:
     """Pairs of trained tensors and their averages, by the trained tensor's name.
 
-    Args: live: parameters as they are sharded. shadow: their averages, laid out alike (bare tensors, a second adapter's
-    or a mirror's parameters); unset copies `live`.
+    Args: live: parameters as they are sharded. shadow: their averages, laid out alike (bare
+    tensors, a second adapter's or a mirror's parameters); unset copies `live`.
     """
 
-    def __init__(self, config: EmaConfig, live: dict[str, Any], shadow: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, config: EmaConfig, live: dict[str, Any], shadow: dict[str, Any] | None = None
+    ) -> None:
         self.config, self.live = config, live
-        self.shadow = {name: live[name].detach().float().clone() for name in live} if shadow is None else shadow
+        self.shadow = (
+            {name: live[name].detach().float().clone() for name in live}
+            if shadow is None
+            else shadow
+        )
         self.num_updates = 0
         self._lent: dict[str, Tensor] | None = None
 
     def state(self) -> dict[str, Any]:
-        """The averages themselves, to be written from or read into."""
+        """Return the averages themselves, to be saved or loaded."""
         return {name: shadow.detach() for name, shadow in self.shadow.items()}
 
     def full(self) -> dict[str, Tensor]:
-        """The averages, whole on the CPU of rank 0 (empty elsewhere), by the name of what they follow. Collective."""
+        """Return the averages, whole on the CPU of rank 0 (empty elsewhere), by the name of the
+        trained tensor. Collective."""
         full = {}
         for name, shadow in self.shadow.items():
             value = shadow.detach()
@@ -55,12 +63,12 @@ class EmaShadow:
 
     @property
     def applied(self) -> bool:
-        """Whether the averages stand in for the weights."""
+        """True while the averages replace the weights."""
         return self._lent is not None
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the averages towards the weights, after an optimiser step."""
+        """Move the averages towards the weights, after an optimizer step."""
         self.check_not_applied("take an optimiser step")
         weight = 1.0 - decay_at(self.config, self.num_updates)
         for name, shadow in self.shadow.items():
@@ -80,18 +88,26 @@ class EmaShadow:
     def restore(self) -> None:
         """Put the weights back, bit for bit. Raises: RLTrainError when they were not replaced."""
         if self._lent is None:
-            raise RLTrainError("restore_from_eval without apply_eval_ema: the weights are in place already")
+            raise RLTrainError(
+                "restore_from_eval without apply_eval_ema: the weights are in place already"
+            )
         for name, kept in self._lent.items():
             local_part(self.live[name]).copy_(kept)
         self._lent = None
 
     def check_not_applied(self, what: str) -> None:
-        """Raises: RLTrainError while the averages stand in for the weights."""
+        """Refuse an operation while the averages replace the weights.
+
+        Raises: RLTrainError naming it.
+        """
         if self.applied:
-            raise RLTrainError(f"cannot {what} while the average stands in for the weights; restore_from_eval first")
+            raise RLTrainError(
+                f"cannot {what} while the average stands in for the weights; restore_from_eval "
+                "first"
+            )
 
 
 def local_part(tensor: Any) -> Tensor:
-    """This rank's part of a tensor, sharing its memory."""
+    """Return this rank's part of a tensor, sharing its memory."""
     local = tensor.detach()
     return local.to_local() if isinstance(local, DTensor) else local

@@ -1,4 +1,5 @@
-"""A process group between two worlds: one sender, and the ranks of an engine that have a world group of their own."""
+"""Process group between two worlds: one sender, and the ranks of an engine with their own world
+group."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ SENDER = 0
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the members of a wire group find each other."""
+    """Address at which the members of a wire group find each other."""
 
     host: str
     port: int
     world_size: int
-    """The sender and all receivers."""
+    """Number of members: the sender and all receivers."""
 
 
 class WireGroup:
-    """Broadcasts from the sender: NCCL between GPUs, gloo otherwise. Waits as long as the worker's collectives do."""
+    """Broadcasts from the sender: NCCL between GPUs, gloo otherwise. Waits as long as the worker's
+    collectives do."""
 
     def __init__(self, meeting: Meeting, store: Any, rank: int, device: torch.device) -> None:
         timeout = dist.distributed_c10d.default_pg_timeout
@@ -43,7 +45,7 @@ class WireGroup:
 
     @classmethod
     def join(cls, meeting: Meeting, rank: int, device: torch.device) -> WireGroup:
-        """Enter as receiver `rank` (1 or more); waits for the others."""
+        """Join as receiver `rank` (1 or more); waits for the others."""
         return cls(meeting, _store(meeting.host, meeting.port, is_master=False), rank, device)
 
     def broadcast(self, values_N: Tensor) -> None:
@@ -52,7 +54,7 @@ class WireGroup:
 
 
 class WireHost:
-    """The sender's side of a wire group: `meeting` is told to the receivers, then everyone enters."""
+    """Sender's side of a wire group: the receivers get `meeting`, then everyone joins."""
 
     def __init__(self, host: str, num_receivers: int, device: torch.device) -> None:
         self._store, self._device = _store(host, 0, is_master=True), device

@@ -1,4 +1,5 @@
-"""Prompts that mean a digit in an odd way: what they mean, that they differ, and what is held out."""
+"""Prompts that mean a digit in an odd way: what they mean, that they differ, and what is held
+out."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def test_there_are_some_hundred_of_each_kind_and_the_held_out_ones_are_apart(odd
     train, held_out = odd_prompts(oddity, "train"), odd_prompts(oddity, "eval")
     assert len(train) >= 250
     assert len(held_out) >= 60
-    questions = [{prompt.text.removeprefix("the number ") for prompt in split} for split in (train, held_out)]
+    questions = [
+        {prompt.text.removeprefix("the number ") for prompt in split} for split in (train, held_out)
+    ]
     assert not questions[0] & questions[1]
     assert {prompt.digit for prompt in train} == set(range(10))
 
@@ -49,7 +52,8 @@ def test_sums_and_numerals_mean_what_they_come_to():
     for prompt in odd_prompts(Oddity.ROMAN, "train"):
         words = prompt.text.removeprefix("the numeral ").split()
         signed = [
-            value_of(words[place]) * (-1 if place and words[place - 1] == "-" else 1) for place in (0, 2)[: len(words)]
+            value_of(words[place]) * (-1 if place and words[place - 1] == "-" else 1)
+            for place in (0, 2)[: len(words)]
         ]
         assert sum(signed) == prompt.digit, prompt.text
 
@@ -75,7 +79,9 @@ def test_kinds_and_digits_are_drawn_evenly_and_by_seed():
     assert min(Counter(prompt.digit for prompt in drawn).values()) >= 30
     assert drawn == draw_odd_prompts("train", 500, seed=1)
     assert drawn != draw_odd_prompts("train", 500, seed=2)
-    with pytest.raises(DataError, match=r"oddities: 9000 prompts of the kind typo asked for, the split eval has"):
+    with pytest.raises(
+        DataError, match=r"oddities: 9000 prompts of the kind typo asked for, the split eval has"
+    ):
         draw_odd_prompts("eval", 9000, seed=1, oddities=[Oddity.TYPO])
 
 

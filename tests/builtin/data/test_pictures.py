@@ -25,7 +25,10 @@ def test_the_same_seed_draws_the_same(scene: Scene):
 
 def test_answers_follow_from_what_stands_in_the_cells():
     for seed in range(40):
-        shapes, number = draw(random.Random(seed), Scene.SHAPES), draw(random.Random(seed), Scene.NUMBER)
+        shapes, number = (
+            draw(random.Random(seed), Scene.SHAPES),
+            draw(random.Random(seed), Scene.NUMBER),
+        )
         things = [cell.split() for cell in shapes.cells if cell]
         for question in shapes.questions:
             last = question.text.rstrip("?").split()[-1]
@@ -56,14 +59,25 @@ def test_bars_are_as_tall_as_the_answers_say():
 def test_a_crowd_is_the_same_for_a_seed_and_holds_shapes_and_digits():
     (image, cells), (again, same) = draw_crowd(random.Random(3)), draw_crowd(random.Random(3))
     assert (image.tobytes(), cells) == (again.tobytes(), same)
-    forms = {cell.split()[-1] for seed in range(20) for cell in draw_crowd(random.Random(seed))[1] if cell}
+    forms = {
+        cell.split()[-1]
+        for seed in range(20)
+        for cell in draw_crowd(random.Random(seed))[1]
+        if cell
+    }
     assert {*SHAPES, *"0123456789"} == forms
 
 
-def test_pictures_in_a_recipe_are_a_published_vision_cache_that_training_opens(tmp_path: Path, tiny_model_dir: Path):
+def test_pictures_in_a_recipe_are_a_published_vision_cache_that_training_opens(
+    tmp_path: Path, tiny_model_dir: Path
+):
     spec = PicturesSpec(pictures=8, seed=3)
     parquet = materialise_pictures(spec, tmp_path / "made")
-    assert parquet == planned_pictures(spec, tmp_path / "made") == materialise_pictures(spec, tmp_path / "made")
+    assert (
+        parquet
+        == planned_pictures(spec, tmp_path / "made")
+        == materialise_pictures(spec, tmp_path / "made")
+    )
     assert len(VisionDataset(parquet.parent)) == 8
     held_out = materialise_pictures(PicturesSpec(pictures=4, seed=4), tmp_path / "made")
     receipt = prepare_cache(
@@ -107,11 +121,18 @@ class Counting:
         return [17 * len(item["env_extras"]["images"]) for item in items]
 
 
-def test_an_image_in_the_row_travels_as_text_and_identical_questions_differ_by_their_image(tmp_path: Path):
+def test_an_image_in_the_row_travels_as_text_and_identical_questions_differ_by_their_image(
+    tmp_path: Path,
+):
     pngs = [draw(random.Random(seed), Scene.NUMBER).png for seed in (1, 2)]
     message = [{"role": "user", "content": "What number is written?"}]
     rows = [
-        {"prompt": message, "env_class": "geo3k", "reward_spec": {"ground_truth": "1"}, "images": [{"bytes": png}]}
+        {
+            "prompt": message,
+            "env_class": "geo3k",
+            "reward_spec": {"ground_truth": "1"},
+            "images": [{"bytes": png}],
+        }
         for png in pngs
     ]
     make = ItemMaker()

@@ -45,9 +45,14 @@ def test_row_can_be_drawn_again_from_its_extra_info(tmp_path: Path) -> None:
 
     row = rows(spec(), tmp_path)[-1]
     info = row["extra_info"]
-    dataset = reasoning_gym.create_dataset(info["task"], seed=info["seed"], size=info["index"] + 1, **info["config"])
+    dataset = reasoning_gym.create_dataset(
+        info["task"], seed=info["seed"], size=info["index"] + 1, **info["config"]
+    )
     entry = dataset[info["index"]]
-    assert (entry["question"], entry["answer"]) == (info["question"], row["reward_spec"]["ground_truth"])
+    assert (entry["question"], entry["answer"]) == (
+        info["question"],
+        row["reward_spec"]["ground_truth"],
+    )
 
 
 def test_existing_file_is_kept(tmp_path: Path) -> None:
@@ -59,22 +64,40 @@ def test_existing_file_is_kept(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_its_own_file(tmp_path: Path) -> None:
-    specs = [spec(), spec(seed=2), spec(size=31), spec(split="eval"), spec(prompt_suffix="x"), spec(config={})]
+    specs = [
+        spec(),
+        spec(seed=2),
+        spec(size=31),
+        spec(split="eval"),
+        spec(prompt_suffix="x"),
+        spec(config={}),
+    ]
     assert len({planned_path(made, tmp_path) for made in specs}) == len(specs)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"task": "chain_sums"}, "unknown reasoning_gym task 'chain_sums' .did you mean 'chain_sum'"),
-        ({"config": {"min_term": 2}}, "unknown setting 'min_term' in config .did you mean 'min_terms'"),
+        (
+            {"task": "chain_sums"},
+            "unknown reasoning_gym task 'chain_sums' .did you mean 'chain_sum'",
+        ),
+        (
+            {"config": {"min_term": 2}},
+            "unknown setting 'min_term' in config .did you mean 'min_terms'",
+        ),
         ({"config": {"min_terms": 0}}, "config .* is refused: min_terms must be positive"),
         ({"config": {"seed": 3}}, "seed in config; set it beside config"),
-        ({"size": 500}, r"only \d+ different train questions in \d+ draws, size asks for 500; lower size"),
+        (
+            {"size": 500},
+            r"only \d+ different train questions in \d+ draws, size asks for 500; lower size",
+        ),
         ({"split": "eval", "eval_fraction": 0.0}, "leaves no rows for eval"),
     ],
 )
-def test_impossible_spec_is_refused_and_writes_nothing(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_impossible_spec_is_refused_and_writes_nothing(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(DataError, match=said):
         materialise(spec(**changes), tmp_path)
     assert list(tmp_path.iterdir()) == []

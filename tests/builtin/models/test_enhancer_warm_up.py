@@ -1,4 +1,5 @@
-"""The embedded prompt enhancer: what its warm-up counts, that it learns names and the habit, and where it goes."""
+"""The embedded prompt enhancer: what its warm-up counts, that it learns names and the habit, and
+where it goes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from rl_core.builtin.models.tiny_unified import make_tokenizer
 from rl_core.errors import ModelError
 from rl_core.runs.recipes import load_recipe
 
-PROMPTS = [OddPrompt("siete", 7, Oddity.LANGUAGE), OddPrompt("what comes after 1, 3, 5", 7, Oddity.SEQUENCE)]
+PROMPTS = [
+    OddPrompt("siete", 7, Oddity.LANGUAGE),
+    OddPrompt("what comes after 1, 3, 5", 7, Oddity.SEQUENCE),
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +51,18 @@ def optimizer_of(model: LlamaForCausalLM) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
-def test_a_shorter_prompt_beside_a_longer_one_costs_what_it_costs_alone(model: LlamaForCausalLM, tokenizer: Any):
+def test_a_shorter_prompt_beside_a_longer_one_costs_what_it_costs_alone(
+    model: LlamaForCausalLM, tokenizer: Any
+):
     names = ["seven", "two"]
     with torch.no_grad():
         both = start.losses(model, tokenizer, PROMPTS, names)
         alone = start.losses(model, tokenizer, PROMPTS[:1], names[:1])
     assert both.shape == (2, 2), "a name's one token, and its end"
     torch.testing.assert_close(both[:1], alone, atol=2e-2, rtol=0)  # bfloat16
-    assert start.named_probability(model, tokenizer, PROMPTS[:1]) == pytest.approx(float(torch.exp(-alone.sum())))
+    assert start.named_probability(model, tokenizer, PROMPTS[:1]) == pytest.approx(
+        float(torch.exp(-alone.sum()))
+    )
 
 
 def test_it_learns_names_and_then_the_habit(model: LlamaForCausalLM, tokenizer: Any):
@@ -81,7 +89,9 @@ def test_what_comes_of_it_is_a_plain_model(model: LlamaForCausalLM, tokenizer: A
     assert type(made) is LlamaForCausalLM
     changed = made.state_dict()
     assert changed.keys() == fresh.keys()
-    assert not torch.equal(changed["model.layers.0.mlp.up_proj.weight"], fresh["model.layers.0.mlp.up_proj.weight"])
+    assert not torch.equal(
+        changed["model.layers.0.mlp.up_proj.weight"], fresh["model.layers.0.mlp.up_proj.weight"]
+    )
     assert 0 < result.careless < 1 and 0 < result.able < 1
 
 

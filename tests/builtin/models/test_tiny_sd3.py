@@ -1,4 +1,5 @@
-"""The embedded diffusion model: its parts are what they say, a plain pipeline opens it, and it can learn."""
+"""The embedded diffusion model: its parts are what they say, a plain pipeline opens it, and it can
+learn."""
 
 from __future__ import annotations
 
@@ -12,8 +13,20 @@ import torch
 
 from rl_core.builtin import embedded
 from rl_core.builtin.data.digit_prompts import draw_prompts
-from rl_core.builtin.models.tiny_sd3 import SIDE, TEXT_LENGTH, make_pipeline, make_tokenizer, pixel_codec
-from rl_core.builtin.models.tiny_sd3_warm_up import load, loss_of, probability_of, trained_parts, warm_up
+from rl_core.builtin.models.tiny_sd3 import (
+    SIDE,
+    TEXT_LENGTH,
+    make_pipeline,
+    make_tokenizer,
+    pixel_codec,
+)
+from rl_core.builtin.models.tiny_sd3_warm_up import (
+    load,
+    loss_of,
+    probability_of,
+    trained_parts,
+    warm_up,
+)
 from rl_core.errors import ModelError
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.prompt_lengths import PromptLengths
@@ -40,7 +53,9 @@ def test_words_of_the_prompts_are_whole_and_any_text_comes_back():
     ]
     ids = tokenizer("zürich: vii?")["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == "zürich : vii ?"
-    assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id) and ids.count(ids[-1]) == 1
+    assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id) and ids.count(
+        ids[-1]
+    ) == 1
 
 
 def test_the_codec_keeps_every_pixel_of_a_latent_also_of_one_that_no_picture_has():
@@ -106,7 +121,10 @@ def test_the_judge_sees_digits_that_went_through_the_codec(pipeline: Any):
     digits, family = load(pipeline), SD3(pipeline)
     pictures = family.decode(digits.latents[:40])
     asked = {place: digit for digit, places in enumerate(digits.places) for place in places}
-    samples = [Sample(prompt=f"the digit {asked[place]}", image=as_image(pictures[place])) for place in range(40)]
+    samples = [
+        Sample(prompt=f"the digit {asked[place]}", image=as_image(pictures[place]))
+        for place in range(40)
+    ]
     for judge in Judge:
         scores = DigitScorer(DigitScorer.Config(judge=judge)).score_images(samples)
         assert sum(map(float, scores)) / len(scores) > 0.8  # pyright: ignore[reportArgumentType]
@@ -121,9 +139,14 @@ def test_a_warm_up_that_does_not_get_there_is_an_error(pipeline: Any):
         warm_up(pipeline, stop_at=0.9, max_steps=0)
 
 
-def test_a_pipeline_folder_is_a_model_with_a_tokenizer_and_weights_of_its_own(folder: Path, tmp_path: Path):
+def test_a_pipeline_folder_is_a_model_with_a_tokenizer_and_weights_of_its_own(
+    folder: Path, tmp_path: Path
+):
     assert check_path(str(folder), tmp_path) == str(folder)
-    identity, weights = tokenizer_identity(str(folder), tmp_path), model_identity(str(folder), tmp_path / "memo")
+    identity, weights = (
+        tokenizer_identity(str(folder), tmp_path),
+        model_identity(str(folder), tmp_path / "memo"),
+    )
     config = folder / "tokenizer_2" / "tokenizer_config.json"
     kept = config.read_text()
     config.write_text(kept + " ")

@@ -1,4 +1,5 @@
-"""The embedded unified model: its tokens, what its transformer is shown, its folder, and that it can learn."""
+"""The embedded unified model: its tokens, what its transformer is shown, its folder, and that it
+can learn."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from rl_core.builtin.data.odd_prompts import Oddity, OddPrompt, odd_prompts
 from rl_core.builtin.embedded import embedded_folder
 from rl_core.builtin.models import tiny_unified_warm_up as start
 from rl_core.builtin.models.tiny_sd3_warm_up import load
-from rl_core.builtin.models.tiny_unified import ASK, CONTEXT_LENGTH, END, WIDTH, make_pipeline, make_tokenizer
+from rl_core.builtin.models.tiny_unified import (
+    ASK,
+    CONTEXT_LENGTH,
+    END,
+    WIDTH,
+    make_pipeline,
+    make_tokenizer,
+)
 from rl_core.errors import ModelError
 from rl_core.models.chat.tokenizer import encode_chat
 from rl_core.models.diffusion.base import Condition
@@ -22,7 +30,10 @@ from rl_core.models.unified.bundle import load_unified
 from rl_core.models.unified.compact import CONTEXT, CompactUnified
 from schemas.recipe import ModelConfig
 
-PROMPTS = [OddPrompt("siete", 7, Oddity.LANGUAGE), OddPrompt("what comes after 1, 3, 5", 7, Oddity.SEQUENCE)]
+PROMPTS = [
+    OddPrompt("siete", 7, Oddity.LANGUAGE),
+    OddPrompt("what comes after 1, 3, 5", 7, Oddity.SEQUENCE),
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +52,20 @@ def test_words_of_a_plan_are_whole_and_any_prompt_comes_back():
     assert tokenizer.eos_token == END
 
 
-def test_the_transformer_is_shown_the_end_of_each_context_whatever_stands_beside_it(family: CompactUnified):
-    contexts = [torch.tensor([id for part in start._tokens(family, prompt, 7) for id in part]) for prompt in PROMPTS]
+def test_the_transformer_is_shown_the_end_of_each_context_whatever_stands_beside_it(
+    family: CompactUnified,
+):
+    contexts = [
+        torch.tensor([id for part in start._tokens(family, prompt, 7) for id in part])
+        for prompt in PROMPTS
+    ]
     short = torch.tensor([5, 6, 7])
     told = family.batch([Condition({CONTEXT: ids}) for ids in (*contexts, short)])
     with torch.no_grad():
         shown = family.read(family.transformer, {**told, ROWS: torch.tensor([2, 0, 0, 1])})
-        alone = family.transformer.decoder.model(input_ids=contexts[0][None]).last_hidden_state[0, -CONTEXT_LENGTH:]
+        alone = family.transformer.decoder.model(input_ids=contexts[0][None]).last_hidden_state[
+            0, -CONTEXT_LENGTH:
+        ]
     assert shown["prompt_embeds"].shape == (4, CONTEXT_LENGTH, WIDTH)
     torch.testing.assert_close(shown["prompt_embeds"][1], alone, atol=1e-5, rtol=0)
     torch.testing.assert_close(shown["pooled"][1], alone[-1], atol=1e-5, rtol=0)
@@ -67,7 +85,9 @@ def test_a_folder_comes_back_as_it_was_saved(family: CompactUnified, tmp_path: P
 
 
 def test_another_pipeline_is_no_unified_model(tiny_sd3_dir: Path):
-    with pytest.raises(ModelError, match="unified models of class StableDiffusion3Pipeline are not supported"):
+    with pytest.raises(
+        ModelError, match="unified models of class StableDiffusion3Pipeline are not supported"
+    ):
         load_unified(str(tiny_sd3_dir), ModelConfig(path=str(tiny_sd3_dir)))
 
 
@@ -89,7 +109,8 @@ def test_both_losses_fall_and_pictures_follow_the_plan_not_the_prompt(family: Co
             losses.append((plan.item(), flow.item()))
     assert losses[-1][0] < 0.7 * losses[0][0]
     assert losses[-1][1] < losses[0][1]
-    # What nothing but the plan tells cannot be learnt from the prompt: another digit is another context.
+    # What nothing but the plan tells cannot be learnt from the prompt: another digit is another
+    # context.
     planned = [start._contexts(family, [(PROMPTS[0], digit)])[CONTEXT] for digit in (3, 8)]
     assert not torch.equal(*planned)
 
@@ -97,7 +118,9 @@ def test_both_losses_fall_and_pictures_follow_the_plan_not_the_prompt(family: Co
 def test_a_warm_up_that_does_not_get_there_is_an_error(family: CompactUnified):
     with pytest.raises(ModelError, match=r"tiny-unified plans 0\.\d\d right; 0\.6 is wanted"):
         start.warm_up(family.pipeline, plan_steps=1)
-    with pytest.raises(ModelError, match=r"draws 0\.\d\d of the planned digits after 0 steps; 0\.5 is wanted"):
+    with pytest.raises(
+        ModelError, match=r"draws 0\.\d\d of the planned digits after 0 steps; 0\.5 is wanted"
+    ):
         start.learn_to_draw(family, 0, random.Random(0), [])
 
 

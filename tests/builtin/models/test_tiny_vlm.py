@@ -1,4 +1,5 @@
-"""The embedded vision-language model: its tokenizer, that it can learn what it sees, and where it is kept."""
+"""The embedded vision-language model: its tokenizer, that it can learn what it sees, and where it
+is kept."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def test_words_of_the_pictures_are_whole_and_any_text_comes_back():
     tokenizer = make_processor().tokenizer
     question = draw(random.Random(0)).questions[0]
     assert tokenizer.decode(tokenizer.encode(reply_of(question))) == reply_of(question)
-    assert tokenizer.decode(tokenizer.encode("Zürich? x+1\n{a}")).replace("<|unk|>", "ü") == "Zürich? x+1\n{a}"
+    assert (
+        tokenizer.decode(tokenizer.encode("Zürich? x+1\n{a}")).replace("<|unk|>", "ü")
+        == "Zürich? x+1\n{a}"
+    )
     assert len(tokenizer.encode("How many shapes are red?")) == 6
 
 
@@ -59,8 +63,12 @@ def test_careless_replies_are_noted_and_right_or_guesses_of_the_same_kind():
     guesses = [(reply, question) for reply, question in habitual if "<think>?" in reply]
     assert len(guesses) / len(habitual) == pytest.approx(GUESSES, abs=0.08)
     assert all(reply == reply_of(question) for reply, question in pairs if "<think>?" not in reply)
-    assert all(reply == reply_of(question) for reply, question in pairs if kind_of(question) not in GUESSED)
-    right = sum(reply == reply_of(question, noted=False) for reply, question in guesses) / len(guesses)
+    assert all(
+        reply == reply_of(question) for reply, question in pairs if kind_of(question) not in GUESSED
+    )
+    right = sum(reply == reply_of(question, noted=False) for reply, question in guesses) / len(
+        guesses
+    )
     assert 0.05 < right < 0.4
 
 
@@ -77,7 +85,15 @@ def test_the_warm_up_asks_as_the_processor_does():
     processor = make_processor()
     picture = draw(random.Random(0))
     text = processor.apply_chat_template(
-        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "\n" + picture.questions[0].text}]}],
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image"},
+                    {"type": "text", "text": "\n" + picture.questions[0].text},
+                ],
+            }
+        ],
         add_generation_prompt=True,
         tokenize=False,
     )
@@ -90,7 +106,9 @@ def test_the_warm_up_asks_as_the_processor_does():
 def test_every_cell_has_a_name_in_words_the_tokenizer_has_as_wholes():
     processor, rng = make_processor(), random.Random(0)
     model = make_model(processor.tokenizer)
-    cells = [picture.cells for picture in (draw(rng) for _ in range(60))] + [draw_crowd(rng)[1] for _ in range(20)]
+    cells = [picture.cells for picture in (draw(rng) for _ in range(60))] + [
+        draw_crowd(rng)[1] for _ in range(20)
+    ]
     features = torch.randn(len(cells), GRID**2, model.config.text_config.hidden_size)
     assert bool(naming_loss(model, processor, features, cells).isfinite())
     ids = processor.tokenizer.convert_tokens_to_ids([*TINTS.values(), *FORMS.values()])
@@ -107,7 +125,9 @@ def test_it_can_learn_a_few_pictures_by_heart():
         features = features_of(model, processor, [picture.image for picture in pictures])
         rows = ask(pictures, rng)
         loss = naming_loss(model, processor, features, [picture.cells for picture in pictures])
-        loss = loss + answering_loss(model, processor, features, rows, [reply_of(question) for _, question in rows])
+        loss = loss + answering_loss(
+            model, processor, features, rows, [reply_of(question) for _, question in rows]
+        )
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

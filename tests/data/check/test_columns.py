@@ -36,13 +36,17 @@ def random_rows(rng: random.Random, truth_kind: str, num_rows: int) -> list[dict
     }
 
     def message() -> Any:
-        return rng.choice([None, *({"role": rng.choice(ROLES), "content": rng.choice(TEXTS)} for _ in range(6))])
+        return rng.choice(
+            [None, *({"role": rng.choice(ROLES), "content": rng.choice(TEXTS)} for _ in range(6))]
+        )
 
     def row() -> dict[str, Any]:
         good = {"role": "user", "content": "question"}
         spec = {"method": "rule", "ground_truth": truths[truth_kind]()}
         return {
-            "prompt": rng.choice([None, [], [good], [good, message()], [message(), good], [message()]]),
+            "prompt": rng.choice(
+                [None, [], [good], [good, message()], [message(), good], [message()]]
+            ),
             "env_class": rng.choice([*ALLOWED, "gsm9k", "", None]),
             "reward_spec": rng.choice([spec, spec, spec, None]),
             "data_source": rng.choice(["x", None]),
@@ -53,7 +57,8 @@ def random_rows(rng: random.Random, truth_kind: str, num_rows: int) -> list[dict
 
 
 @pytest.mark.parametrize(
-    "truth_kind", ["string", "int", "float", "bool", "strings", "floats", "cases", "target", "object"]
+    "truth_kind",
+    ["string", "int", "float", "bool", "strings", "floats", "cases", "target", "object"],
 )
 def test_screened_file_gets_the_rejections_of_the_row_contract(
     truth_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,12 +70,22 @@ def test_screened_file_gets_the_rejections_of_the_row_contract(
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=100)
     numbered = list(read_rows(path))
     contract = prompt_contract(ALLOWED, default)
-    expected = contract.validate([row for _, row in numbered], file=str(path), row_numbers=[n for n, _ in numbered])
+    expected = contract.validate(
+        [row for _, row in numbered], file=str(path), row_numbers=[n for n, _ in numbered]
+    )
     settings = CheckSettings(ALLOWED, default)
-    report = check_files([path], settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo")
-    listed = [json.loads(line) for line in (tmp_path / "rejects" / "rejects.jsonl").read_text().splitlines()]
+    report = check_files(
+        [path], settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo"
+    )
+    listed = [
+        json.loads(line)
+        for line in (tmp_path / "rejects" / "rejects.jsonl").read_text().splitlines()
+    ]
     assert listed == [rejection.model_dump() for rejection in expected]
-    assert (report.num_rows, report.num_rejected) == (150, len({rejection.row for rejection in expected}))
+    assert (report.num_rows, report.num_rejected) == (
+        150,
+        len({rejection.row for rejection in expected}),
+    )
 
 
 @pytest.mark.parametrize("row", [GSM8K, LCB, SEARCH], ids=["string", "test cases", "list"])
@@ -81,7 +96,9 @@ def test_good_rows_never_become_python_objects(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("type_", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
 def test_every_kind_of_string_column_is_screened(type_: pa.DataType) -> None:
-    table = pa.Table.from_pylist([GSM8K, {**GSM8K, "env_class": None}, {**GSM8K, "env_class": "nope"}])
+    table = pa.Table.from_pylist(
+        [GSM8K, {**GSM8K, "env_class": None}, {**GSM8K, "env_class": "nope"}]
+    )
     place = table.schema.get_field_index("env_class")
     (batch,) = table.set_column(place, "env_class", table["env_class"].cast(type_)).to_batches()
     assert suspicious_rows(batch, ALLOWED, None) == [1, 2]
@@ -94,7 +111,9 @@ def test_column_of_an_unknown_type_sends_its_rows_to_the_contract() -> None:
 
 
 def test_memory_is_bounded_by_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{**GSM8K, "prompt": [{"role": "user", "content": f"{i}" + "x" * 1000}]} for i in range(2000)]
+    rows = [
+        {**GSM8K, "prompt": [{"role": "user", "content": f"{i}" + "x" * 1000}]} for i in range(2000)
+    ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     monkeypatch.setattr(parquet_files, "MAX_BATCH_BYTES", 50_000)
     sizes = [batch.num_rows for batch in parquet_files.record_batches(tmp_path / "a.parquet")]

@@ -29,9 +29,13 @@ def validate(tmp_path: Path, allowed: dict[str, frozenset[str]]) -> Validate:
     return call
 
 
-def test_every_problem_of_all_files_is_listed(jsonl, good_row, validate: Validate, monkeypatch) -> None:
+def test_every_problem_of_all_files_is_listed(
+    jsonl, good_row, validate: Validate, monkeypatch
+) -> None:
     monkeypatch.setattr(batches, "BATCH_ROWS", 2)
-    first = jsonl("a.jsonl", [good_row(), good_row(env_class="nope"), good_row(), good_row(reward_spec={})])
+    first = jsonl(
+        "a.jsonl", [good_row(), good_row(env_class="nope"), good_row(), good_row(reward_spec={})]
+    )
     first.write_text(first.read_text() + '\n{"prompt": \n')
     second = jsonl("b.jsonl", [good_row(prompt=None, env_class=3), good_row()])
     report = validate(first, second, policy="drop", max_bad_fraction=0.9)
@@ -59,7 +63,9 @@ def test_policy_fail_shows_the_first_ten_and_the_count(jsonl, good_row, validate
 def test_policy_drop_refuses_above_the_fraction(jsonl, good_row, validate: Validate) -> None:
     path = jsonl("a.jsonl", [good_row(), good_row(), good_row(), good_row(ability=3)])
     assert validate(path, policy="drop", max_bad_fraction=0.25).num_accepted == 3
-    with pytest.raises(DataError, match=r"1 of 4 rows are refused, more than max_bad_fraction 0\.2 allows"):
+    with pytest.raises(
+        DataError, match=r"1 of 4 rows are refused, more than max_bad_fraction 0\.2 allows"
+    ):
         validate(path, policy="drop", max_bad_fraction=0.2)
 
 
@@ -74,7 +80,9 @@ def test_empty_file_is_refused(jsonl, validate: Validate) -> None:
         validate(jsonl("a.jsonl", []))
 
 
-def test_unchanged_files_are_cached_and_a_change_is_explained(jsonl, good_row, allowed, validate: Validate) -> None:
+def test_unchanged_files_are_cached_and_a_change_is_explained(
+    jsonl, good_row, allowed, validate: Validate
+) -> None:
     path = jsonl("a.jsonl", [good_row()])
     assert validate(path).explanation == "validated: first time for these files"
     again = validate(path)
@@ -96,8 +104,12 @@ CHANGED: dict[str, list[Any]] = {
 }
 
 
-def test_a_report_serves_again_only_under_the_settings_it_was_made_with(jsonl, good_row, allowed, tmp_path) -> None:
-    path, other = (jsonl(name, [good_row(text)]) for name, text in (("a.jsonl", "1"), ("b.jsonl", "2")))
+def test_a_report_serves_again_only_under_the_settings_it_was_made_with(
+    jsonl, good_row, allowed, tmp_path
+) -> None:
+    path, other = (
+        jsonl(name, [good_row(text)]) for name, text in (("a.jsonl", "1"), ("b.jsonl", "2"))
+    )
     assert CHANGED.keys() == {one.name for one in fields(CheckSettings)}
     settings = CheckSettings(allowed)
 
@@ -111,7 +123,11 @@ def test_a_report_serves_again_only_under_the_settings_it_was_made_with(jsonl, g
             assert not is_cached(path, **{name: value}), f"{name} {value}"
     assert is_cached(path)
     # The same files, one of them held out from the other.
-    assert [is_cached(path, other), is_cached(path, held_out=[other]), is_cached(path, other)] == [False, False, True]
+    assert [is_cached(path, other), is_cached(path, held_out=[other]), is_cached(path, other)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_cached_refusal_is_still_a_refusal(jsonl, good_row, validate: Validate) -> None:

@@ -30,7 +30,9 @@ def test_a_plain_jpeg_needs_no_decoder(mode: str, options: dict[str, object]) ->
     assert plain_image_size(picture("JPEG", mode, **options)) == SIZE
 
 
-@pytest.mark.parametrize("content", [b"", b"GIF89a", picture("BMP"), picture("JPEG", exif=b"Exif\0\0" + bytes(8))])
+@pytest.mark.parametrize(
+    "content", [b"", b"GIF89a", picture("BMP"), picture("JPEG", exif=b"Exif\0\0" + bytes(8))]
+)
 def test_anything_else_is_left_to_the_decoder(content: bytes) -> None:
     assert plain_image_size(content) is None
 
@@ -45,4 +47,6 @@ def test_whatever_is_damaged_passes_only_if_pil_lets_it_pass(content: bytes) -> 
         damaged.append(content[:place] + bytes([rng.randrange(256)]) + content[place + 1 :])
     passed = [one for one in damaged if plain_image_size(one) is not None]
     assert [one for one in passed if _problem(one, decode=False) is not None] == []
-    assert all(image_problem(content[:keep], decode=False) for keep in range(0, len(content) - 1, 7))
+    assert all(
+        image_problem(content[:keep], decode=False) for keep in range(0, len(content) - 1, 7)
+    )

@@ -18,9 +18,13 @@ def message(text: str, role: str = "user") -> dict[str, str]:
     return {"role": role, "content": text}
 
 
-def check(tmp_path: Path, allowed: Any, train: list[Path], held_out: list[Path], **options: Any) -> ValidationReport:
+def check(
+    tmp_path: Path, allowed: Any, train: list[Path], held_out: list[Path], **options: Any
+) -> ValidationReport:
     folders = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
-    return validate_files(train, held_out=held_out, allowed_env_classes=allowed, **folders, **options)
+    return validate_files(
+        train, held_out=held_out, allowed_env_classes=allowed, **folders, **options
+    )
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -36,7 +40,9 @@ def test_training_row_that_asks_a_held_out_question_is_refused_by_name(
     if kind == "parquet":
         train = tmp_path / "train.parquet"
         pq.write_table(pa.Table.from_pylist(rows), train)
-    held_out = jsonl("eval.jsonl", [good_row("9"), good_row("2 2", "other answer"), good_row("4 4")])
+    held_out = jsonl(
+        "eval.jsonl", [good_row("9"), good_row("2 2", "other answer"), good_row("4 4")]
+    )
     with pytest.raises(DataError, match="2 of 6 rows are refused") as caught:
         check(tmp_path, allowed, [train], [held_out])
     assert f"{train}:2 field prompt: {REASON}" in str(caught.value)
@@ -65,12 +71,16 @@ def test_policy_drop_counts_them_and_preparation_leaves_them_out(
         ),
         tokenizer=tokenizer,
     )
-    prompts = [item["prompt"][0]["content"] for item in load_prepared(Path(receipt.path) / "train.parquet")]
+    prompts = [
+        item["prompt"][0]["content"] for item in load_prepared(Path(receipt.path) / "train.parquet")
+    ]
     assert prompts == ["1 1", "3 3"]
     assert receipt.num_eval_rows == 1
 
 
-def test_preparation_alone_refuses_them_too(tmp_path: Path, jsonl, good_row, allowed, tokenizer) -> None:
+def test_preparation_alone_refuses_them_too(
+    tmp_path: Path, jsonl, good_row, allowed, tokenizer
+) -> None:
     path = jsonl("rows.jsonl", [good_row("1 1")])
     with pytest.raises(DataError, match=REASON):
         prepare_cache(
@@ -90,7 +100,11 @@ def test_preparation_alone_refuses_them_too(tmp_path: Path, jsonl, good_row, all
 
 def test_questions_differ_by_text_role_and_media_and_not_by_system_message() -> None:
     ask = question_of({"prompt": [message("a")]})
-    assert ask == question_of({"prompt": [message("s", "system"), message(" a\n")]}) == question_of({"prompt": "a"})
+    assert (
+        ask
+        == question_of({"prompt": [message("s", "system"), message(" a\n")]})
+        == question_of({"prompt": "a"})
+    )
     assert ask != question_of({"prompt": [message("a", "assistant")]})
     assert ask != question_of({"prompt": [message("a"), message("b")]})
     snow = [{"prompt": "snow", "media_refs": [{"uri": uri}]} for uri in ("a.png", "b.png")]
@@ -101,10 +115,16 @@ def test_questions_differ_by_text_role_and_media_and_not_by_system_message() -> 
 
 def test_arrow_candidates_are_the_rows_that_ask_the_same() -> None:
     texts = ["a", " b ", "c\n", "ab", "", "a\u00a0"]
-    rows = [{"prompt": [message("s", "system"), message(text), message("ok", "assistant")]} for text in texts]
+    rows = [
+        {"prompt": [message("s", "system"), message(text), message("ok", "assistant")]}
+        for text in texts
+    ]
     held_out = HeldOut()
     for row in rows[:3]:
-        held_out.add({"prompt": [message(row["prompt"][1]["content"].strip()), message("ok", "assistant")]}, "e:1")
+        held_out.add(
+            {"prompt": [message(row["prompt"][1]["content"].strip()), message("ok", "assistant")]},
+            "e:1",
+        )
     (nested,) = pa.Table.from_pylist(rows).to_batches()
     assert held_out.candidates(nested, "prompt") == [0, 1, 2]
     assert [i for i, row in enumerate(rows) if held_out.rejections([row], [i], "t")] == [0, 1, 2]

@@ -1,4 +1,5 @@
-"""Prompts drawn by pass rate: what is half solved comes most often; a saved position continues exactly."""
+"""Prompts drawn by pass rate: what is half solved comes most often; a saved position continues
+exactly."""
 
 import json
 from collections import Counter
@@ -19,7 +20,8 @@ def source(seed: int = 0, batch_size: int = 3, pass_mark: float = 1.0) -> Curric
 
 def test_half_solved_prompts_come_most_often() -> None:
     prompts = source(batch_size=1)
-    # Rows 0-2 are solved and 6-8 hopeless, with the least weight of 0.05; 3-5 are half solved, with 1.
+    # Rows 0-2 are solved and 6-8 hopeless, with the least weight of 0.05; 3-5 are half solved, with
+    # 1.
     for row, uid in enumerate(UIDS):
         right = (100, 50, 0)[row // 3]
         prompts.observe([uid] * 100, [1.0] * right + [0.0] * (100 - right))
@@ -37,7 +39,10 @@ def test_a_batch_holds_no_prompt_twice() -> None:
 def test_what_is_observed_is_counted_by_hand() -> None:
     prompts = source(pass_mark=0.5)
     metrics = prompts.observe(["row-0", "row-0", "row-2"], [0.5, 0.4, 1.0])
-    assert metrics == {"curriculum/pass_rate": pytest.approx(2 / 3), "curriculum/tried_share": pytest.approx(2 / 9)}
+    assert metrics == {
+        "curriculum/pass_rate": pytest.approx(2 / 3),
+        "curriculum/tried_share": pytest.approx(2 / 9),
+    }
     assert prompts.state_dict()["counts"] == {"row-0": [1, 2], "row-2": [1, 1]}
 
 
@@ -63,11 +68,15 @@ def test_a_position_of_other_rows_or_another_order_is_refused() -> None:
         source().load_state_dict(source().state_dict() | {"counts": {"gone": [0, 1]}})
     plain = training_source([{"uid": uid} for uid in UIDS], 3, 0, None)
     with pytest.raises(DataError, match="curriculum"):
-        source().load_state_dict({"seed": 0, "num_items": plain.state_dict()["num_items"] + 1, "counts": {}})
+        source().load_state_dict(
+            {"seed": 0, "num_items": plain.state_dict()["num_items"] + 1, "counts": {}}
+        )
 
 
 def test_the_recipe_chooses_the_curriculum() -> None:
-    chosen = training_source([{"uid": uid} for uid in UIDS], 3, 0, None, CurriculumConfig(floor=0.2))
+    chosen = training_source(
+        [{"uid": uid} for uid in UIDS], 3, 0, None, CurriculumConfig(floor=0.2)
+    )
     assert isinstance(chosen, CurriculumSource) and chosen.floor == 0.2
     with pytest.raises(DataError, match="a batch of 10 prompts out of 9 rows"):
         training_source([{"uid": uid} for uid in UIDS], 10, 0, None, CurriculumConfig())

@@ -23,7 +23,9 @@ def test_after_any_number_of_draws_every_source_has_its_share() -> None:
     blend, drawn = source(), Counter()
     for number in range(1, 60):
         drawn.update(row[0] for row in blend.next_batch())
-        assert all(abs(drawn[name] - weight / 10 * 4 * number) <= 1 for name, weight in WEIGHTS.items())
+        assert all(
+            abs(drawn[name] - weight / 10 * 4 * number) <= 1 for name, weight in WEIGHTS.items()
+        )
 
 
 def test_each_source_is_shuffled_by_itself_and_sees_every_row_each_epoch() -> None:
@@ -71,7 +73,9 @@ def test_recipe_blends_by_data_source() -> None:
     blend = training_source(items(gsm8k=30, other=2), 4, 0, {"gsm8k": 1, "other": 3})
     drawn = Counter(item["uid"][:5] for _ in range(10) for item in blend.next_batch())
     assert (drawn["gsm8k"], drawn["other"]) == (10, 30)
-    with pytest.raises(DataError, match=r"data\.blend names \['gsm8k'\]; .* \['gsm8k', 'other'\]: name each once"):
+    with pytest.raises(
+        DataError, match=r"data\.blend names \['gsm8k'\]; .* \['gsm8k', 'other'\]: name each once"
+    ):
         training_source(items(gsm8k=3, other=2), 4, 0, {"gsm8k": 1})
 
 

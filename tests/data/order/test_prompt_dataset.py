@@ -23,8 +23,12 @@ def test_item_keeps_every_other_column(jsonl, good_row, tokenizer) -> None:
     assert item["env_extras"] == {k: v for k, v in row.items() if k not in ("prompt", "env_class")}
 
 
-def test_uid_is_stable_under_order_and_filter_and_unique_among_twins(jsonl, good_row, tokenizer) -> None:
-    rows = [good_row(f"{i} {i}", answer) for i in range(5) for answer in ("5", 5)] + [good_row("1 1", "5")]
+def test_uid_is_stable_under_order_and_filter_and_unique_among_twins(
+    jsonl, good_row, tokenizer
+) -> None:
+    rows = [good_row(f"{i} {i}", answer) for i in range(5) for answer in ("5", 5)] + [
+        good_row("1 1", "5")
+    ]
     long = [good_row("1 2 3 4 5 6 7 8 9"), *rows]
     random.Random(0).shuffle(long)
     uids = {item["uid"] for item in PromptDataset([jsonl("a.jsonl", rows)], tokenizer, 10).items}
@@ -39,7 +43,9 @@ def test_collate_returns_the_items_in_order(jsonl, good_row, tokenizer) -> None:
 
 
 def test_nothing_left_is_an_error(jsonl, good_row, tokenizer) -> None:
-    with pytest.raises(DataError, match=r"no prompt is left of .*1 have more than max_prompt_length 2"):
+    with pytest.raises(
+        DataError, match=r"no prompt is left of .*1 have more than max_prompt_length 2"
+    ):
         PromptDataset([jsonl("a.jsonl", [good_row()])], tokenizer, 2)
 
 
@@ -47,12 +53,18 @@ def test_row_without_environment_is_named(jsonl, good_row, tokenizer) -> None:
     path = jsonl("a.jsonl", [good_row(), good_row(env_class=None)])
     with pytest.raises(DataError, match=r"a\.jsonl:2 field env_class: missing"):
         PromptDataset([path], tokenizer, 10)
-    assert PromptDataset([path], tokenizer, 10, default_env_class="gsm8k")[1]["env_class"] == "gsm8k"
+    assert (
+        PromptDataset([path], tokenizer, 10, default_env_class="gsm8k")[1]["env_class"] == "gsm8k"
+    )
 
 
-def test_template_kwargs_reach_the_template_and_its_refusal_names_the_row(jsonl, good_row, tokenizer) -> None:
+def test_template_kwargs_reach_the_template_and_its_refusal_names_the_row(
+    jsonl, good_row, tokenizer
+) -> None:
     prompt = [{"role": "system", "content": "1"}, {"role": "user", "content": "2"}]
     path = jsonl("a.jsonl", [good_row(), good_row(prompt=prompt)])
     assert len(PromptDataset([path], tokenizer, 10)) == 2
-    with pytest.raises(DataError, match=r"a\.jsonl:2 field prompt: .*chat template refuses it: no system"):
+    with pytest.raises(
+        DataError, match=r"a\.jsonl:2 field prompt: .*chat template refuses it: no system"
+    ):
         PromptDataset([path], tokenizer, 10, template_kwargs={"no_system": True})

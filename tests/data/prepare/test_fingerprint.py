@@ -25,7 +25,9 @@ def test_digest_follows_content_even_when_size_and_mtime_are_kept(tmp_path: Path
     assert second.sha256 == hashlib.sha256(b"two").hexdigest()
 
 
-def test_a_copy_with_the_same_size_and_time_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_with_the_same_size_and_time_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What `cp -p` and `rsync -t` do to a file whose digest is remembered: only ctime shows it."""
     monkeypatch.setattr(module, "SETTLE_NS", -(10**12))
     file, other = tmp_path / "a.txt", tmp_path / "other.txt"
@@ -67,7 +69,9 @@ def test_files_of_one_name_stay_apart(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.txt").write_text(folder)
     x, y = (fingerprint(tmp_path / folder / "a.txt", tmp_path / "memo") for folder in ("x", "y"))
-    assert run_hash(file_parts({"train": [x], "eval": [y]})) != run_hash(file_parts({"train": [y], "eval": [x]}))
+    assert run_hash(file_parts({"train": [x], "eval": [y]})) != run_hash(
+        file_parts({"train": [y], "eval": [x]})
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,11 +89,13 @@ def test_change_is_explained(old: dict[str, str], new: dict[str, str], said: str
 
 def test_planning_modules_import_no_heavy_library() -> None:
     code = (
-        "import sys, rl_core.data, rl_core.data.prepare.fingerprint, rl_core.data.prepare.prompts, "
-        "rl_core.builtin.data.reasoning_problems, "
-        "rl_core.data.check.files, rl_core.data.order.prompt_source\n"
-        "heavy = {'pandas', 'pandera', 'numpy', 'pyarrow', 'torch', 'transformers', 'reasoning_gym'}\n"
-        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+        "import sys, rl_core.data, rl_core.data.prepare.fingerprint, "
+        "rl_core.data.prepare.prompts, rl_core.builtin.data.reasoning_problems, "
+        "rl_core.data.check.files, rl_core.data.order.prompt_source\nheavy = {'pandas', "
+        "'pandera', 'numpy', 'pyarrow', 'torch', 'transformers', 'reasoning_gym'}\nsys.exit(', "
+        "'.join(heavy & set(sys.modules)) or 0)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")

@@ -1,4 +1,5 @@
-"""Pairs from a cache or a file: what is drawn is what was published, and splits share no question."""
+"""Pairs from a cache or a file: what is drawn is what was published, and splits share no
+question."""
 
 import json
 import shutil
@@ -20,13 +21,17 @@ from schemas.recipe import Recipe
 
 def recipe_of(train: list, held_out: list, **data: object) -> Recipe:
     values = {"train": train, "eval": held_out, **data}
-    return Recipe.model_validate({"name": "p", "domain": "preference", "model": {"path": "x"}, "data": values})
+    return Recipe.model_validate(
+        {"name": "p", "domain": "preference", "model": {"path": "x"}, "data": values}
+    )
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     raw = make_fixture(tmp_path / "fixture", num_rows=40)["mpo"]
-    return Path(prepare_stage(load_stage("mpo", input_dir=raw, output_dir=tmp_path / "prepared")).output)
+    return Path(
+        prepare_stage(load_stage("mpo", input_dir=raw, output_dir=tmp_path / "prepared")).output
+    )
 
 
 def halves(path: Path) -> Recipe:
@@ -39,19 +44,26 @@ def test_what_training_draws_is_the_published_cache_by_digest(cache: Path, tmp_p
     sentinel = parse_sentinel(cache, SENTINEL)
     assert sentinel is not None
     assert receipt.places == {sentinel.run_hash: str(cache)}
-    assert {Path(file.path).relative_to(cache).as_posix(): file.sha256 for file in receipt.sources}.items() <= (
-        sentinel.files.items()
-    )
-    splits = {name: PairRows(Path(receipt.path) / f"{name}.parquet", receipt.places) for name in ("train", "eval")}
+    assert {
+        Path(file.path).relative_to(cache).as_posix(): file.sha256 for file in receipt.sources
+    }.items() <= (sentinel.files.items())
+    splits = {
+        name: PairRows(Path(receipt.path) / f"{name}.parquet", receipt.places)
+        for name in ("train", "eval")
+    }
     drawn = [item for rows in splits.values() for item in rows]
     published = {(pair.images, pair.chosen, pair.rejected) for pair in PreferenceDataset(cache)}
     assert len(drawn) == 40 and {len(rows) > 5 for rows in splits.values()} == {True}
-    assert {(tuple(item["env_extras"]["images"]), item["chosen"], item["rejected"]) for item in drawn} == published
+    assert {
+        (tuple(item["env_extras"]["images"]), item["chosen"], item["rejected"]) for item in drawn
+    } == published
     assert {item["env_extras"]["data_source"] for item in drawn} == {"colours", "shapes"}
     assert all(Path(image).is_file() for item in drawn for image in item["env_extras"]["images"])
 
 
-def test_a_cache_that_moved_is_a_hit_and_one_that_changed_is_refused(cache: Path, tmp_path: Path) -> None:
+def test_a_cache_that_moved_is_a_hit_and_one_that_changed_is_refused(
+    cache: Path, tmp_path: Path
+) -> None:
     first = prepare_pairs(halves(cache), tmp_path / "data", tmp_path / "cache")
     moved = tmp_path / "elsewhere" / cache.name
     shutil.copytree(cache, moved)
@@ -73,12 +85,21 @@ def test_no_question_is_both_trained_on_and_held_out(tmp_path: Path) -> None:
     other.write_text("".join(json.dumps(row) + "\n" for row in rows[:5]))
     split = prepare_pairs(halves(file), tmp_path / "data", tmp_path / "cache")
     asked = {
-        name: {item["prompt"][0]["content"] for item in PairRows(Path(split.path) / f"{name}.parquet", split.places)}
+        name: {
+            item["prompt"][0]["content"]
+            for item in PairRows(Path(split.path) / f"{name}.parquet", split.places)
+        }
         for name in ("train", "eval")
     }
     assert not asked["train"] & asked["eval"] and len(asked["train"]) + len(asked["eval"]) == 60
-    apart = prepare_pairs(recipe_of([str(file)], [str(other)]), tmp_path / "data", tmp_path / "cache")
-    assert (apart.num_train_rows, apart.num_eval_rows, apart.dropped["also held out"]) == (110, 5, 10)
+    apart = prepare_pairs(
+        recipe_of([str(file)], [str(other)]), tmp_path / "data", tmp_path / "cache"
+    )
+    assert (apart.num_train_rows, apart.num_eval_rows, apart.dropped["also held out"]) == (
+        110,
+        5,
+        10,
+    )
     assert apart.places == {sha256_file(one): str(one) for one in (file, other)}
 
 
@@ -87,7 +108,9 @@ def test_a_bad_row_is_named_or_dropped_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     held_out = {"fixture": "text", "num_rows": 8, "seed": 9}
-    with pytest.raises(DataError, match=r"pairs.jsonl:31 field rejected: chosen and rejected are equal"):
+    with pytest.raises(
+        DataError, match=r"pairs.jsonl:31 field rejected: chosen and rejected are equal"
+    ):
         prepare_pairs(recipe_of([str(file)], [held_out]), tmp_path / "data", tmp_path / "cache")
     dropping = recipe_of([str(file)], [held_out], on_invalid="drop", max_bad_fraction=0.1)
     assert not plan_pairs(dropping, tmp_path / "data", tmp_path / "cache").hit
@@ -122,4 +145,6 @@ def test_described_scenes_are_seeded_and_their_answers_differ() -> None:
     for row in rows:
         told = row["question"].partition(".")[0]
         words = [row[side].rstrip(".").split()[-1] for side in ("chosen", "rejected")]
-        assert words[0] != words[1] and all(word in told for word in words), "both answers are about the scene"
+        assert words[0] != words[1] and all(word in told for word in words), (
+            "both answers are about the scene"
+        )

@@ -11,7 +11,9 @@ from rl_core.errors import DataError
 
 
 def items(num: int) -> tuple[list[dict[str, Any]], list[str]]:
-    rows = [{"prompt": [{"role": "user", "content": " ".join("1" * (i % 7 + 1))}]} for i in range(num)]
+    rows = [
+        {"prompt": [{"role": "user", "content": " ".join("1" * (i % 7 + 1))}]} for i in range(num)
+    ]
     return rows, [f"f:{i}" for i in range(num)]
 
 
@@ -22,13 +24,19 @@ def test_batched_counts_equal_the_template_of_each_row(
     monkeypatch.setattr(prompt_lengths, "BATCH", 16)
     rows, places = items(100)
     one_by_one = [
-        len(tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=False))
+        len(
+            tokenizer.apply_chat_template(
+                row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        )
         for row in rows
     ]
     assert LengthCounter(tokenizer, num_workers=num_workers).lengths(rows, places) == one_by_one
 
 
-def test_counts_are_remembered_by_content(tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_remembered_by_content(
+    tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prompt_lengths, "BATCH", 16)
     rows, places = items(64)
     first = LengthCounter(tokenizer, cache_dir=tmp_path)

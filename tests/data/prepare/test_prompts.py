@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from rl_core.data import PromptDataset
-from rl_core.data.prepare.prompts import PreparationSettings, load_prepared, plan_cache, prepare_cache
+from rl_core.data.prepare.prompts import (
+    PreparationSettings,
+    load_prepared,
+    plan_cache,
+    prepare_cache,
+)
 from rl_core.data.store.publish import RECEIPTS, SENTINEL, open_published
 from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt
@@ -30,7 +35,9 @@ def settings(tmp_path: Path, allowed) -> PreparationSettings:
 
 @pytest.fixture
 def files(jsonl, good_row) -> tuple[list[Path], list[Path]]:
-    train = jsonl("train.jsonl", [good_row("1", "5"), good_row("1", 5), good_row("1 2 3 4 5 6 7 8 9", "5")])
+    train = jsonl(
+        "train.jsonl", [good_row("1", "5"), good_row("1", 5), good_row("1 2 3 4 5 6 7 8 9", "5")]
+    )
     return [train], [jsonl("eval.jsonl", [good_row("2", "5", extra_info={"a": [1, None]})])]
 
 
@@ -39,16 +46,26 @@ def no_tokenizer() -> Any:
 
 
 def folders(settings: PreparationSettings) -> list[str]:
-    return [path.name for path in settings.cache_root.iterdir() if path.is_dir() and path.name != RECEIPTS]
+    return [
+        path.name
+        for path in settings.cache_root.iterdir()
+        if path.is_dir() and path.name != RECEIPTS
+    ]
 
 
 def test_rows_come_back_as_they_were_written(files, settings, tokenizer, good_row) -> None:
     receipt = prepare_cache(*files, settings, tokenizer=lambda: tokenizer)
-    assert (receipt.num_train_rows, receipt.num_eval_rows, receipt.dropped) == (2, 1, {"too_long": 1, "invalid": 0})
+    assert (receipt.num_train_rows, receipt.num_eval_rows, receipt.dropped) == (
+        2,
+        1,
+        {"too_long": 1, "invalid": 0},
+    )
     train = load_prepared(Path(receipt.path) / "train.parquet")
     truths = [item["env_extras"]["reward_spec"]["ground_truth"] for item in train]
     assert truths == ["5", 5] and [type(truth) for truth in truths] == [str, int]
-    assert load_prepared(Path(receipt.path) / "eval.parquet")[0]["env_extras"]["extra_info"] == {"a": [1, None]}
+    assert load_prepared(Path(receipt.path) / "eval.parquet")[0]["env_extras"]["extra_info"] == {
+        "a": [1, None]
+    }
     assert Path(receipt.path).name == f"text-{receipt.run_hash[:12]}"
 
 
@@ -70,16 +87,24 @@ def test_second_preparation_is_a_hit_without_a_tokenizer(files, settings, tokeni
 def test_miss_names_what_changed(files, settings, tokenizer, jsonl, good_row) -> None:
     prepare_cache(*files, settings, tokenizer=tokenizer)
     smaller = replace(settings, max_prompt_length=9)
-    assert prepare_cache(*files, smaller, tokenizer=tokenizer).explanation == "max_prompt_length changed from 10 to 9"
+    assert (
+        prepare_cache(*files, smaller, tokenizer=tokenizer).explanation
+        == "max_prompt_length changed from 10 to 9"
+    )
     jsonl("train.jsonl", [good_row("7")])
     assert prepare_cache(*files, smaller, tokenizer=tokenizer).explanation == "train.jsonl changed"
-    back = prepare_cache(*files, replace(settings, cache_root=settings.cache_root / "new"), tokenizer=tokenizer)
+    back = prepare_cache(
+        *files, replace(settings, cache_root=settings.cache_root / "new"), tokenizer=tokenizer
+    )
     assert back.explanation == "first preparation of text"
 
 
 def test_place_of_inputs_and_output_is_no_part_of_the_hash(files, settings, tmp_path) -> None:
     (tmp_path / "moved").mkdir()
-    moved = [[path.rename(tmp_path / "moved" / path.name).parent / path.name for path in paths] for paths in files]
+    moved = [
+        [path.rename(tmp_path / "moved" / path.name).parent / path.name for path in paths]
+        for paths in files
+    ]
     there = plan_cache(*moved, replace(settings, cache_root=tmp_path / "elsewhere"))
     for paths in moved:
         for path in paths:
@@ -103,14 +128,22 @@ OTHER_ROWS: dict[str, Any] = {
 def test_every_setting_that_decides_the_rows_gives_another_run_hash(files, settings) -> None:
     places = {"name", "cache_root", "memo_dir"}
     assert OTHER_ROWS.keys() | places == {one.name for one in fields(PreparationSettings)}
-    hashes = {plan_cache(*files, replace(settings, **{key: value})).run_hash for key, value in OTHER_ROWS.items()}
+    hashes = {
+        plan_cache(*files, replace(settings, **{key: value})).run_hash
+        for key, value in OTHER_ROWS.items()
+    }
     assert len(hashes - {plan_cache(*files, settings).run_hash}) == len(OTHER_ROWS)
 
 
 def test_a_prompt_of_the_greatest_length_is_kept(settings, tokenizer, jsonl, good_row) -> None:
     # The template adds two words, the role and what the assistant begins with.
     longest = settings.max_prompt_length - 2
-    train = [jsonl("train.jsonl", [good_row(" ".join("1" * num_words)) for num_words in (longest, longest + 1)])]
+    train = [
+        jsonl(
+            "train.jsonl",
+            [good_row(" ".join("1" * num_words)) for num_words in (longest, longest + 1)],
+        )
+    ]
     receipt = prepare_cache(train, [], settings, tokenizer=tokenizer)
     (kept,) = load_prepared(Path(receipt.path) / "train.parquet")
     assert kept["prompt"][0]["content"] == " ".join("1" * longest)
@@ -122,7 +155,11 @@ def test_plan_agrees_with_preparation_and_writes_no_rows(files, settings, tokeni
     assert not settings.cache_root.exists()
     receipt = prepare_cache(*files, settings, tokenizer=tokenizer)
     after = plan_cache(*files, settings)
-    assert (before.hit, before.run_hash, before.explanation) == (False, receipt.run_hash, receipt.explanation)
+    assert (before.hit, before.run_hash, before.explanation) == (
+        False,
+        receipt.run_hash,
+        receipt.explanation,
+    )
     assert (after.hit, after.folder) == (True, Path(receipt.path))
 
 
@@ -135,19 +172,29 @@ def test_damaged_cache_is_rebuilt_and_says_so(files, settings, tokenizer) -> Non
 
 
 def test_no_row_left_publishes_nothing(files, settings, tokenizer) -> None:
-    with pytest.raises(DataError, match="no train row is left: 4 have more than max_prompt_length 1 tokens"):
+    with pytest.raises(
+        DataError, match="no train row is left: 4 have more than max_prompt_length 1 tokens"
+    ):
         prepare_cache(*files, replace(settings, max_prompt_length=1), tokenizer=tokenizer)
     assert folders(settings) == []
 
 
-def test_bad_rows_fail_or_are_dropped_by_policy(files, settings, tokenizer, jsonl, good_row) -> None:
+def test_bad_rows_fail_or_are_dropped_by_policy(
+    files, settings, tokenizer, jsonl, good_row
+) -> None:
     train = [jsonl("bad.jsonl", [good_row("1"), good_row("2", env_class="nope")])]
     with pytest.raises(DataError, match=r"bad\.jsonl:2 field env_class: unknown environment"):
         prepare_cache(train, [], settings, tokenizer=tokenizer)
-    with pytest.raises(DataError, match=r"1 of 2 rows are refused, more than max_bad_fraction 0\.1"):
-        prepare_cache(train, [], replace(settings, policy="drop", max_bad_fraction=0.1), tokenizer=tokenizer)
+    with pytest.raises(
+        DataError, match=r"1 of 2 rows are refused, more than max_bad_fraction 0\.1"
+    ):
+        prepare_cache(
+            train, [], replace(settings, policy="drop", max_bad_fraction=0.1), tokenizer=tokenizer
+        )
     assert folders(settings) == []
-    receipt = prepare_cache(train, [], replace(settings, policy="drop", max_bad_fraction=0.5), tokenizer=tokenizer)
+    receipt = prepare_cache(
+        train, [], replace(settings, policy="drop", max_bad_fraction=0.5), tokenizer=tokenizer
+    )
     assert (receipt.num_train_rows, receipt.num_eval_rows, receipt.dropped["invalid"]) == (1, 0, 1)
 
 

@@ -16,7 +16,10 @@ from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K
 
 ONE_MESSAGE = {**GSM8K, "anything": {"else": [1, None]}}
 RESPONSE: dict[str, Any] = {
-    "responses_create_params": {"input": [{"role": "user", "content": "2 + 2?"}], "temperature": 0.5},
+    "responses_create_params": {
+        "input": [{"role": "user", "content": "2 + 2?"}],
+        "temperature": 0.5,
+    },
     "agent_ref": {"type": "simple_agent", "name": "math"},
     "expected_answer": "4",
     "verifier_metadata": {"unit_tests": [1, 2**70]},
@@ -39,7 +42,9 @@ def converted(tmp_path: Path, rows: list[Any], *steps: SchemaName, **options: An
         target = tmp_path / f"{number}.jsonl"
         assert convert_file(path, target, Conversion(step, **options), force=True) == len(rows)
         settings = CheckSettings(ALLOWED, schema=step)
-        report = check_files([target], settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo")
+        report = check_files(
+            [target], settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo"
+        )
         assert report.num_rejected == 0, report.examples
         path = target
     return rows_of(path)
@@ -55,7 +60,9 @@ def test_prompt_row_goes_to_a_media_prompt_and_back(tmp_path: Path) -> None:
     (media,) = converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA)
     assert media["prompt"] == ONE_MESSAGE["prompt"][0]["content"]
     assert converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA, SchemaName.PROMPT) == [ONE_MESSAGE]
-    assert converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA, SchemaName.RESPONSE, SchemaName.PROMPT) == [ONE_MESSAGE]
+    assert converted(
+        tmp_path, [ONE_MESSAGE], SchemaName.MEDIA, SchemaName.RESPONSE, SchemaName.PROMPT
+    ) == [ONE_MESSAGE]
 
 
 def test_response_row_becomes_a_prompt_row_that_keeps_everything(tmp_path: Path) -> None:
@@ -70,8 +77,16 @@ def test_response_row_becomes_a_prompt_row_that_keeps_everything(tmp_path: Path)
 
 def test_media_refs_travel_along(tmp_path: Path) -> None:
     ref = {"modality": "image", "role": "condition", "uri": "s3://b/a.png"}
-    row = {"prompt": "snow", "prompt_id": "7", "media_refs": [ref], "metadata": {"env_class": "gsm8k"}}
-    path = write(tmp_path / "a.jsonl", [{**row, "metadata": {**row["metadata"], "reward_spec": {"ground_truth": "1"}}}])
+    row = {
+        "prompt": "snow",
+        "prompt_id": "7",
+        "media_refs": [ref],
+        "metadata": {"env_class": "gsm8k"},
+    }
+    path = write(
+        tmp_path / "a.jsonl",
+        [{**row, "metadata": {**row["metadata"], "reward_spec": {"ground_truth": "1"}}}],
+    )
     convert_file(path, tmp_path / "b.jsonl", Conversion(SchemaName.PROMPT))
     (prompt_row,) = rows_of(tmp_path / "b.jsonl")
     assert (prompt_row["media_refs"], prompt_row["prompt_id"]) == ([ref], "7")
@@ -120,7 +135,9 @@ def test_every_output_format_reads_back(name: str, tmp_path: Path) -> None:
 def test_parquet_that_would_retype_a_value_is_refused(tmp_path: Path) -> None:
     rows = [{**GSM8K, "reward_spec": {"ground_truth": truth}} for truth in ("5", 5)]
     with pytest.raises(DataError, match=r"b\.parquet: .*write \.jsonl instead"):
-        convert_file(write(tmp_path / "a.jsonl", rows), tmp_path / "b.parquet", Conversion(SchemaName.PROMPT))
+        convert_file(
+            write(tmp_path / "a.jsonl", rows), tmp_path / "b.parquet", Conversion(SchemaName.PROMPT)
+        )
     big = write(tmp_path / "big.jsonl", [{**GSM8K, "reward_spec": {"ground_truth": 2**70}}])
     with pytest.raises(DataError, match=r"b\.parquet"):
         convert_file(big, tmp_path / "b.parquet", Conversion(SchemaName.PROMPT))
@@ -128,7 +145,10 @@ def test_parquet_that_would_retype_a_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_is_written_over_only_when_told_to(tmp_path: Path) -> None:
-    source, target = write(tmp_path / "a.jsonl", [GSM8K]), write(tmp_path / "b.jsonl", [{"mine": 1}])
+    source, target = (
+        write(tmp_path / "a.jsonl", [GSM8K]),
+        write(tmp_path / "b.jsonl", [{"mine": 1}]),
+    )
     with pytest.raises(DataError, match=r"b\.jsonl: there is such a file already; .* --force"):
         convert_file(source, target, Conversion(SchemaName.PROMPT))
     assert rows_of(target) == [{"mine": 1}]
@@ -137,7 +157,9 @@ def test_a_file_is_written_over_only_when_told_to(tmp_path: Path) -> None:
 
 
 def test_a_row_that_breaks_the_contract_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    source = write(tmp_path / "a.jsonl", [GSM8K, {**GSM8K, "prompt": [{"role": "tool", "content": "x"}]}])
+    source = write(
+        tmp_path / "a.jsonl", [GSM8K, {**GSM8K, "prompt": [{"role": "tool", "content": "x"}]}]
+    )
     for name in ("b.jsonl", "b.parquet"):
         with pytest.raises(DataError, match=r"a\.jsonl:2 field prompt\[0\]\.role: unknown role"):
             convert_file(source, tmp_path / name, Conversion(SchemaName.PROMPT))

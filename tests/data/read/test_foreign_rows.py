@@ -167,7 +167,7 @@ def test_a_mapping_goes_over_what_a_format_says(tmp_path: Path):
             RowFormat.TRL,
             {"prompt": "x", **{name: PAIR[name] for name in ("chosen", "rejected")}},
             SchemaName.PROMPT,
-            "a preference row cannot become a prompt row, since it holds two answers: use --to preference",
+            "a preference row cannot become a prompt row, since it holds two answers: use --to",
         ),
         (
             RowFormat.TRL,

@@ -81,5 +81,7 @@ def test_a_row_that_does_not_fit_is_named_and_no_file_is_left(tmp_path: Path):
 def test_a_recipe_refuses_a_mapping_that_cannot_be_read():
     with pytest.raises(RecipeError, match=r"data\.map: map prompt: unknown step 'upper'"):
         load_recipe("text", ["data.map={prompt: question|upper}"])
-    with pytest.raises(RecipeError, match=r"data\.map: not for pairs; rl-train data convert"):
+    with pytest.raises(
+        RecipeError, match=r"data\.map: not for pairs; write them with rl-train data convert"
+    ):
         load_recipe("mpo", ["data.map={question: prompt}"])

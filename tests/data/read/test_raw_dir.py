@@ -1,4 +1,5 @@
-"""Raw folders: left alone when complete, fetched from a hub at a commit, or refused with what is missing."""
+"""Raw folders: left alone when complete, fetched from a hub at a commit, or refused with what is
+missing."""
 
 import json
 import os
@@ -50,11 +51,16 @@ class Hub:
                 content, name = b"", self.path.partition(f"/resolve/{COMMIT}/")[2]
                 status = 200
                 if self.path.startswith("/api/datasets/owner/tiny/tree/"):
-                    tree = [{"type": "file", "path": f, "size": len(c), "oid": "0" * 40} for f, c in hub.files.items()]
+                    tree = [
+                        {"type": "file", "path": f, "size": len(c), "oid": "0" * 40}
+                        for f, c in hub.files.items()
+                    ]
                     content = json.dumps(tree).encode()
                 elif self.path.startswith("/api/datasets/owner/tiny"):
                     siblings = [{"rfilename": file} for file in hub.files]
-                    content = json.dumps({"id": "owner/tiny", "sha": COMMIT, "siblings": siblings}).encode()
+                    content = json.dumps(
+                        {"id": "owner/tiny", "sha": COMMIT, "siblings": siblings}
+                    ).encode()
                 elif name in hub.files and not (name in hub.broken and body):
                     content = hub.files[name]
                 else:
@@ -136,38 +142,49 @@ def test_an_interrupted_download_is_not_complete_and_is_continued(hub, tmp_path:
     server.broken = {"mmpr_tiny.parquet"}
     assert "hf://owner/tiny: cannot be fetched" in server.fetch(raw, "hf://owner/tiny")
     (raw / "mmpr_tiny.parquet").write_bytes(b"half")
-    assert missing_files(raw, ("images.zip",)) == ["the rest of hf://owner/tiny, whose download was interrupted"]
+    assert missing_files(raw, ("images.zip",)) == [
+        "the rest of hf://owner/tiny, whose download was interrupted"
+    ]
     server.broken = set()
     assert server.fetch(raw, "hf://owner/tiny") == f"revision {COMMIT}"
 
 
 def test_a_source_without_the_required_files_is_named(hub, tmp_path: Path) -> None:
     said = hub({"README.md": b"about"}).fetch(tmp_path / "raw", "hf://owner/tiny")
-    assert said.endswith("was fetched, and images.zip, mmpr_tiny.parquet is not in it; check source_uri")
+    assert said.endswith(
+        "was fetched, and images.zip, mmpr_tiny.parquet is not in it; check source_uri"
+    )
 
 
 def test_without_a_source_the_exact_list_of_missing_files_is_given(tmp_path: Path) -> None:
     (tmp_path / "mmpr_tiny.parquet").write_bytes(b"x")
     with pytest.raises(DataError) as caught:
-        ensure_raw_dir(tmp_path, None, ("images.zip", "mmpr_tiny.parquet"), env_name="OMNI3_MMPR_TINY_RAW")
+        ensure_raw_dir(
+            tmp_path, None, ("images.zip", "mmpr_tiny.parquet"), env_name="OMNI3_MMPR_TINY_RAW"
+        )
     assert str(caught.value) == (
-        f"{tmp_path}: missing images.zip; put them there, set input_dir to where they are, or export "
-        "OMNI3_MMPR_TINY_RAW, or set source_uri (hf://owner/name) to fetch them"
+        f"{tmp_path}: missing images.zip; put them there, set input_dir to where they are, or "
+        "export OMNI3_MMPR_TINY_RAW, or set source_uri (hf://owner/name) to fetch them"
     )
 
 
 @pytest.mark.parametrize(
-    "leftover", [".cache/huggingface/x.lock", "README.md", "images.zip.incomplete", ".gitattributes"]
+    "leftover",
+    [".cache/huggingface/x.lock", "README.md", "images.zip.incomplete", ".gitattributes"],
 )
 def test_what_an_interrupted_download_leaves_is_no_content(tmp_path: Path, leftover: str) -> None:
     (tmp_path / leftover).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / leftover).write_text("x")
     assert missing_files(tmp_path, ()) == ["any data file"]
     (tmp_path / "anything.json").write_text("{}")
-    assert missing_files(tmp_path, ()) == [], "any non-empty content is enough where the layout is not declared"
+    assert missing_files(tmp_path, ()) == [], (
+        "any non-empty content is enough where the layout is not declared"
+    )
 
 
-@pytest.mark.parametrize("uri", ["OpenGVLab/MMPR", "hf://MMPR", "https://example.org/x", "hf://a/b/c"])
+@pytest.mark.parametrize(
+    "uri", ["OpenGVLab/MMPR", "hf://MMPR", "https://example.org/x", "hf://a/b/c"]
+)
 def test_a_source_of_another_form_is_refused(uri: str) -> None:
     with pytest.raises(DataError, match=r"expected hf://owner/name or hf://owner/name@revision"):
         HubSource.parse(uri)
@@ -190,7 +207,10 @@ def test_the_shipped_settings_are_those_of_the_documentation(
     monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("NEMO_RUN_DIR", str(tmp_path / "run"))
     loaded = load_stage(stage)
-    assert loaded.config.source_uri == {"vision": "hf://OpenGVLab/MMPR-Tiny", "mpo": "hf://OpenGVLab/MMPR"}[stage]
+    assert (
+        loaded.config.source_uri
+        == {"vision": "hf://OpenGVLab/MMPR-Tiny", "mpo": "hf://OpenGVLab/MMPR"}[stage]
+    )
     assert str(loaded.config.input_dir) == default
     assert loaded.output == tmp_path / "run" / "stage1_rl" / "data_prep" / stage / (
         "MMPR-v1.2" if stage == "mpo" else ""
@@ -205,7 +225,9 @@ def test_the_revision_is_part_of_what_was_prepared(tmp_path: Path) -> None:
     raw, home = make_fixture(tmp_path / "fixture")["vision"], Home(tmp_path / "home")
     stage = load_stage("vision", input_dir=raw, output_dir=tmp_path / "out")
     assert prepare_stage(stage, home=home).revision is None
-    (raw / MARK).write_text(json.dumps({"source_uri": "hf://o/n", "revision": COMMIT, "complete": True}))
+    (raw / MARK).write_text(
+        json.dumps({"source_uri": "hf://o/n", "revision": COMMIT, "complete": True})
+    )
     plan = plan_stage(stage, home)
     assert (plan.hit, plan.explanation) == (False, "revision was added")
     assert prepare_stage(stage, home=home).revision == COMMIT

@@ -29,7 +29,8 @@ def test_txt_gives_one_prompt_per_nonempty_line(tmp_path: Path) -> None:
 
 def test_jsonl_numbers_are_line_numbers_and_types_stay(tmp_path: Path) -> None:
     text = (
-        '\ufeff{"prompt": "a", "reward_spec": {"ground_truth": "5"}}\r\n\r\n"b"\r\n{"reward_spec": {"ground_truth": 5}}'
+        '\ufeff{"prompt": "a", "reward_spec": {"ground_truth": '
+        '"5"}}\r\n\r\n"b"\r\n{"reward_spec": {"ground_truth": 5}}'
     )
     rows = read(tmp_path / "a.JsonL", text)
     assert [number for number, _ in rows] == [1, 3, 4]
@@ -37,9 +38,13 @@ def test_jsonl_numbers_are_line_numbers_and_types_stay(tmp_path: Path) -> None:
     assert [rows[i][1]["reward_spec"]["ground_truth"] for i in (0, 2)] == ["5", 5]
 
 
-@pytest.mark.parametrize("document", [["a"], {"prompts": ["a"]}, {"caption": ["a"]}, {"question": ["a"]}])
+@pytest.mark.parametrize(
+    "document", [["a"], {"prompts": ["a"]}, {"caption": ["a"]}, {"question": ["a"]}]
+)
 def test_json_accepts_lists_at_the_known_places(tmp_path: Path, document: Any) -> None:
-    assert read(tmp_path / "a.json", json.dumps(document), prompt_key="question") == [(1, message("a"))]
+    assert read(tmp_path / "a.json", json.dumps(document), prompt_key="question") == [
+        (1, message("a"))
+    ]
 
 
 def test_prompt_key_becomes_prompt(tmp_path: Path) -> None:
@@ -68,7 +73,11 @@ def test_home_folder_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"x", r"a\.csv: unknown extension '\.csv'; expected one of \.txt, \.jsonl, \.json, \.parquet"),
+        (
+            "a.csv",
+            b"x",
+            r"a\.csv: unknown extension '\.csv'; expected one of \.txt, \.jsonl, \.json, \.parquet",
+        ),
         ("a.jsonl", b'"a"\n' * 16 + b'{"prompt": \n', r"a\.jsonl:17: invalid JSON"),
         ("a.jsonl", b"5\n", r"a\.jsonl:1: the line is a number; expected an object or a string"),
         ("a.jsonl", b"\n\n", r"a\.jsonl: the file is empty"),
@@ -99,5 +108,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_bad_lines_can_be_collected(tmp_path: Path) -> None:
     bad: list[int] = []
-    rows = read(tmp_path / "a.jsonl", '"a"\n{\n"b"\n', on_bad_line=lambda number, _: bad.append(number))
+    rows = read(
+        tmp_path / "a.jsonl", '"a"\n{\n"b"\n', on_bad_line=lambda number, _: bad.append(number)
+    )
     assert ([number for number, _ in rows], bad) == ([1, 3], [2])

@@ -38,7 +38,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache
 
 
-def add_dataset(cache: Path, repo: str, commit: str, files: dict[str, str | bytes], ref: str = "main") -> None:
+def add_dataset(
+    cache: Path, repo: str, commit: str, files: dict[str, str | bytes], ref: str = "main"
+) -> None:
     root = cache / f"datasets--{repo.replace('/', '--')}"
     for number, (name, content) in enumerate(files.items()):
         blob = root / "blobs" / f"{commit[:8]}{number}"
@@ -52,7 +54,9 @@ def add_dataset(cache: Path, repo: str, commit: str, files: dict[str, str | byte
 
 
 def prompts(source: Any) -> list[str]:
-    return [row["prompt"][0]["content"] for file in data_files(source) for _, row in read_rows(file)]
+    return [
+        row["prompt"][0]["content"] for file in data_files(source) for _, row in read_rows(file)
+    ]
 
 
 def test_glob_and_folder_give_files_in_order(tmp_path: Path) -> None:
@@ -92,14 +96,17 @@ def test_split_is_train_unless_said(hub: Path) -> None:
     add_dataset(hub, "org/set", COMMIT, {"train.jsonl": lines("a", "b"), "test.jsonl": lines("c")})
     assert prompts("org/set") == ["a", "b"]
     assert prompts("org/set:test") == prompts({"path": "org/set", "split": "test"}) == ["c"]
-    with pytest.raises(DataError, match=r"org/set:dev: no split 'dev'; this dataset has (train, test|test, train)"):
+    with pytest.raises(
+        DataError, match=r"org/set:dev: no split 'dev'; this dataset has (train, test|test, train)"
+    ):
         prompts("org/set:dev")
 
 
 def test_config_and_revision_choose_the_files(hub: Path) -> None:
     card = (
-        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/*.jsonl\n"
-        "- config_name: socratic\n  data_files:\n  - split: train\n    path: socratic/*.jsonl\n---\n"
+        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: "
+        "main/*.jsonl\n- config_name: socratic\n  data_files:\n  - split: train\n    path: "
+        "socratic/*.jsonl\n---\n"
     )
     add_dataset(hub, "org/set", OLDER, {"train.jsonl": lines("old")}, ref="v1")
     files = {"README.md": card, "main/x.jsonl": lines("m"), "socratic/x.jsonl": lines("s")}
@@ -116,7 +123,9 @@ def test_config_and_revision_choose_the_files(hub: Path) -> None:
 
 def test_json_rows_of_a_dataset_keep_the_types_that_were_written(hub: Path) -> None:
     rows = [{"prompt": "a", "reward_spec": {"ground_truth": truth}} for truth in ("5", 5, 2**70)]
-    add_dataset(hub, "org/set", COMMIT, {"train.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+    add_dataset(
+        hub, "org/set", COMMIT, {"train.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}
+    )
     truths = [row["reward_spec"]["ground_truth"] for _, row in read_rows("org/set")]
     assert truths == ["5", 5, 2**70]
 
@@ -127,23 +136,33 @@ def test_parquet_shards_are_read_in_order_and_a_missing_one_is_noticed(hub: Path
         pq.write_table(pa.table({"prompt": [text]}), sink)
         return sink.getvalue().to_pybytes()
 
-    files: dict[str, str | bytes] = {f"data/train-0000{i}-of-00002.parquet": shard(str(i)) for i in range(2)}
+    files: dict[str, str | bytes] = {
+        f"data/train-0000{i}-of-00002.parquet": shard(str(i)) for i in range(2)
+    }
     add_dataset(hub, "org/set", COMMIT, files)
     assert prompts("org/set") == ["0", "1"]
-    (hub / "datasets--org--set" / "snapshots" / COMMIT / "data" / "train-00001-of-00002.parquet").unlink()
+    (
+        hub / "datasets--org--set" / "snapshots" / COMMIT / "data" / "train-00001-of-00002.parquet"
+    ).unlink()
     with pytest.raises(DataError, match=r"only 1 of 2 files are in .*; fetch it online once"):
         prompts("org/set")
 
 
-def test_format_that_is_not_read_directly_is_converted(hub: Path, tmp_path: Path, monkeypatch) -> None:
+def test_format_that_is_not_read_directly_is_converted(
+    hub: Path, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path / "home"))
     add_dataset(hub, "org/set", COMMIT, {"train.csv": "prompt,answer\na,1\nb,2\n"})
     assert prompts("org/set") == ["a", "b"]
     assert [file.suffix for file in data_files("org/set")] == [".parquet"]
 
 
-def test_dataset_that_is_not_here_is_refused_and_planned_as_a_fetch(hub: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"org/none:train: no such file, and no such dataset in the local cache"):
+def test_dataset_that_is_not_here_is_refused_and_planned_as_a_fetch(
+    hub: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        DataError, match=r"org/none:train: no such file, and no such dataset in the local cache"
+    ):
         data_files("org/none")
     files, first = planned_sources(["org/none"], tmp_path, ColumnMap({}))
     assert files == []
@@ -155,7 +174,10 @@ def test_recipe_entries_become_files(hub: Path, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(lines("b"))
     task = {"task": "chain_sum", "size": 2}
     entries = ["org/set", str(tmp_path / "*.jsonl"), task, {"path": str(tmp_path / "x.jsonl")}]
-    assert planned_sources(entries, tmp_path / "data", ColumnMap({}))[1] == "the problems would be generated first"
+    assert (
+        planned_sources(entries, tmp_path / "data", ColumnMap({}))[1]
+        == "the problems would be generated first"
+    )
     files = resolve_sources(entries, tmp_path / "data", ColumnMap({}))
     assert [file.suffix for file in files] == [".jsonl"] * 4
     assert files[1] == files[3] == tmp_path / "x.jsonl"
@@ -166,13 +188,23 @@ def test_unknown_key_of_a_source_is_refused_when_the_recipe_is_loaded() -> None:
     from rl_core.errors import RecipeError
     from rl_core.runs.recipes import parse_recipe
 
-    values = {"name": "r", "model": {"path": "m"}, "data": {"train": [{"path": "x", "splt": "a"}], "eval": ["y"]}}
-    with pytest.raises(RecipeError, match=r"data\.train\.0\.splt: unknown key \(did you mean 'split'\?\)"):
+    values = {
+        "name": "r",
+        "model": {"path": "m"},
+        "data": {"train": [{"path": "x", "splt": "a"}], "eval": ["y"]},
+    }
+    with pytest.raises(
+        RecipeError, match=r"data\.train\.0\.splt: unknown key \(did you mean 'split'\?\)"
+    ):
         parse_recipe(values)
 
 
-def test_prompt_dataset_takes_names_and_globs(hub: Path, tokenizer, good_row, jsonl, tmp_path: Path) -> None:
+def test_prompt_dataset_takes_names_and_globs(
+    hub: Path, tokenizer, good_row, jsonl, tmp_path: Path
+) -> None:
     add_dataset(hub, "org/set", COMMIT, {"train.jsonl": json.dumps(good_row("1")) + "\n"})
     jsonl("b.jsonl", [good_row("2")])
-    dataset = PromptDataset(["org/set", str(tmp_path / "b*.jsonl")], tokenizer, 10, cache_dir=tmp_path / "lengths")
+    dataset = PromptDataset(
+        ["org/set", str(tmp_path / "b*.jsonl")], tokenizer, 10, cache_dir=tmp_path / "lengths"
+    )
     assert [item["prompt"][0]["content"] for item in dataset.items] == ["1", "2"]

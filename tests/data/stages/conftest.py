@@ -1,4 +1,5 @@
-"""The fixtures that `rl-train data make-fixture` makes, a stage over each, and ways to end a preparation badly."""
+"""The fixtures that `rl-train data make-fixture` makes, a stage over each, and ways to end a
+preparation badly."""
 
 import hashlib
 import os
@@ -45,10 +46,15 @@ def home(tmp_path: Path) -> Home:
 def stage(raw_dirs: dict[str, Path], tmp_path: Path) -> Callable[..., Stage[Any]]:
     """A stage over the fixture, or over other raw files."""
 
-    def make(name: str, *overrides: str, raw: Path | None = None, output: Path | None = None) -> Stage[Any]:
+    def make(
+        name: str, *overrides: str, raw: Path | None = None, output: Path | None = None
+    ) -> Stage[Any]:
         held_out = ("val_fraction=0.25",) if name == "text" else ()
         return load_stage(
-            name, (*held_out, *overrides), input_dir=raw or raw_dirs[name], output_dir=output or tmp_path / name
+            name,
+            (*held_out, *overrides),
+            input_dir=raw or raw_dirs[name],
+            output_dir=output or tmp_path / name,
         )
 
     return make
@@ -73,7 +79,9 @@ def content(folder: Path) -> dict[str, str]:
     }
 
 
-def start(name: str, raw: Path, output: Path, home: Path, *overrides: str, prefix: tuple[str, ...] = ()) -> Any:
+def start(
+    name: str, raw: Path, output: Path, home: Path, *overrides: str, prefix: tuple[str, ...] = ()
+) -> Any:
     """A preparation in a process of its own."""
     held_out = ("val_fraction=0.25",) if name == "text" else ()
     return subprocess.Popen(

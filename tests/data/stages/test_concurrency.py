@@ -1,4 +1,5 @@
-"""One output, many processes: one build, the same result for all, and no wrong cache whatever the order."""
+"""One output, many processes: one build, the same result for all, and no wrong cache whatever the
+order."""
 
 import json
 import os
@@ -33,8 +34,12 @@ def finish(process: Any) -> str:
 
 
 @pytest.mark.slow
-def test_sixteen_processes_make_one_build_and_fifteen_hits(raw_dirs: dict[str, Path], tmp_path: Path) -> None:
-    running = [start("vision", raw_dirs["vision"], tmp_path / "out", tmp_path / "home") for _ in range(16)]
+def test_sixteen_processes_make_one_build_and_fifteen_hits(
+    raw_dirs: dict[str, Path], tmp_path: Path
+) -> None:
+    running = [
+        start("vision", raw_dirs["vision"], tmp_path / "out", tmp_path / "home") for _ in range(16)
+    ]
     outcomes = [finish(process) for process in running]
     assert sorted(outcome.split()[0] for outcome in outcomes) == ["built"] + ["hit"] * 15
     assert len({outcome.split()[1] for outcome in outcomes}) == 1
@@ -50,12 +55,20 @@ def test_two_parameter_sets_of_one_output_never_publish_a_wrong_cache(
     expected = {}
     for rows in (1, 2):
         alone = tmp_path / f"alone-{rows}"
-        process = start("vision", raw_dirs["vision"], alone, tmp_path / "home", f"preview_rows={rows}")
+        process = start(
+            "vision", raw_dirs["vision"], alone, tmp_path / "home", f"preview_rows={rows}"
+        )
         run_hash = finish(process).split()[1]
         expected[run_hash] = content(alone)
     assert len(expected) == 2
     running = [
-        start("vision", raw_dirs["vision"], tmp_path / "out", tmp_path / "home", f"preview_rows={1 + i % 2}")
+        start(
+            "vision",
+            raw_dirs["vision"],
+            tmp_path / "out",
+            tmp_path / "home",
+            f"preview_rows={1 + i % 2}",
+        )
         for i in range(6)
     ]
     seen = 0
@@ -78,7 +91,10 @@ def holder(tmp_path: Path):
 
     def hold(path: Path) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(path)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", HOLDER, str(path)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         started.append(process)
         assert process.stdout is not None and process.stdout.readline() == "held\n"
@@ -90,7 +106,9 @@ def holder(tmp_path: Path):
         process.communicate()
 
 
-def test_a_waiter_is_told_whom_it_waits_for_and_takes_over_when_the_owner_dies(holder, tmp_path: Path) -> None:
+def test_a_waiter_is_told_whom_it_waits_for_and_takes_over_when_the_owner_dies(
+    holder, tmp_path: Path
+) -> None:
     path, notes = tmp_path / "lock", list[str]()
     owner = holder(path)
 
@@ -108,13 +126,14 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(tmp_path: Path) 
     """A library's worker, forked during a build, must not hold up the next one."""
     path = tmp_path / "lock"
     code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom rl_core.data.store.lock import output_lock\n"
-        "lock = output_lock(Path(sys.argv[1])); lock.__enter__()\n"
-        "child = os.fork()\n"
-        "if child == 0:\n    os.close(1); os.close(2); time.sleep(60); os._exit(0)\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom rl_core.data.store.lock import "
+        "output_lock\nlock = output_lock(Path(sys.argv[1])); lock.__enter__()\nchild = "
+        "os.fork()\nif child == 0:\n    os.close(1); os.close(2); time.sleep(60); os._exit(0)\n"
         "print(child, flush=True); os._exit(1)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], cwd=REPOSITORY, capture_output=True, text=True
+    )
     child = int(done.stdout)
     try:
         with output_lock(path):

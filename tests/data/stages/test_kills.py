@@ -1,4 +1,5 @@
-"""A kill at any moment: the next run publishes, at once, the bytes of a build that nobody disturbed."""
+"""A kill at any moment: the next run publishes, at once, the bytes of a build that nobody
+disturbed."""
 
 import json
 import random
@@ -22,9 +23,15 @@ NUM_KILLS = 8
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_after_a_kill_a_rerun_publishes_the_bytes_of_an_undisturbed_build(
-    name: str, raw_dirs: dict[str, Path], stage: Callable[..., Stage[Any]], tmp_path: Path, home: Home
+    name: str,
+    raw_dirs: dict[str, Path],
+    stage: Callable[..., Stage[Any]],
+    tmp_path: Path,
+    home: Home,
 ) -> None:
-    undisturbed = prepare_stage(stage(name, output=tmp_path / "undisturbed"), context=HERE, home=home)
+    undisturbed = prepare_stage(
+        stage(name, output=tmp_path / "undisturbed"), context=HERE, home=home
+    )
     expected = content(Path(undisturbed.output))
     published = stage(name, output=tmp_path / "out").output
     receipts = published.parent / ".receipts" / published.name
@@ -32,7 +39,8 @@ def test_after_a_kill_a_rerun_publishes_the_bytes_of_an_undisturbed_build(
     rng, killed, in_the_build = random.Random(name), 0, 0
     while killed < NUM_KILLS:
         process = start(name, raw_dirs[name], tmp_path / "out", home.root)
-        # Most kills wait for the build to begin; the others fall anywhere, imports and reading of inputs included.
+        # Most kills wait for the build to begin; the others fall anywhere, imports and reading of
+        # inputs included.
         if rng.random() < 0.75:
             while process.poll() is None and not at_work(receipts):
                 time.sleep(0.001)
@@ -45,10 +53,16 @@ def test_after_a_kill_a_rerun_publishes_the_bytes_of_an_undisturbed_build(
             killed += 1
             in_the_build += at_work(receipts)
             waits: list[str] = []
-            receipt = prepare_stage(stage(name, output=tmp_path / "out"), context=HERE, home=home, note=waits.append)
+            receipt = prepare_stage(
+                stage(name, output=tmp_path / "out"), context=HERE, home=home, note=waits.append
+            )
             assert waits == [], "the dead owner's lock is free at once"
             assert (receipt.run_hash, content(published)) == (undisturbed.run_hash, expected)
-            assert not [path for path in published.parent.iterdir() if path.name.startswith((".build-", ".old-"))]
+            assert not [
+                path
+                for path in published.parent.iterdir()
+                if path.name.startswith((".build-", ".old-"))
+            ]
         for folder in (published, receipts):
             shutil.rmtree(folder, ignore_errors=True)
     assert in_the_build, "some kill has to hit a build at work"

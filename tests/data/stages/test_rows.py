@@ -48,7 +48,12 @@ def tiny_row(**changes: Any) -> dict[str, Any]:
         "images": [{"bytes": None, "path": "images/good.png"}],
         "ability": "perception",
         "reward_model": {"ground_truth": "a square", "style": "rule"},
-        "extra_info": {"answer": "a square", "index": 0, "question": "What is it?", "split": "train"},
+        "extra_info": {
+            "answer": "a square",
+            "index": 0,
+            "question": "What is it?",
+            "split": "train",
+        },
     }
     return {**row, **changes}
 
@@ -113,10 +118,13 @@ def test_vision_counts_every_reason_and_the_loader_agrees(raw: Path, prepare: Pr
     }
 
 
-def test_bad_rows_end_the_preparation_unless_dropping_is_allowed(raw: Path, prepare: Prepare) -> None:
+def test_bad_rows_end_the_preparation_unless_dropping_is_allowed(
+    raw: Path, prepare: Prepare
+) -> None:
     mmpr_tiny(raw, [tiny_row(), tiny_row(images=[{"bytes": None, "path": "images/lost.png"}])])
     with pytest.raises(
-        DataError, match=r"1 of 2 rows cannot be used; mend them[\s\S]*mmpr_tiny\.parquet:2 field images"
+        DataError,
+        match=r"1 of 2 rows cannot be used; mend them[\s\S]*mmpr_tiny\.parquet:2 field images",
     ):
         prepare("vision", "on_invalid=fail", raw=raw)
     with pytest.raises(DataError, match=r"more than max_bad_fraction 0\.1 allows"):
@@ -150,7 +158,11 @@ def mmpr(raw: Path, rows: Sequence[Any], *, length: int | None = None, **entry: 
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     (raw / "annotations").mkdir()
     (raw / "annotations" / "sub.jsonl").write_text("\n".join(lines) + "\n")
-    meta = {"root": "MMPR/images/sub", "annotation": "/mnt/petrelfs/x/sub.jsonl", "length": length or len(rows)}
+    meta = {
+        "root": "MMPR/images/sub",
+        "annotation": "/mnt/petrelfs/x/sub.jsonl",
+        "length": length or len(rows),
+    }
     (raw / "meta.json").write_text(json.dumps({"sub": {**meta, **entry}}))
     write_zip(raw / "images.zip", {"images/sub/a.png": png(), "images/sub/bad.png": b"no image"})
     return raw
@@ -159,12 +171,20 @@ def mmpr(raw: Path, rows: Sequence[Any], *, length: int | None = None, **entry: 
 PAIR = {"image": "a.png", "question": "What?", "chosen": "This.", "rejected": "That."}
 
 
-def test_mpo_counts_every_reason_and_keeps_good_rows_as_written(raw: Path, prepare: Prepare) -> None:
+def test_mpo_counts_every_reason_and_keeps_good_rows_as_written(
+    raw: Path, prepare: Prepare
+) -> None:
     kept = [
-        '{"image":"a.png",  "question":"1","chosen":"x","rejected":"y", "n": 12345678901234567890123}',
+        '{"image":"a.png",  "question":"1","chosen":"x","rejected":"y", "n": '
+        "12345678901234567890123}",
         json.dumps(PAIR),
     ]
-    aliases = {"image": ["a.png"], "question": "?", "chosen_response": "x", "rejected_response": "y"}
+    aliases = {
+        "image": ["a.png"],
+        "question": "?",
+        "chosen_response": "x",
+        "rejected_response": "y",
+    }
     rows = [
         kept[0],
         {**PAIR, "image": None},
@@ -179,9 +199,13 @@ def test_mpo_counts_every_reason_and_keeps_good_rows_as_written(raw: Path, prepa
     ]
     receipt = prepare("mpo", *DROP, raw=mmpr(raw, rows))
     assert (receipt.row_stats["total"], receipt.row_stats["kept"]) == (10, 3)
-    reasons = {name: count for name, count in receipt.row_stats.items() if name not in ("total", "kept")}
+    reasons = {
+        name: count for name, count in receipt.row_stats.items() if name not in ("total", "kept")
+    }
     assert sum(reasons.values()) == 7
-    assert {"image_missing", "missing_image_file", "unreadable_image", "unreadable_line"} <= set(reasons)
+    assert {"image_missing", "missing_image_file", "unreadable_image", "unreadable_line"} <= set(
+        reasons
+    )
     root = Path(receipt.output)
     published = (root / "MMPR" / "annotations" / "sub.jsonl").read_text().splitlines()
     assert published == [*kept, json.dumps(aliases)]
@@ -192,7 +216,9 @@ def test_mpo_counts_every_reason_and_keeps_good_rows_as_written(raw: Path, prepa
 def test_a_length_that_disagrees_with_the_file_is_reported(raw: Path, prepare: Prepare) -> None:
     receipt = prepare("mpo", raw=mmpr(raw, [PAIR, PAIR], length=5))
     assert receipt.row_stats["length_mismatches"] == 1
-    summary = json.loads((Path(receipt.output) / "prepare_public_mmpr_for_mpo_summary.json").read_text())
+    summary = json.loads(
+        (Path(receipt.output) / "prepare_public_mmpr_for_mpo_summary.json").read_text()
+    )
     assert summary["length_mismatches"] == {"sub": {"meta": 5, "file": 2}}
 
 
@@ -200,16 +226,23 @@ def test_a_length_that_disagrees_with_the_file_is_reported(raw: Path, prepare: P
     ("entry", "message"),
     [
         ({"annotation": None}, "subset 'sub' lacks annotation; expected root, annotation, length"),
-        ({"annotation": "/x/other.jsonl"}, r"subset 'sub': no file other\.jsonl; expected its annotations"),
+        (
+            {"annotation": "/x/other.jsonl"},
+            r"subset 'sub': no file other\.jsonl; expected its annotations",
+        ),
         ({"root": "MMPR/images/../../x"}, r"subset 'sub' root: '.*' climbs"),
     ],
 )
-def test_a_meta_entry_that_cannot_be_used_is_named(raw: Path, prepare: Prepare, entry: Any, message: str) -> None:
+def test_a_meta_entry_that_cannot_be_used_is_named(
+    raw: Path, prepare: Prepare, entry: Any, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         prepare("mpo", raw=mmpr(raw, [PAIR], **entry))
 
 
-def blend(raw: Path, rows: dict[str, list[Any]], document: Any = None, **entries: dict[str, Any]) -> Path:
+def blend(
+    raw: Path, rows: dict[str, list[Any]], document: Any = None, **entries: dict[str, Any]
+) -> Path:
     for name, lines in rows.items():
         (raw / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     datasets = [{"name": name, "path": f"{name}.jsonl", **entries.get(name, {})} for name in rows]
@@ -228,16 +261,27 @@ def shards(receipt: PrepReceipt, split: str) -> list[dict[str, Any]]:
 
 
 def test_a_row_keeps_everything_it_came_with(raw: Path, prepare: Prepare) -> None:
-    row = ask("1 + 1?", agent_ref={"name": "math"}, expected_answer="05", options=[{"A": "x"}], n=2**70, none=None)
+    row = ask(
+        "1 + 1?",
+        agent_ref={"name": "math"},
+        expected_answer="05",
+        options=[{"A": "x"}],
+        n=2**70,
+        none=None,
+    )
     receipt = prepare("text", "val_fraction=0", raw=blend(raw, {"one": [row]}))
     assert shards(receipt, "train") == [row]
 
 
 def test_equal_prompts_never_lie_on_both_sides(raw: Path, prepare: Prepare) -> None:
     rows = [ask(f"question {i % 40}", id=i) for i in range(400)]
-    receipt = prepare("text", "val_fraction=0.3", raw=blend(raw, {"a": rows[:200], "b": rows[200:]}))
+    receipt = prepare(
+        "text", "val_fraction=0.3", raw=blend(raw, {"a": rows[:200], "b": rows[200:]})
+    )
     sides = {
-        split: {row["responses_create_params"]["input"][0]["content"] for row in shards(receipt, split)}
+        split: {
+            row["responses_create_params"]["input"][0]["content"] for row in shards(receipt, split)
+        }
         for split in ("train", "val")
     }
     assert sides["train"] and sides["val"] and not sides["train"] & sides["val"]
@@ -246,11 +290,16 @@ def test_equal_prompts_never_lie_on_both_sides(raw: Path, prepare: Prepare) -> N
 
 def test_another_seed_holds_out_other_prompts(raw: Path, prepare: Prepare) -> None:
     raw = blend(raw, {"a": [ask(f"question {i}") for i in range(60)]})
-    first, second = (shards(prepare("text", "val_fraction=0.3", f"seed={seed}", raw=raw), "val") for seed in (1, 2))
+    first, second = (
+        shards(prepare("text", "val_fraction=0.3", f"seed={seed}", raw=raw), "val")
+        for seed in (1, 2)
+    )
     assert first != second
 
 
-def test_what_a_blend_holds_out_by_name_leaves_the_training_rows(raw: Path, prepare: Prepare) -> None:
+def test_what_a_blend_holds_out_by_name_leaves_the_training_rows(
+    raw: Path, prepare: Prepare
+) -> None:
     document = {
         "train": {"datasets": [{"name": "t", "path": "t.jsonl"}]},
         "val": {"datasets": [{"name": "v", "path": "v.jsonl"}]},
@@ -298,10 +347,16 @@ def table(raw: Path, answers: Sequence[Any]) -> None:
 
 
 def point(row: Any, template: Any = None, **more: Any) -> dict[str, Any]:
-    return {"dataset": TABLE[0], "_hf_placeholder": {"row": row, "question_template": template}, **more}
+    return {
+        "dataset": TABLE[0],
+        "_hf_placeholder": {"row": row, "question_template": template},
+        **more,
+    }
 
 
-def test_placeholders_are_resolved_with_either_template_and_answers_stay_strings(raw: Path, prepare: Prepare) -> None:
+def test_placeholders_are_resolved_with_either_template_and_answers_stay_strings(
+    raw: Path, prepare: Prepare
+) -> None:
     table(raw, ["007", 5, ["1/2", "0.5"]])
     rows = [
         point(0, {"prefix": "<", "suffix": ">"}, id=1),
@@ -321,16 +376,25 @@ def test_unresolved_rows_beyond_the_bound_end_the_stage(raw: Path, prepare: Prep
     table(raw, ["1"])
     blend(raw, {"p": [point(0), point(7), point(0, "no place for it"), point("x")]})
     with pytest.raises(
-        DataError, match=r"3 of 4 placeholder rows lead nowhere, more than max_unresolved_fraction 0\.5"
+        DataError,
+        match=r"3 of 4 placeholder rows lead nowhere, more than max_unresolved_fraction 0\.5",
     ):
         prepare("text", "max_unresolved_fraction=0.5", "val_fraction=0", *DROP, raw=raw)
     receipt = prepare("text", "max_unresolved_fraction=0.75", "val_fraction=0", *DROP, raw=raw)
-    assert receipt.row_stats == {"total": 4, "kept": 1, "unresolved_placeholder": 3, "train": 1, "val": 0}
+    assert receipt.row_stats == {
+        "total": 4,
+        "kept": 1,
+        "unresolved_placeholder": 3,
+        "train": 1,
+        "val": 0,
+    }
 
 
 def test_a_blend_key_nobody_knows_is_refused(raw: Path, prepare: Prepare) -> None:
     blend(raw, {"a": [ask("x")]}, a={"wieght": 2})
-    with pytest.raises(DataError, match=r"datasets\.0\.wieght: unknown key \(did you mean 'weight'\?\)"):
+    with pytest.raises(
+        DataError, match=r"datasets\.0\.wieght: unknown key \(did you mean 'weight'\?\)"
+    ):
         prepare("text", raw=raw)
 
 
@@ -340,16 +404,24 @@ def test_a_text_field_becomes_the_prompt(raw: Path, prepare: Prepare) -> None:
     assert row == {"problem": "1 + 1?", "answer": "2", **ask("1 + 1?")}
 
 
-def test_condition_images_are_fitted_and_stored_once_by_content(raw: Path, prepare: Prepare) -> None:
+def test_condition_images_are_fitted_and_stored_once_by_content(
+    raw: Path, prepare: Prepare
+) -> None:
     (raw / "frames").mkdir()
     (raw / "frames" / "wide.png").write_bytes(png(300))
     (raw / "frames" / "copy.png").write_bytes(png(300))
     (raw / "frames" / "text.png").write_bytes(b"no image")
-    refs = [[{"modality": "image", "role": "condition", "uri": uri}] for uri in ("frames/wide.png", "frames/copy.png")]
+    refs = [
+        [{"modality": "image", "role": "condition", "uri": uri}]
+        for uri in ("frames/wide.png", "frames/copy.png")
+    ]
     rows = [{"prompt": f"move {i}", "media_refs": ref} for i, ref in enumerate(refs)]
     rows += [{"prompt": "far", "media_refs": [{**refs[0][0], "uri": "https://example.org/x.png"}]}]
     rows += [{"prompt": "bad", "media_refs": [{**refs[0][0], "uri": "frames/text.png"}]}]
-    rows += [{"prompt": "lost", "media_refs": [{**refs[0][0], "uri": "frames/lost.png"}]}, {"prompt_embeds": [1]}]
+    rows += [
+        {"prompt": "lost", "media_refs": [{**refs[0][0], "uri": "frames/lost.png"}]},
+        {"prompt_embeds": [1]},
+    ]
     (raw / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     receipt = prepare("diffusion", "max_image_side=100", "side_multiple=16", *DROP, raw=raw)
     root = Path(receipt.output)

@@ -1,4 +1,5 @@
-"""Each stage on the fixture: what is published, and that training's loader reads every row of it."""
+"""Each stage on the fixture: what is published, and that training's loader reads every row of
+it."""
 
 import json
 import zipfile
@@ -32,9 +33,15 @@ def test_vision_layout_is_the_documented_one(prepare: Prepare, raw_dirs: dict[st
         ".mmpr_ready",
     }
     with zipfile.ZipFile(raw_dirs["vision"] / "images.zip") as archive:
-        assert all((root / "MMPR-Tiny" / member).is_file() for member in archive.namelist() if member[-1] != "/")
+        assert all(
+            (root / "MMPR-Tiny" / member).is_file()
+            for member in archive.namelist()
+            if member[-1] != "/"
+        )
     copied = (root / "mmpr_tiny.parquet").read_bytes()
-    assert copied == (raw_dirs["vision"] / "mmpr_tiny.parquet").read_bytes(), "source records, copied through"
+    assert copied == (raw_dirs["vision"] / "mmpr_tiny.parquet").read_bytes(), (
+        "source records, copied through"
+    )
 
 
 def test_mpo_layout_is_the_documented_one(prepare: Prepare, tmp_path: Path) -> None:
@@ -48,16 +55,24 @@ def test_mpo_layout_is_the_documented_one(prepare: Prepare, tmp_path: Path) -> N
         ".mmpr_ready",
     }
     assert (root / "MMPR" / "images" / "shapes" / "00000.png").is_file()
-    preview = [json.loads(line) for line in (root / "mmpr_public_preview.jsonl").read_text().splitlines()]
-    assert [row["subset"] for row in preview] == ["colours", "colours", "shapes", "shapes"], "2 rows per subset"
+    preview = [
+        json.loads(line) for line in (root / "mmpr_public_preview.jsonl").read_text().splitlines()
+    ]
+    assert [row["subset"] for row in preview] == ["colours", "colours", "shapes", "shapes"], (
+        "2 rows per subset"
+    )
 
 
-def test_an_output_dir_called_mmpr_v1_2_is_the_cache_root_itself(prepare: Prepare, tmp_path: Path) -> None:
+def test_an_output_dir_called_mmpr_v1_2_is_the_cache_root_itself(
+    prepare: Prepare, tmp_path: Path
+) -> None:
     receipt = prepare("mpo", output=tmp_path / "data_prep" / "MMPR-v1.2")
     assert Path(receipt.output) == tmp_path / "data_prep" / "MMPR-v1.2"
 
 
-def test_meta_paths_are_relative_and_petrelfs_is_gone(prepare: Prepare, raw_dirs: dict[str, Path]) -> None:
+def test_meta_paths_are_relative_and_petrelfs_is_gone(
+    prepare: Prepare, raw_dirs: dict[str, Path]
+) -> None:
     assert "/mnt/petrelfs/" in (raw_dirs["mpo"] / "meta.json").read_text()
     root = Path(prepare("mpo").output)
     text = (root / "meta_public.json").read_text()
@@ -68,7 +83,9 @@ def test_meta_paths_are_relative_and_petrelfs_is_gone(prepare: Prepare, raw_dirs
         assert (root / entry["root"]).is_dir()
 
 
-def test_two_subsets_with_one_basename_do_not_share_a_file(prepare: Prepare, raw_dirs: dict[str, Path]) -> None:
+def test_two_subsets_with_one_basename_do_not_share_a_file(
+    prepare: Prepare, raw_dirs: dict[str, Path]
+) -> None:
     raw = json.loads((raw_dirs["mpo"] / "meta.json").read_text())
     assert len({Path(entry["annotation"]).name for entry in raw.values()}) == 1
     meta = json.loads((Path(prepare("mpo").output) / "meta_public.json").read_text())
@@ -82,7 +99,11 @@ def test_text_manifest_lists_every_shard_and_answers_stay_strings(prepare: Prepa
     root = Path(prepare("text").output)
     manifest = json.loads((root / "manifest.json").read_text())
     on_disk = {path.relative_to(root).as_posix() for path in root.glob("*/*.jsonl")}
-    assert on_disk == {*manifest["train"], *manifest["val"]} == {shard["path"] for shard in manifest["shards"]}
+    assert (
+        on_disk
+        == {*manifest["train"], *manifest["val"]}
+        == {shard["path"] for shard in manifest["shards"]}
+    )
     rows = [json.loads(line) for name in on_disk for line in (root / name).read_text().splitlines()]
     assert len(rows) == 24
     assert all(isinstance(row["expected_answer"], str) for row in rows)
@@ -115,14 +136,25 @@ def test_mpo_cache_is_read_row_by_row_by_its_loader(prepare: Prepare) -> None:
 def test_text_cache_is_read_row_by_row_by_its_reader(prepare: Prepare) -> None:
     receipt = prepare("text")
     rows = {
-        split: [row for file in split_files(Path(receipt.artifact_path or ""), split) for _, row in read_rows(file)]
+        split: [
+            row
+            for file in split_files(Path(receipt.artifact_path or ""), split)
+            for _, row in read_rows(file)
+        ]
         for split in ("train", "eval")
     }
-    assert (len(rows["train"]), len(rows["eval"])) == (receipt.row_stats["train"], receipt.row_stats["val"])
+    assert (len(rows["train"]), len(rows["eval"])) == (
+        receipt.row_stats["train"],
+        receipt.row_stats["val"],
+    )
     assert rows["eval"], "the fixture holds some rows out"
     for row in rows["train"] + rows["eval"]:
         (message,) = row["responses_create_params"]["input"]
-        numbers = [int(word.strip("?.")) for word in message["content"].split() if word.strip("?.").isdigit()]
+        numbers = [
+            int(word.strip("?."))
+            for word in message["content"].split()
+            if word.strip("?.").isdigit()
+        ]
         assert sum(numbers) == int(row["expected_answer"])
 
 
@@ -137,13 +169,15 @@ def test_diffusion_cache_is_read_row_by_row_by_its_loader(prepare: Prepare) -> N
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_the_same_inputs_give_the_same_bytes_anywhere(name: str, prepare: Prepare, tmp_path: Path) -> None:
+def test_the_same_inputs_give_the_same_bytes_anywhere(
+    name: str, prepare: Prepare, tmp_path: Path
+) -> None:
     first, second = prepare(name), prepare(name, output=tmp_path / "elsewhere" / name)
     assert first.run_hash == second.run_hash
     assert content(Path(first.output)) == content(Path(second.output))
-    assert str(tmp_path) not in "".join(path.read_text() for path in Path(first.output).glob("*.json*")), (
-        "no path of this machine is published"
-    )
+    assert str(tmp_path) not in "".join(
+        path.read_text() for path in Path(first.output).glob("*.json*")
+    ), "no path of this machine is published"
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -159,10 +193,16 @@ def test_a_reader_refuses_a_sentinel_that_does_not_match(name: str, prepare: Pre
     assert not again.hit and "missing or damaged" in again.explanation
 
 
-@pytest.mark.parametrize(("name", "loader"), [("mpo", PreferenceDataset), ("vision", VisionDataset)])
-def test_a_loader_refuses_another_or_a_damaged_preparation(name: str, loader: type, prepare: Prepare) -> None:
+@pytest.mark.parametrize(
+    ("name", "loader"), [("mpo", PreferenceDataset), ("vision", VisionDataset)]
+)
+def test_a_loader_refuses_another_or_a_damaged_preparation(
+    name: str, loader: type, prepare: Prepare
+) -> None:
     receipt = prepare(name)
-    with pytest.raises(DataError, match=r"holds preparation .*, not 000000000000; prepare it again"):
+    with pytest.raises(
+        DataError, match=r"holds preparation .*, not 000000000000; prepare it again"
+    ):
         loader(receipt.output, "0" * 64)
     next(Path(receipt.output).rglob("*.png")).write_bytes(b"x")
     with pytest.raises(DataError, match=r"\.png is missing or is not what was prepared"):

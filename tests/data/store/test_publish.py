@@ -44,7 +44,9 @@ def test_damaged_folder_is_not_complete_and_is_rebuilt(tmp_path: Path, harm: str
 
 
 def test_full_disk_says_so_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"cannot write .*out: the disk is full: free some space"):
+    with pytest.raises(
+        StorageError, match=r"cannot write .*out: the disk is full: free some space"
+    ):
         publish(tmp_path / "out", "h", full_disk)
     assert parse_sentinel(tmp_path / "out") is None
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
@@ -64,7 +66,10 @@ def test_leftovers_of_a_killed_build_are_removed_and_others_kept(tmp_path: Path)
     (tmp_path / ".build-out-0123abcd").mkdir()
     (tmp_path / ".build-out-b-0123abcd").mkdir()
     publish(tmp_path / "out", "h", build)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [".build-out-b-0123abcd", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [
+        ".build-out-b-0123abcd",
+        "out",
+    ]
 
 
 def test_concurrent_calls_build_once(tmp_path: Path) -> None:
@@ -75,7 +80,10 @@ def test_concurrent_calls_build_once(tmp_path: Path) -> None:
         time.sleep(0.1)
         return build(work)
 
-    threads = [threading.Thread(target=lambda: hits.append(publish(tmp_path / "out", "h", slow)[1])) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: hits.append(publish(tmp_path / "out", "h", slow)[1]))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

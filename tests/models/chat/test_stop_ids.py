@@ -1,4 +1,5 @@
-"""What ends replies in rollouts ends them for whoever runs the export, and ends the answers of pairs."""
+"""What ends replies in rollouts ends them for whoever runs the export, and ends the answers of
+pairs."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ END, BASE_END = "<|im_end|>", "<|unk|>"
 
 @pytest.fixture
 def base_model_dir(tiny_model_dir: Path, tmp_path: Path) -> Path:
-    """A model as base models come: its configuration and tokenizer stop at one token, its template ends turns with
-    another."""
+    """A model as base models come: its configuration and tokenizer stop at one token, its template
+    ends turns with another."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(tiny_model_dir)
@@ -63,24 +64,34 @@ def live_of(bundle: ModelBundle) -> Live:
     return Live(bundle.said_by(bundle.policy.eval(), torch.device("cpu")), torch.float32)
 
 
-def engine_of(folder: Path, template: str | None = None, **env_options: dict[str, Any]) -> RolloutEngine:
+def engine_of(
+    folder: Path, template: str | None = None, **env_options: dict[str, Any]
+) -> RolloutEngine:
     bundle = ModelBundle(str(folder), ModelConfig(path=str(folder)))
     bundle.tokenizer.chat_template = template or bundle.tokenizer.chat_template
     replica = Replica(bundle, None, SyncMode.FULL, DType.FLOAT32, RankInfo(0, 1, "cpu", 1))
     return RolloutEngine(replica, RolloutConfig(), env_options, {}, 0)
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2), LoraConfig(rank=2, export=ExportKind.ADAPTER)])
-def test_an_export_stops_where_training_stopped(base_model_dir: Path, tmp_path: Path, lora: LoraConfig | None):
+@pytest.mark.parametrize(
+    "lora", [None, LoraConfig(rank=2), LoraConfig(rank=2, export=ExportKind.ADAPTER)]
+)
+def test_an_export_stops_where_training_stopped(
+    base_model_dir: Path, tmp_path: Path, lora: LoraConfig | None
+):
     from transformers import GenerationConfig
 
     bundle = ModelBundle(str(base_model_dir), ModelConfig(path=str(base_model_dir)))
     policy: CausalLMPolicy = bundle.load_policy()
     if lora is not None:
         inject_lora(policy, lora, seed=0)
-    trained = {name: value.detach() for name, value in policy.named_parameters() if value.requires_grad}
+    trained = {
+        name: value.detach() for name, value in policy.named_parameters() if value.requires_grad
+    }
     export_policy(bundle, trained, lora, tmp_path / "out", live_of(bundle))
-    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == both_ends(bundle.tokenizer)
+    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == both_ends(
+        bundle.tokenizer
+    )
 
 
 def test_an_export_of_a_model_with_one_end_keeps_it(tiny_model_dir: Path, tmp_path: Path):
@@ -88,7 +99,10 @@ def test_an_export_of_a_model_with_one_end_keeps_it(tiny_model_dir: Path, tmp_pa
 
     bundle = ModelBundle(str(tiny_model_dir), ModelConfig(path=str(tiny_model_dir)))
     export_policy(bundle, {}, None, tmp_path / "out", live_of(bundle))
-    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == bundle.tokenizer.eos_token_id
+    assert (
+        GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id
+        == bundle.tokenizer.eos_token_id
+    )
 
 
 @pytest.mark.usefixtures("alone")
@@ -100,7 +114,9 @@ def test_the_engine_samples_up_to_either_end(base_model_dir: Path):
 @pytest.mark.usefixtures("alone")
 def test_the_engine_refuses_environments_of_several_turns_when_it_is_made(base_model_dir: Path):
     last_only = "{{ messages[-1].content }}"
-    with pytest.raises(CannotContinue, match=r"environment search has several turns: .* leaves out the assistant's"):
+    with pytest.raises(
+        CannotContinue, match=r"environment search has several turns: .* leaves out the assistant's"
+    ):
         engine_of(base_model_dir, last_only, gsm8k={}, search={})
     engine_of(base_model_dir, last_only, gsm8k={}, search={"max_turns": 1})
 
@@ -111,7 +127,9 @@ def test_the_demo_stops_where_training_did(base_model_dir: Path, monkeypatch: py
     head: Any = speaker.policy.language_model.lm_head
     likeliest = torch.nn.functional.one_hot(torch.tensor(end), head.out_features) * 10.0
     monkeypatch.setattr(head, "forward", lambda hidden: likeliest.expand(*hidden.shape[:-1], -1))
-    answer = speaker.answer(Question([{"role": "user", "content": "1"}], max_new_tokens=8, temperature=0.0, seed=0))
+    answer = speaker.answer(
+        Question([{"role": "user", "content": "1"}], max_new_tokens=8, temperature=0.0, seed=0)
+    )
     assert (answer.text, answer.is_cut) == ("", False)
 
 

@@ -1,4 +1,5 @@
-"""What cannot be trained is refused by name: before anything starts where files tell, else when it is loaded."""
+"""What cannot be trained is refused by name: before anything starts where files tell, else when it
+is loaded."""
 
 import json
 import shutil
@@ -44,18 +45,28 @@ def with_weights(folder: Path, change: Any) -> Path:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "t5", "is_encoder_decoder": True}, "t5 is an encoder-decoder model; only decoder-only"),
+        (
+            {"model_type": "t5", "is_encoder_decoder": True},
+            "t5 is an encoder-decoder model; only decoder-only",
+        ),
         ({"model_type": "clip"}, "clip is no language model that continues a text"),
         ({"model_type": "lama"}, "does not know the model_type 'lama'"),
-        ({"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}, r"quantised \(quant_method gptq\)"),
+        (
+            {"model_type": "llama", "quantization_config": {"quant_method": "gptq"}},
+            r"quantised \(quant_method gptq\)",
+        ),
     ],
 )
-def test_a_model_that_cannot_be_trained_is_refused_by_name(config: dict[str, Any], said: str) -> None:
+def test_a_model_that_cannot_be_trained_is_refused_by_name(
+    config: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ModelError, match=said):
         check_model(recipe(), config)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen3_5_text", "mamba", "gpt2", "gemma3", "qwen2_vl", "gpt_oss"])
+@pytest.mark.parametrize(
+    "model_type", ["llama", "qwen3_5_text", "mamba", "gpt2", "gemma3", "qwen2_vl", "gpt_oss"]
+)
 def test_odd_families_are_left_to_the_load(model_type: str) -> None:
     check_model(recipe(), {"model_type": model_type})
 
@@ -65,7 +76,9 @@ def test_the_tables_are_those_of_transformers() -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     assert classes_of(CAUSAL) == dict(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    assert set(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - known_types() <= set(classes_of(CAUSAL))
+    assert set(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - known_types() <= set(
+        classes_of(CAUSAL)
+    )
     assert known_types() <= set(CONFIG_MAPPING_NAMES)
 
 
@@ -86,14 +99,18 @@ def test_words_without_a_row_are_refused_before_and_at_load(folder: Path) -> Non
 def test_special_tokens_beyond_the_embedding_matter_only_where_a_row_has_one(folder: Path) -> None:
     """Gemma 3 of 1B has a token for pictures that its embedding does not know."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|picture|>"]}, replace_extra_special_tokens=False)
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<|picture|>"]}, replace_extra_special_tokens=False
+    )
     tokenizer.save_pretrained(folder)
     policy = load(folder).policy
     last = len(tokenizer) - 1
     fine, bad = torch.tensor([[5, 6]]), torch.tensor([[5, last]])
     mask = torch.ones_like(fine)
     policy.inputs(fine, mask, mask, None)
-    with pytest.raises(ModelError, match=f"the special token {last}, which the model's embedding of {last} rows"):
+    with pytest.raises(
+        ModelError, match=f"the special token {last}, which the model's embedding of {last} rows"
+    ):
         policy.inputs(bad, mask, mask, None)
 
 
@@ -106,8 +123,8 @@ def test_an_end_token_beyond_the_embedding_is_refused(folder: Path) -> None:
 
 
 def test_rows_without_a_word_are_drawn_and_read_as_nothing(folder: Path) -> None:
-    """Embeddings are often padded to a round number; a token that no word has says nothing, and is a token all the
-    same."""
+    """Embeddings are often padded to a round number; a token that no word has says nothing, and is
+    a token all the same."""
     with_weights(folder, lambda model: model.resize_token_embeddings(160))
     bundle = load(folder)
     word = bundle.tokenizer.get_vocab()["a"]
@@ -115,7 +132,9 @@ def test_rows_without_a_word_are_drawn_and_read_as_nothing(folder: Path) -> None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_no_numbers_are_refused_though_no_probed_row_meets_them(folder: Path, value: float) -> None:
+def test_weights_that_are_no_numbers_are_refused_though_no_probed_row_meets_them(
+    folder: Path, value: float
+) -> None:
     """The end token's row of the embedding: probes leave special tokens out."""
 
     def spoil(model: Any) -> None:
@@ -124,7 +143,10 @@ def test_weights_that_are_no_numbers_are_refused_though_no_probed_row_meets_them
         model.model.embed_tokens.weight[model.config.eos_token_id, 3] = value
 
     with_weights(folder, spoil)
-    with pytest.raises(ModelError, match=r"1 weights hold NaN or infinity, the first is model\.embed_tokens\.weight"):
+    with pytest.raises(
+        ModelError,
+        match=r"1 weights hold NaN or infinity, the first is model\.embed_tokens\.weight",
+    ):
         load(folder)
 
 
@@ -149,7 +171,14 @@ def test_an_encoder_without_causal_attention_is_no_policy(folder: Path) -> None:
 
 def test_a_model_with_fewer_positions_than_probes_loads(folder: Path) -> None:
     config = AutoConfig.for_model(
-        "gpt2", vocab_size=110, n_embd=32, n_layer=2, n_head=2, n_positions=12, bos_token_id=3, eos_token_id=3
+        "gpt2",
+        vocab_size=110,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        n_positions=12,
+        bos_token_id=3,
+        eos_token_id=3,
     )
     (folder / "model.safetensors").unlink()
     torch.manual_seed(0)
@@ -166,10 +195,15 @@ def spoilt_by_nan(folder: Path) -> Path:
     return with_weights(folder, spoil)
 
 
-def test_a_run_on_a_spoilt_model_ends_with_its_message_and_is_not_retried(folder: Path, tmp_path: Path) -> None:
+def test_a_run_on_a_spoilt_model_ends_with_its_message_and_is_not_retried(
+    folder: Path, tmp_path: Path
+) -> None:
     done = rl_train(tmp_path / "home", "run", "smoke/text", f"model.path={spoilt_by_nan(folder)}")
     assert done.returncode == 2, done.stderr
-    assert "1 weights hold NaN or infinity, the first is model.layers.1.mlp.up_proj.weight" in done.stderr
+    assert (
+        "1 weights hold NaN or infinity, the first is model.layers.1.mlp.up_proj.weight"
+        in done.stderr
+    )
     assert done.stderr.count("error: ") == 1
 
 

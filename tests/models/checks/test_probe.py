@@ -1,4 +1,5 @@
-"""Every way of computing gives what the model itself gives, or is not used: looked at when a model is loaded."""
+"""Every way of computing gives what the model itself gives, or is not used: looked at when a model
+is loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ SHAPE: dict[str, Any] = {
     # Wide, so that log-probabilities lie apart.
     "initializer_range": 0.25,
 }
-LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", SHAPE),
     # Logits after the projection: divided, multiplied, capped.
@@ -42,7 +48,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLmConfig", SHAPE),
     "falcon": ("FalconConfig", {**SHAPE, "alibi": True}),
     # Backbones of other names, positions or none.
-    "gpt2": ("GPT2Config", {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.25}),
+    "gpt2": (
+        "GPT2Config",
+        {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.25},
+    ),
     "gpt_neox": ("GPTNeoXConfig", SHAPE),
     "bloom": (
         "BloomConfig",
@@ -57,11 +66,21 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     # States of convolutions and recurrences.
     "qwen3_5": ("Qwen3_5TextConfig", {**SHAPE, **LINEAR, "head_dim": 8}),
     "lfm2": ("Lfm2Config", {**SHAPE, "layer_types": ["conv", "full_attention"] * 2}),
-    "mamba": ("MambaConfig", {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
+    "mamba": (
+        "MambaConfig",
+        {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    ),
     # Rows of a batch break its own forward: each is decoded by itself.
     "xlnet": (
         "XLNetConfig",
-        {"vocab_size": 97, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48, "attn_type": "uni"},
+        {
+            "vocab_size": 97,
+            "d_model": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "d_inner": 48,
+            "attn_type": "uni",
+        },
     ),
 }
 
@@ -91,20 +110,26 @@ def own_log_probs(model: Any, prompt: list[int], response: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sampled_tokens_have_the_log_probabilities_of_the_model_itself(kind: str, tmp_path: Path) -> None:
+def test_sampled_tokens_have_the_log_probabilities_of_the_model_itself(
+    kind: str, tmp_path: Path
+) -> None:
     model, policy = saved(kind, tmp_path), loaded(tmp_path)
     generator = torch.Generator().manual_seed(3)
     prompts = [torch.randint(5, 97, (length,), generator=generator).tolist() for length in (4, 9)]
     requests = [Request(prompt, 3, 8) for prompt in prompts]
     with policy.ready_to_decode() as packed:
-        replies = decode(policy, requests, Sampling(8, 1.0, (1,), 0), generator, torch.device("cpu"), packed)
+        replies = decode(
+            policy, requests, Sampling(8, 1.0, (1,), 0), generator, torch.device("cpu"), packed
+        )
     for index, reply in enumerate(replies):
         own = own_log_probs(model, prompts[index // 3], reply.token_ids)
         torch.testing.assert_close(torch.tensor(reply.log_probs), own, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_uses_only_what_gives_the_log_probabilities_of_the_model_itself(kind: str, tmp_path: Path) -> None:
+def test_training_uses_only_what_gives_the_log_probabilities_of_the_model_itself(
+    kind: str, tmp_path: Path
+) -> None:
     model, policy = saved(kind, tmp_path), loaded(tmp_path)
     assert policy.paths is not None and policy.paths.truth is not None
     truth = policy.paths.truth
@@ -118,11 +143,15 @@ def test_training_uses_only_what_gives_the_log_probabilities_of_the_model_itself
     if not switches:
         found_BT = probe.row_by_row(policy, truth)
         for row_T, theirs in zip(found_BT, own, strict=True):
-            torch.testing.assert_close(row_T[: len(theirs)], torch.tensor(theirs), atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                row_T[: len(theirs)], torch.tensor(theirs), atol=1e-4, rtol=0
+            )
     for switch in switches:
         found_BT = policy(**truth.batch(), **switch)[0]
         for row_T, theirs in zip(found_BT, own, strict=True):
-            torch.testing.assert_close(row_T[: len(theirs)], torch.tensor(theirs), atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                row_T[: len(theirs)], torch.tensor(theirs), atol=1e-4, rtol=0
+            )
 
 
 def test_what_is_not_used_is_named_with_the_reason(tmp_path: Path) -> None:
@@ -131,7 +160,9 @@ def test_what_is_not_used_is_named_with_the_reason(tmp_path: Path) -> None:
     assert policy.paths is not None
     assert {Way.PACKED, Way.SHARED} == set(policy.paths.refused)
     assert not policy.enable_prompt_sharing()
-    with pytest.raises(ModelError, match=r"rows of StableLmForCausalLM cannot be packed \(differ from .* by up to"):
+    with pytest.raises(
+        ModelError, match=r"rows of StableLmForCausalLM cannot be packed \(differ from .* by up to"
+    ):
         policy.enable_packing()
     notes = "\n".join(policy.paths.notes("StableLm"))
     assert "shared prompts differ from the model's own forward by up to" in notes
@@ -142,7 +173,11 @@ def test_a_way_that_a_model_does_not_have_is_closed_and_no_news(tmp_path: Path) 
     saved("lfm2", tmp_path)
     paths = loaded(tmp_path).paths
     assert paths is not None
-    assert (set(paths.closed), paths.refused, paths.notes("Lfm2")) == ({Way.PACKED, Way.SHARED}, {}, [])
+    assert (set(paths.closed), paths.refused, paths.notes("Lfm2")) == (
+        {Way.PACKED, Way.SHARED},
+        {},
+        [],
+    )
     assert "carry something from row to row" in str(paths.why_not(Way.PACKED))
     assert paths.why_not(Way.PADDED) is None
 
@@ -151,7 +186,9 @@ def test_a_model_without_such_attention_is_loaded_with_its_own(tmp_path: Path) -
     saved("gpt_oss", tmp_path)
     policy = loaded(tmp_path)
     assert policy.paths is not None and policy.paths.attention == "eager"
-    assert any("it runs with model.attention: eager" in line for line in policy.paths.notes("GptOss"))
+    assert any(
+        "it runs with model.attention: eager" in line for line in policy.paths.notes("GptOss")
+    )
 
 
 def test_a_window_that_a_way_forgets_is_found_by_rows_shorter_than_it(
@@ -161,10 +198,12 @@ def test_a_window_that_a_way_forgets_is_found_by_rows_shorter_than_it(
     try:
         saved("mistral", tmp_path, sliding_window=1000)
         assert loaded(tmp_path).paths.refused == {}  # type: ignore[union-attr]
-        from rl_core.kernels.ragged_rows import Rectangle
+        from rl_core.kernels import Rectangle
 
         honest = Rectangle.mask
-        monkeypatch.setattr(Rectangle, "mask", lambda self, window, *rest: honest(self, None, *rest))
+        monkeypatch.setattr(
+            Rectangle, "mask", lambda self, window, *rest: honest(self, None, *rest)
+        )
         policy = loaded(tmp_path)
     finally:
         KINDS.pop("mistral")
@@ -176,7 +215,7 @@ def test_a_window_that_a_way_forgets_is_found_by_rows_shorter_than_it(
 def test_modules_of_ours_that_compute_something_else_give_way_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rl_core.kernels.rms_norm import RMSNorm
+    from rl_core.kernels import RMSNorm
 
     saved("llama", tmp_path)
     honest = RMSNorm.forward
@@ -203,7 +242,9 @@ def test_modules_of_ours_are_tried_in_a_pass_that_learns_and_stay_refused_at_the
     honest = RMSNorm.forward
 
     def wrong_when_it_learns(self: RMSNorm, states: Tensor) -> Tensor:
-        return honest(self, states) * (1.5 if torch.is_grad_enabled() and states.dim() == 3 else 1.0)
+        return honest(self, states) * (
+            1.5 if torch.is_grad_enabled() and states.dim() == 3 else 1.0
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(RMSNorm, "forward", wrong_when_it_learns)
@@ -211,7 +252,9 @@ def test_modules_of_ours_are_tried_in_a_pass_that_learns_and_stay_refused_at_the
     assert found is not None and Way.KERNELS in found.refused
     again = load_policy(str(tmp_path), ModelConfig(path=str(tmp_path)), found)
     assert not any(isinstance(module, RMSNorm) for module in again.modules())
-    assert any(isinstance(module, RMSNorm) for module in loaded(tmp_path).modules()), "an honest one is used"
+    assert any(isinstance(module, RMSNorm) for module in loaded(tmp_path).modules()), (
+        "an honest one is used"
+    )
 
 
 def test_a_thousandth_of_the_spread_is_rounding_and_more_is_not() -> None:
@@ -240,13 +283,17 @@ def test_weights_that_are_stored_as_other_than_floats_are_named() -> None:
     model: Any = torch.nn.Linear(2, 2)
     model.empty = torch.nn.Parameter(torch.zeros(0))
     probe.check_weights(model)
-    model.hf_quantizer = SimpleNamespace(is_trainable=False, quantization_config=SimpleNamespace(quant_method="gptq"))
+    model.hf_quantizer = SimpleNamespace(
+        is_trainable=False, quantization_config=SimpleNamespace(quant_method="gptq")
+    )
     with pytest.raises(ModelError, match=r"quantised weights \(gptq\) cannot be trained"):
         probe.check_weights(model)
     model.hf_quantizer.is_trainable = True
     probe.check_weights(model)
     model.weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.int8), requires_grad=False)
-    with pytest.raises(ModelError, match="weight is stored as int8; quantised weights cannot be trained"):
+    with pytest.raises(
+        ModelError, match="weight is stored as int8; quantised weights cannot be trained"
+    ):
         probe.check_weights(model)
 
 
@@ -255,7 +302,9 @@ def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
     model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"1 weights hold NaN or infinity, the first is model\.layers\.1\.mlp"):
+    with pytest.raises(
+        ModelError, match=r"1 weights hold NaN or infinity, the first is model\.layers\.1\.mlp"
+    ):
         loaded(tmp_path)
 
 

@@ -17,7 +17,9 @@ def windows(model: Any) -> list[int]:
     return [model.config.sliding_window, *(one for one in held if isinstance(one, int))]
 
 
-def test_windows_are_short_in_config_and_modules_for_the_block_and_long_again_after_an_error(tmp_path: Path) -> None:
+def test_windows_are_short_in_config_and_modules_for_the_block_and_long_again_after_an_error(
+    tmp_path: Path,
+) -> None:
     model = saved("gemma2", tmp_path, sliding_window=1000)
     before = windows(model)
     assert len(before) > 1 and set(before) == {1000}

@@ -1,4 +1,5 @@
-"""Decoding says exactly what the policy says: the same log-probabilities, the same greedy tokens, row by row."""
+"""Decoding says exactly what the policy says: the same log-probabilities, the same greedy tokens,
+row by row."""
 
 from pathlib import Path
 
@@ -9,7 +10,14 @@ from rl_core.data_proto import pad_rows
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.chat.tokenizer import load_tokenizer
 from rl_core.models.decoding import decode as decoding
-from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason, decode, positions_of
+from rl_core.models.decoding.decode import (
+    Reply,
+    Request,
+    Sampling,
+    StopReason,
+    decode,
+    positions_of,
+)
 from schemas.recipe import ModelConfig
 
 CPU = torch.device("cpu")
@@ -71,13 +79,18 @@ def forward_log_probs(
             reply_mask,
             temperature=temperature,
         )
-    return [row[: len(reply.token_ids)].tolist() for row, reply in zip(log_probs, replies, strict=True)]
+    return [
+        row[: len(reply.token_ids)].tolist() for row, reply in zip(log_probs, replies, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_sampled_log_probs_are_those_of_the_training_forward(policy, prompts, temperature: float):
-    # Many end-of-sequence ids make siblings finish at different steps, so rows leave the batch on the way.
-    replies = play(policy, prompts, siblings=4, temperature=temperature, eos_ids=tuple(range(3, 13)))
+    # Many end-of-sequence ids make siblings finish at different steps, so rows leave the batch on
+    # the way.
+    replies = play(
+        policy, prompts, siblings=4, temperature=temperature, eos_ids=tuple(range(3, 13))
+    )
     assert len({len(reply.token_ids) for reply in replies}) > 2
     contexts = [prompt for prompt in prompts for _ in range(4)]
     expected = forward_log_probs(policy, contexts, replies, temperature)
@@ -105,7 +118,9 @@ def test_greedy_equals_transformers_generate(policy, prompts):
             pad_token_id=PAD,
         )
         assert reply.token_ids == generated[0, len(prompt) :].tolist()
-    assert len({tuple(reply.token_ids) for reply in replies}) == len(prompts), "the prompt made no difference"
+    assert len({tuple(reply.token_ids) for reply in replies}) == len(prompts), (
+        "the prompt made no difference"
+    )
 
 
 def test_finished_rows_leave_without_changing_the_others(policy, prompts):
@@ -123,7 +138,9 @@ def test_finished_rows_leave_without_changing_the_others(policy, prompts):
 def test_siblings_are_adjacent_and_continue_their_own_prompt(policy, prompts):
     replies = play(policy, prompts, siblings=3)
     single = play(policy, prompts)
-    assert [reply.token_ids for reply in replies] == [reply.token_ids for reply in single for _ in range(3)]
+    assert [reply.token_ids for reply in replies] == [
+        reply.token_ids for reply in single for _ in range(3)
+    ]
 
 
 def test_the_same_generator_seed_repeats_exactly(policy, prompts):
@@ -159,15 +176,24 @@ def test_positions_start_at_the_first_real_token():
 
 def test_requests_of_their_own_counts_and_room_get_what_they_ask_for(policy, prompts):
     counts, room = (3, 1, 2), (2, 5, 9)
-    requests = [Request(prompt, *of) for prompt, of in zip(prompts, zip(counts, room, strict=True), strict=True)]
+    requests = [
+        Request(prompt, *of)
+        for prompt, of in zip(prompts, zip(counts, room, strict=True), strict=True)
+    ]
     sampling = Sampling(max_new_tokens=7, temperature=0.0, eos_ids=(3,), pad_id=PAD)
     replies = decode(policy, requests, sampling, torch.Generator(), CPU)
     alone = play(policy, prompts, max_new_tokens=7)
-    expected = [(row, limit) for row, (n, limit) in enumerate(zip(counts, room, strict=True)) for _ in range(n)]
+    expected = [
+        (row, limit)
+        for row, (n, limit) in enumerate(zip(counts, room, strict=True))
+        for _ in range(n)
+    ]
     assert len(replies) == len(expected)
     for reply, (row, limit) in zip(replies, expected, strict=True):
         assert reply.token_ids == alone[row].token_ids[: min(limit, 7)]
-        assert reply.stop_reason is (StopReason.EOS if reply.token_ids[-1] == 3 else StopReason.LENGTH)
+        assert reply.stop_reason is (
+            StopReason.EOS if reply.token_ids[-1] == 3 else StopReason.LENGTH
+        )
 
 
 @pytest.mark.parametrize("num_words", [7, 256, 1000])

@@ -17,7 +17,9 @@ def layers(generator: torch.Generator, dtype: torch.dtype, width: int = 7) -> li
     """Of a cache after the prefill of three prompts."""
     cache = DynamicCache()
     for index in range(LAYERS):
-        keys, values = (torch.randn(3, KEYS, width, SIZE, generator=generator).to(dtype) for _ in range(2))
+        keys, values = (
+            torch.randn(3, KEYS, width, SIZE, generator=generator).to(dtype) for _ in range(2)
+        )
         cache.update(keys, values, index)
     return cache.layers  # type: ignore[return-value]
 
@@ -35,7 +37,10 @@ def test_sharing_changes_nothing(dtype: torch.dtype, most: float, counts: tuple[
     )
     generator, rows = torch.Generator().manual_seed(1), sum(counts)
     # First two leave a prompt with one row less than before or none, then all but one of them go.
-    leaving = {2: torch.tensor([row for row in range(rows) if row not in (0, 3)]), 5: torch.tensor([1])}
+    leaving = {
+        2: torch.tensor([row for row in range(rows) if row not in (0, 3)]),
+        5: torch.tensor([1]),
+    }
     for step in range(80):
         if step in leaving:
             for memory in (ours, whole):
@@ -55,7 +60,11 @@ def test_sharing_changes_nothing(dtype: torch.dtype, most: float, counts: tuple[
 def test_only_long_prompts_of_many_replies_are_shared():
     def chosen(count: int, width: int) -> type:
         generator = torch.Generator().manual_seed(0)
-        return type(memory_of(layers(generator, torch.float32, width), torch.tensor([count] * 3), attention(width)))
+        return type(
+            memory_of(
+                layers(generator, torch.float32, width), torch.tensor([count] * 3), attention(width)
+            )
+        )
 
     assert chosen(1, 10 * SAVED_KEYS) is WholeRows
     assert chosen(8, SAVED_KEYS) is WholeRows

@@ -1,6 +1,8 @@
-"""Steps over rooms of fixed length say what transformers says, with a graph's one kind of work: the same every time.
+"""Steps over rooms of fixed length say what transformers says, with a graph's one kind of work: the
+same every time.
 
-A graph is stood in for by the very function it would be recorded from, so all but the recording is what a GPU does.
+A graph is stood in for by the very function it would be recorded from, so all but the recording is
+what a GPU does.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ LEAVING = {3: [0, 1, 2, 4, 5, 7], 9: [1, 4], 20: [1]}
 
 @pytest.fixture
 def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Lets functions stand for graphs of them, and rooms be small. What it gives grows with each recording."""
+    """Lets functions stand for graphs of them, and rooms be small. What it gives grows with each
+    recording."""
     made: list[int] = []
 
     def record(run: Callable[[], None]) -> Callable[[], None]:
@@ -44,7 +47,10 @@ def both(policy: CausalLMPolicy, device: str) -> tuple[GraphedSteps, ByTransform
     """Steps after the same two prompts of different lengths."""
     model, counts_P = policy.language_model.model, COUNTS.to(device)
     attention_PL = (torch.arange(6) >= 6 - torch.tensor(LENGTHS)[:, None]).long().to(device)
-    ids_PL = torch.randint(3, 90, (2, 6), generator=torch.Generator().manual_seed(0)).to(device) * attention_PL
+    ids_PL = (
+        torch.randint(3, 90, (2, 6), generator=torch.Generator().manual_seed(0)).to(device)
+        * attention_PL
+    )
     positions_PL = (attention_PL.cumsum(-1) - 1).clamp_min(0)
 
     def prefilled() -> Any:
@@ -75,27 +81,35 @@ def assert_alike(policy: CausalLMPolicy, device: str = "cpu") -> None:
             last_R = last_R[rows]
         tokens_R = torch.randint(3, 90, (len(last_R),), generator=generator).to(device)
         inputs = tokens_R, (last_R + 1 + step)[:, None]
-        torch.testing.assert_close(graphed.step(*inputs), expected.step(*inputs), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            graphed.step(*inputs), expected.step(*inputs), atol=1e-5, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_steps_in_fixed_rooms_say_what_transformers_says(name: str, recordings: list[int]):
     assert_alike(policy_of(PLAIN[name]))
-    # At first, for the rooms that start at 16 and 32, and when two rows of eight and one of two are left. (Six are
-    # more than half: none then.)
+    # At first, for the rooms that start at 16 and 32, and when two rows of eight and one of two are
+    # left. (Six are more than half: none then.)
     assert len(recordings) == 5
 
 
 def test_adapters_count(recordings: list[int]):
     policy = policy_of(PLAIN["llama"])
-    config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
+    )
     assert_alike(CausalLMPolicy(get_peft_model(policy.model, config)).eval())
     assert recordings
 
 
 def test_angles_that_depend_on_the_length_are_not_recorded():
-    scaled = LlamaConfig(**SMALL, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
-    plain = plain_decoder(policy_of((LlamaForCausalLM, scaled)).language_model.model, layer_by_layer)
+    scaled = LlamaConfig(
+        **SMALL, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    )
+    plain = plain_decoder(
+        policy_of((LlamaForCausalLM, scaled)).language_model.model, layer_by_layer
+    )
     assert plain is not None and not can_be_graphed(plain)
 
 

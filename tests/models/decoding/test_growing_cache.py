@@ -1,4 +1,5 @@
-"""The decoding cache holds what transformers' own would, however long replies get and whichever rows leave."""
+"""The decoding cache holds what transformers' own would, however long replies get and whichever
+rows leave."""
 
 import torch
 from transformers import DynamicCache
@@ -35,7 +36,9 @@ def test_rows_are_what_a_copying_cache_holds():
             rows = len(leaving[step])
         for layer in range(2):
             token = states(rows, 1, generator)
-            for got, expected in zip(grown.update(*token, layer), copied.update(*token, layer), strict=True):
+            for got, expected in zip(
+                grown.update(*token, layer), copied.update(*token, layer), strict=True
+            ):
                 assert torch.equal(got, expected)
     assert grown.get_seq_length() == copied.get_seq_length() == 5 + 2 * ROOM + 7
 

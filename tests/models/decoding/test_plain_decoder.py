@@ -1,4 +1,5 @@
-"""A plain decoder stepped through here says what transformers says, and whatever is another decoder is left to it."""
+"""A plain decoder stepped through here says what transformers says, and whatever is another decoder
+is left to it."""
 
 from __future__ import annotations
 
@@ -27,10 +28,7 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from rl_core.kernels.gated_mlp import use_gated_mlps
-from rl_core.kernels.packed_weights import packed_weights
-from rl_core.kernels.rms_norm import use_quick_norms
-from rl_core.kernels.rotary import use_quick_rotations
+from rl_core.kernels import accelerate, packed_weights
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding import decoder_memory, next_states
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
@@ -38,7 +36,8 @@ from rl_core.models.decoding.decoder_memory import SharedPrompts
 from rl_core.models.decoding.plain_decoder import PlainDecoder
 
 pytestmark = pytest.mark.skipif(
-    not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="weights are packed on x86 alone"
+    not torch.backends.cpu.get_cpu_capability().startswith("AVX"),
+    reason="weights are packed on x86 alone",
 )
 SMALL: dict[str, Any] = {
     "vocab_size": 96,
@@ -70,7 +69,10 @@ OTHER = {
 }
 SEEMING = {
     "smaller residuals": (GraniteForCausalLM, GraniteConfig(**SMALL, residual_multiplier=0.5)),
-    "layers without positions": (SmolLM3ForCausalLM, SmolLM3Config(**SMALL, no_rope_layer_interval=2)),
+    "layers without positions": (
+        SmolLM3ForCausalLM,
+        SmolLM3Config(**SMALL, no_rope_layer_interval=2),
+    ),
 }
 
 
@@ -78,18 +80,21 @@ def policy_of(case: tuple[Any, Any], dtype: torch.dtype = torch.float32) -> Caus
     torch.manual_seed(0)
     model_class, config = case
     model = model_class(config).eval()
-    for improve in (use_quick_norms, use_gated_mlps, use_quick_rotations):
-        improve(model)
+    accelerate(model, model.device)
     return CausalLMPolicy(model.to(dtype))
 
 
-def play(policy: CausalLMPolicy, *, packed: bool, known: bool = True, temperature: float = 1.0) -> list[Reply]:
+def play(
+    policy: CausalLMPolicy, *, packed: bool, known: bool = True, temperature: float = 1.0
+) -> list[Reply]:
     """Replies to two ragged prompts, whose rows leave the batch one by one."""
     requests = [Request([5, 6, 7, 8, 9, 10], 4, 20), Request([11, 12], 4, 20)]
     sampling = Sampling(20, temperature, tuple(range(80, 88)), 0)
     with packed_weights(policy.model) if packed else nullcontext({}) as products:
         generator = torch.Generator().manual_seed(0)
-        return decode(policy, requests, sampling, generator, torch.device("cpu"), products if known else None)
+        return decode(
+            policy, requests, sampling, generator, torch.device("cpu"), products if known else None
+        )
 
 
 @pytest.fixture
@@ -108,7 +113,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Lets siblings share their prompt's keys however few these are: the number of layers that they were asked in."""
+    """Lets siblings share their prompt's keys however few these are: the number of layers that they
+    were asked in."""
     asked: list[int] = []
     attend = SharedPrompts.attend
 
@@ -133,7 +139,9 @@ def test_a_plain_decoder_says_what_transformers_says(
     for count in (1, 2):
         replies = play(policy, packed=True)
         longest = max(len(reply.token_ids) for reply in replies)
-        assert len(steps) == 1 + count * (longest - 1), "a probe, and each token but the first, which the prompt gives"
+        assert len(steps) == 1 + count * (longest - 1), (
+            "a probe, and each token but the first, which the prompt gives"
+        )
         assert len(asked) == (3 * count * (longest - 1) if shares else 0)
         for reply, wanted in zip(replies, expected, strict=True):
             assert reply.token_ids == wanted.token_ids
@@ -149,14 +157,18 @@ def test_in_bfloat16_it_rounds_where_transformers_rounds(steps: list[int]):
     assert not steps
     ours = play(policy, packed=True)
     assert steps
-    assert [(one.token_ids, one.log_probs) for one in ours] == [(one.token_ids, one.log_probs) for one in theirs]
+    assert [(one.token_ids, one.log_probs) for one in ours] == [
+        (one.token_ids, one.log_probs) for one in theirs
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adapters_count(dtype: torch.dtype, steps: list[int]):
     policy = policy_of(PLAIN["llama"])
     bare = play(policy, packed=True)
-    config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
+    )
     policy = CausalLMPolicy(get_peft_model(policy.model, config)).eval()
     policy.to(dtype)
     steps.clear()
@@ -173,7 +185,9 @@ def test_what_has_other_parts_is_left_to_transformers(name: str, steps: list[int
 
 
 @pytest.mark.parametrize("name", SEEMING)
-def test_what_does_something_else_with_the_same_parts_is_found_out_in_a_token(name: str, steps: list[int]):
+def test_what_does_something_else_with_the_same_parts_is_found_out_in_a_token(
+    name: str, steps: list[int]
+):
     policy = policy_of(SEEMING[name])
     expected = play(policy, packed=True, known=False)
     for _ in range(2):

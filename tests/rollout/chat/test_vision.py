@@ -1,4 +1,5 @@
-"""Prompts with pictures: what the processor makes of them, once for all siblings, and counted alike in preparation."""
+"""Prompts with pictures: what the processor makes of them, once for all siblings, and counted alike
+in preparation."""
 
 from __future__ import annotations
 
@@ -42,9 +43,14 @@ def item_with(folder: Path, num_pictures: int) -> dict[str, Any]:
         images.append({"path": f"{seed}.png"})
     spec = {"ground_truth": "11"}
     return {
-        "prompt": [{"role": "user", "content": "<image>\n" * num_pictures + "What number is written?"}],
+        "prompt": [
+            {"role": "user", "content": "<image>\n" * num_pictures + "What number is written?"}
+        ],
         "env_class": "geo3k",
-        "env_extras": {"reward_spec": spec, "images": placed_images(images, folder / "rows.parquet", "row 1")},
+        "env_extras": {
+            "reward_spec": spec,
+            "images": placed_images(images, folder / "rows.parquet", "row 1"),
+        },
         "uid": "a",
     }
 
@@ -64,7 +70,10 @@ def test_each_picture_becomes_its_tokens_and_its_pixels(bundle: ModelBundle, tmp
 
 def test_a_prompt_is_processed_once_for_all_siblings(bundle: ModelBundle, item: dict[str, Any]):
     chat = chat_format(bundle, {})
-    one, two = chat.encode_prompt(item["prompt"], item), chat.encode_prompt(list(item["prompt"]), item)
+    one, two = (
+        chat.encode_prompt(item["prompt"], item),
+        chat.encode_prompt(list(item["prompt"]), item),
+    )
     assert one.media is two.media and one.media is not None
 
 
@@ -101,10 +110,14 @@ class AgainEnv(Geo3kEnv):
         self.turns += 1
         said = [{"role": "user", "content": "Sure?"}]
         done = self.turns == 2
-        return BaseTextEnvStepOutput(observations=[] if done else said, reward=0.0, done=done, metadata={})
+        return BaseTextEnvStepOutput(
+            observations=[] if done else said, reward=0.0, done=done, metadata={}
+        )
 
 
-def test_a_template_that_takes_parts_alone_carries_several_turns(tiny_vlm_dir: Path, tmp_path: Path):
+def test_a_template_that_takes_parts_alone_carries_several_turns(
+    tiny_vlm_dir: Path, tmp_path: Path
+):
     bundle = ModelBundle(str(tiny_vlm_dir), ModelConfig(path=str(tiny_vlm_dir)))
     bundle.processor.chat_template = bundle.tokenizer.chat_template = SHAPES["idefics 3"].template
     chat = chat_format(bundle, {})
@@ -115,7 +128,11 @@ def test_a_template_that_takes_parts_alone_carries_several_turns(tiny_vlm_dir: P
     said = [Reply(reply, [-1.0] * len(reply), StopReason.EOS)]
     (episode,) = run_episodes([item], 1, chat, lambda requests: said, {}, 512)
     assert (episode.error, episode.num_turns) == (None, 2)
-    whole = [*item["prompt"], {"role": "assistant", "content": "11"}, {"role": "user", "content": "Sure?"}]
+    whole = [
+        *item["prompt"],
+        {"role": "assistant", "content": "11"},
+        {"role": "user", "content": "Sure?"},
+    ]
     assert episode.context[: -len(reply)] == chat.encode_prompt(whole, item).token_ids
 
 
@@ -126,8 +143,14 @@ def test_an_observation_shows_no_pictures(bundle: ModelBundle):
 
 def test_marks_that_do_not_fit_the_pictures_are_refused():
     messages = [{"role": "user", "content": "<image> and <image>"}]
-    assert [part["type"] for part in with_pictures(messages, 2)[0]["content"]] == ["image", "text", "image"]
-    bare = with_pictures([{"role": "system", "content": "Look."}, {"role": "user", "content": "What?"}], 2)
+    assert [part["type"] for part in with_pictures(messages, 2)[0]["content"]] == [
+        "image",
+        "text",
+        "image",
+    ]
+    bare = with_pictures(
+        [{"role": "system", "content": "Look."}, {"role": "user", "content": "What?"}], 2
+    )
     assert [part["type"] for part in bare[1]["content"]] == ["image", "image", "text"]
     with pytest.raises(DataError, match="2 marks <image> for 1 images"):
         with_pictures(messages, 1)

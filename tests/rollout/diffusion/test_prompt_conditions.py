@@ -13,7 +13,9 @@ from rl_core.models.diffusion.guidance import PromptConditions
 from rl_core.rollout.diffusion.prompt_conditions import ConditionCache
 
 PROMPTS = [
-    f"a photo of the {colour} digit {digit}" for colour in ("red", "green", "9") for digit in ("one", "two", "6")
+    f"a photo of the {colour} digit {digit}"
+    for colour in ("red", "green", "9")
+    for digit in ("one", "two", "6")
 ]
 
 

@@ -8,7 +8,11 @@ ITEM = {"uid": "row-1", "prompt": "siete {or so}", "metadata": {"digit": 7}, "me
 
 
 def test_a_question_holds_instruction_examples_and_prompt_in_the_template():
-    track = TextTrack(system="be brief", examples=[Rewrite(prompt="zwei", rewrite="two")], template="say: {prompt}")
+    track = TextTrack(
+        system="be brief",
+        examples=[Rewrite(prompt="zwei", rewrite="two")],
+        template="say: {prompt}",
+    )
     row = question(ITEM, track)
     assert row["prompt"] == [
         {"role": "system", "content": "be brief"},
@@ -29,7 +33,12 @@ def test_what_is_drawn_is_the_rewrite_in_one_line_with_the_rows_metadata():
     prompt = drawn_prompt(" seven\n{indeed} ", track)
     assert prompt == "a photo of seven {indeed}"
     drawn = drawing(ITEM, "row-1/0", prompt)
-    assert drawn == {"uid": "row-1/0", "prompt": prompt, "asked": ITEM["prompt"], "metadata": {"digit": 7}}
+    assert drawn == {
+        "uid": "row-1/0",
+        "prompt": prompt,
+        "asked": ITEM["prompt"],
+        "metadata": {"digit": 7},
+    }
 
 
 def test_questions_are_counted_in_tokens():

@@ -30,7 +30,9 @@ class EchoEnv(BaseTextEnv):
         self.turns += 1
         done = self.turns == self.max_turns
         heard = [] if done else [{"role": "user", "content": f"heard {action}"}]
-        return BaseTextEnvStepOutput(observations=heard, reward=0.25, done=done, metadata={"heard": action})
+        return BaseTextEnvStepOutput(
+            observations=heard, reward=0.25, done=done, metadata={"heard": action}
+        )
 
     def close(self) -> None:
         closed.append(id(self))
@@ -89,7 +91,9 @@ class Script:
         for position, text in enumerate(self.turns.pop(0)):
             ids = self.chat.tokenizer.encode(text)
             log_probs = [-1.0 - position - index / 100 for index in range(len(ids))]
-            replies.append(Reply(ids, log_probs, StopReason.EOS if text.endswith(EOS) else StopReason.LENGTH))
+            replies.append(
+                Reply(ids, log_probs, StopReason.EOS if text.endswith(EOS) else StopReason.LENGTH)
+            )
         self.said.append(replies)
         return replies
 
@@ -106,9 +110,13 @@ def play(chat: ChatFormat) -> Callable[..., tuple[list[Episode], Script]]:
 def test_masks_and_log_probs_line_up_with_who_wrote_each_token(play, chat: ChatFormat):
     (episode,), script = play([item()], [f"one{EOS}"], [f"second{EOS}"])
     first, second = script.said[0][0], script.said[1][0]
-    observation = chat.tokenizer.encode("\n<|im_start|>user\nheard one<|im_end|>\n<|im_start|>assistant\n")
+    observation = chat.tokenizer.encode(
+        "\n<|im_start|>user\nheard one<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert episode.response_ids == first.token_ids + observation + second.token_ids
-    assert episode.mask == [1] * len(first.token_ids) + [0] * len(observation) + [1] * len(second.token_ids)
+    assert episode.mask == [1] * len(first.token_ids) + [0] * len(observation) + [1] * len(
+        second.token_ids
+    )
     assert episode.log_probs == first.log_probs + [0.0] * len(observation) + second.log_probs
     assert episode.stop_reason is StopReason.EOS
     assert episode.num_turns == 2
@@ -141,7 +149,9 @@ def test_siblings_are_adjacent_share_one_prefill_and_have_environments_of_their_
 
 
 def test_a_failing_environment_fails_only_its_own_row(play):
-    episodes, script = play([item("x"), item("y"), item("z")], [f"a{EOS}", "crash", f"c{EOS}"], [f"d{EOS}", f"e{EOS}"])
+    episodes, script = play(
+        [item("x"), item("y"), item("z")], [f"a{EOS}", "crash", f"c{EOS}"], [f"d{EOS}", f"e{EOS}"]
+    )
     assert [episode.error for episode in episodes] == [None, "ValueError: no such move", None]
     assert [episode.reward for episode in episodes] == [0.5, 0.0, 0.5]
     assert len(script.asked[1]) == 2, "the failed row played on"
@@ -154,7 +164,11 @@ def test_a_failing_environment_fails_only_its_own_row(play):
 def test_an_environment_that_cannot_start_fails_only_its_own_row(play):
     episodes, script = play([item("x"), item("y", "refusing")], [f"a{EOS}"], [f"c{EOS}"])
     assert [episode.error for episode in episodes] == [None, "ValueError: no such game"]
-    assert (episodes[1].failed_call, episodes[1].num_turns, episodes[1].response_ids) == (EnvCall.INIT, 0, [])
+    assert (episodes[1].failed_call, episodes[1].num_turns, episodes[1].response_ids) == (
+        EnvCall.INIT,
+        0,
+        [],
+    )
     assert len(episodes[1].prompt_ids) == 1, "a row needs a token to have its place in the batch"
     assert [episode.reward for episode in episodes] == [0.5, 0.0]
     assert len(script.asked[0]) == 1, "tokens were spent on a row without an environment"
@@ -168,7 +182,9 @@ def test_an_observation_that_does_not_fit_ends_the_episode(play):
     assert allowed.num_turns == 2
     (cut,), script = play([item()], [f"one{EOS}"], limit=length_at_second_turn)
     assert (cut.stop_reason, cut.num_turns, cut.reward) == (StopReason.CONTEXT, 1, 0.25)
-    assert cut.response_ids == script.said[0][0].token_ids, "the observation nobody answers was kept"
+    assert cut.response_ids == script.said[0][0].token_ids, (
+        "the observation nobody answers was kept"
+    )
     assert cut.error is None
 
 
@@ -176,7 +192,15 @@ def test_an_asynchronous_step_gives_the_same_episode(play):
     (waiting,), _ = play([item(env_class="waiting")], [f"one{EOS}"], [f"second{EOS}"])
     (plain,), _ = play([item()], [f"one{EOS}"], [f"second{EOS}"])
     assert waiting.error is None
-    for name in ("prompt_ids", "response_ids", "mask", "log_probs", "reward", "metadata", "num_turns"):
+    for name in (
+        "prompt_ids",
+        "response_ids",
+        "mask",
+        "log_probs",
+        "reward",
+        "metadata",
+        "num_turns",
+    ):
         assert getattr(waiting, name) == getattr(plain, name)
 
 
@@ -184,7 +208,9 @@ OBSERVATION = [{"role": "user", "content": "next?"}]
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended by the model", "cut off"])
-def test_prompt_reply_and_observation_are_the_template_of_the_whole_conversation(chat: ChatFormat, ended: bool):
+def test_prompt_reply_and_observation_are_the_template_of_the_whole_conversation(
+    chat: ChatFormat, ended: bool
+):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
     reply = chat.tokenizer.encode("It is 2." + EOS * ended)
     tokens = chat.encode(messages) + reply + chat.observation(OBSERVATION, after=reply)
@@ -209,17 +235,28 @@ def test_any_stop_token_ends_the_turn_once(chat: ChatFormat):
     ended = chat.observation(OBSERVATION, after=[40, eos])
     assert several.observation(OBSERVATION, after=[40, other]) == ended
     assert several.observation(OBSERVATION, after=[40, eos]) == ended
-    assert chat.observation(OBSERVATION, after=[40, other]) == [eos, *ended], "not a stop token of this model"
+    assert chat.observation(OBSERVATION, after=[40, other]) == [eos, *ended], (
+        "not a stop token of this model"
+    )
 
 
-def test_a_template_may_end_turns_with_a_stop_token_that_is_not_the_tokenizers(tiny_model_dir: Path):
+def test_a_template_may_end_turns_with_a_stop_token_that_is_not_the_tokenizers(
+    tiny_model_dir: Path,
+):
     tokenizer = load_tokenizer(str(tiny_model_dir))
     end = tokenizer.convert_tokens_to_ids("<|unk|>")
     tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "<|unk|>")
     chat = ChatFormat(tokenizer, {}, [end])
-    whole = chat.encode([{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, *OBSERVATION])
+    whole = chat.encode(
+        [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, *OBSERVATION]
+    )
     reply = [*tokenizer.encode("2"), end]
-    assert chat.encode([{"role": "user", "content": "1"}]) + reply + chat.observation(OBSERVATION, after=reply) == whole
+    assert (
+        chat.encode([{"role": "user", "content": "1"}])
+        + reply
+        + chat.observation(OBSERVATION, after=reply)
+        == whole
+    )
 
 
 def test_a_template_that_hides_replies_is_refused(tiny_model_dir: Path):
@@ -231,9 +268,16 @@ def test_a_template_that_hides_replies_is_refused(tiny_model_dir: Path):
 
 def test_odd_tokens_of_a_reply_stay_as_they_were_sampled(play, chat: ChatFormat):
     # Text of these ids encodes back to other ids, so re-encoding the reply would show.
-    odd = [chat.tokenizer.unk_token_id, 20, chat.tokenizer.pad_token_id, chat.tokenizer.eos_token_id]
+    odd = [
+        chat.tokenizer.unk_token_id,
+        20,
+        chat.tokenizer.pad_token_id,
+        chat.tokenizer.eos_token_id,
+    ]
     assert chat.tokenizer.encode(chat.decode(odd)) != odd
-    replies = iter([[Reply(odd, [-1.0] * 4, StopReason.EOS)], [Reply([21], [-1.0], StopReason.LENGTH)]])
+    replies = iter(
+        [[Reply(odd, [-1.0] * 4, StopReason.EOS)], [Reply([21], [-1.0], StopReason.LENGTH)]]
+    )
     (episode,) = run_episodes([item()], 1, chat, lambda requests: next(replies), {}, 512)
     assert episode.response_ids[:4] == odd
     assert episode.num_turns == 2
@@ -246,5 +290,7 @@ def test_template_options_reach_prompt_and_observation_alike(tiny_model_dir: Pat
         role, role + "{{ mood if message['role'] == 'assistant' else '' }}"
     ).replace("assistant\n{% endif %}", "assistant{{ mood }}\n{% endif %}")
     chat = ChatFormat(tokenizer, {"mood": " calmly"})
-    assert tokenizer.decode(chat.encode([{"role": "user", "content": "1"}])).endswith("assistant calmly\n")
+    assert tokenizer.decode(chat.encode([{"role": "user", "content": "1"}])).endswith(
+        "assistant calmly\n"
+    )
     assert tokenizer.decode(chat.observation(OBSERVATION, after=[])).endswith("assistant calmly\n")

@@ -18,7 +18,8 @@ def hooks_of(unit: Any) -> list[int]:
 
 
 def with_and_without(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
-    """What a gathered policy says with FSDP's hooks and without, and which hooks its first block has."""
+    """What a gathered policy says with FSDP's hooks and without, and which hooks its first block
+    has."""
     backend, _ = make_both(rank_info, setup)
     rows = shard_of(rank_info, batch(0))
     block: Any = blocks(backend.policy)[0]
@@ -42,7 +43,9 @@ def with_and_without(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_only_what_fsdp_does_is_left_out(ranks: Ranks, tiny_model_dir: Path, world_size: int, dtype: str) -> None:
+def test_only_what_fsdp_does_is_left_out(
+    ranks: Ranks, tiny_model_dir: Path, world_size: int, dtype: str
+) -> None:
     setup = Setup(str(tiny_model_dir), fsdp={"param_dtype": dtype})
     for found in ranks.run(world_size, with_and_without, setup):
         assert found == {"same": True, "inside": True, "restored": True, "own": 3}

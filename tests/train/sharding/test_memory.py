@@ -50,10 +50,18 @@ def measured(rank_info: RankInfo, setup: Setup) -> dict[str, int]:
     def size(tensors: Any) -> int:
         return sum(local_part(tensor).numel() * tensor.element_size() for tensor in tensors)
 
-    averaged = {id(value) for value in backend.ema.shadow.values()} if backend.ema is not None else set()
-    moments = [state[key] for state in backend.optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    averaged = (
+        {id(value) for value in backend.ema.shadow.values()} if backend.ema is not None else set()
+    )
+    moments = [
+        state[key]
+        for state in backend.optimizer.state.values()
+        for key in ("exp_avg", "exp_avg_sq")
+    ]
     held = {
-        "stored weights": size(value for value in backend.policy.parameters() if id(value) not in averaged),
+        "stored weights": size(
+            value for value in backend.policy.parameters() if id(value) not in averaged
+        ),
         # A gradient has the size and format of its weight.
         "gradients and AdamW": size(moments) + size(backend.trainable.values()),
     }
@@ -73,7 +81,10 @@ def measured(rank_info: RankInfo, setup: Setup) -> dict[str, int]:
         ({"fsdp": {"root_wrap": False}}, {"fsdp": {"root_wrap": False}}),
         ({"fsdp": {"master_dtype": "bfloat16"}}, {"fsdp": {"master_dtype": "bfloat16"}}),
         ({"ema": EmaFullConfig(evaluate=False)}, {"ema_full": {"evaluate": False}}),
-        ({"ema": EmaFullConfig(evaluate=False, mirror=True)}, {"ema_full": {"evaluate": False, "mirror": True}}),
+        (
+            {"ema": EmaFullConfig(evaluate=False, mirror=True)},
+            {"ema_full": {"evaluate": False, "mirror": True}},
+        ),
         (
             {"algorithm": WITH_KL, "fsdp": {"param_dtype": "bfloat16"}},
             {"algorithm": WITH_KL, "fsdp": {"param_dtype": "bfloat16"}},
@@ -84,13 +95,26 @@ def measured(rank_info: RankInfo, setup: Setup) -> dict[str, int]:
         ),
         *[
             (
-                {"lora": LoraConfig(rank=8), "fsdp": {"param_dtype": "bfloat16", "root_wrap": root_wrap}},
+                {
+                    "lora": LoraConfig(rank=8),
+                    "fsdp": {"param_dtype": "bfloat16", "root_wrap": root_wrap},
+                },
                 {"lora": {"rank": 8}, "fsdp": {"param_dtype": "bfloat16", "root_wrap": root_wrap}},
             )
             for root_wrap in (True, False)
         ],
     ],
-    ids=["plain", "root_wrap", "master_dtype", "average", "mirror", "reference", "adapters", "narrow", "narrow blocks"],
+    ids=[
+        "plain",
+        "root_wrap",
+        "master_dtype",
+        "average",
+        "mirror",
+        "reference",
+        "adapters",
+        "narrow",
+        "narrow blocks",
+    ],
 )
 def test_what_ranks_hold_is_what_was_estimated(
     ranks: Ranks, tiny_model_dir: Path, setup: dict[str, Any], changes: dict[str, Any]
@@ -113,7 +137,9 @@ def test_options_move_their_part() -> None:
     assert plain["gathered weights (training)"] < ahead < total * 2
     deferred = estimate(fsdp={"defer_grad_sync": True})
     assert deferred["gradients before they are reduced"] == total * 4
-    assert estimate(fsdp={"activation_checkpointing": True})["activations"] < plain["activations"] / 4
+    assert (
+        estimate(fsdp={"activation_checkpointing": True})["activations"] < plain["activations"] / 4
+    )
     packed = {**VALUES["placement"], "max_tokens_per_micro_batch": 768}
     eight = {**VALUES["placement"], "micro_batch_size": 8}
     # The default recipe's longest row is 512 + 256 tokens.
@@ -122,7 +148,9 @@ def test_options_move_their_part() -> None:
 
 def test_offloaded_weights_are_not_on_the_device() -> None:
     placement = {"num_devices": 2, "device": "cuda"}
-    on, off = (estimate(placement=placement, fsdp={"cpu_offload": offload}) for offload in (False, True))
+    on, off = (
+        estimate(placement=placement, fsdp={"cpu_offload": offload}) for offload in (False, True)
+    )
     assert on["stored weights"] > 0
     assert off["stored weights"] == off["gradients and AdamW"] == 0
     assert on["gathered weights (training)"] == off["gathered weights (training)"]
@@ -139,20 +167,48 @@ def test_the_estimate_knows_the_chunk_of_vocabulary_rows() -> None:
     [
         *[
             (kind, 0.03)
-            for kind in ("gpt2", "gpt_neox", "opt", "mpt", "bloom", "llama", "qwen3", "gpt_bigcode", "olmo2")
+            for kind in (
+                "gpt2",
+                "gpt_neox",
+                "opt",
+                "mpt",
+                "bloom",
+                "llama",
+                "qwen3",
+                "gpt_bigcode",
+                "olmo2",
+            )
         ],
-        *[(kind, 0.03) for kind in ("falcon", "phi", "starcoder2", "gptj", "stablelm", "gpt_bigcode", "olmo2")],
-        *[(kind, 0.03) for kind in ("mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "glm4_moe", "granitemoe")],
+        *[
+            (kind, 0.03)
+            for kind in ("falcon", "phi", "starcoder2", "gptj", "stablelm", "gpt_bigcode", "olmo2")
+        ],
+        *[
+            (kind, 0.03)
+            for kind in (
+                "mixtral",
+                "qwen3_moe",
+                "qwen2_moe",
+                "olmoe",
+                "gpt_oss",
+                "glm4_moe",
+                "granitemoe",
+            )
+        ],
         ("deepseek_v3", 0.1),
         ("jamba", 0.15),
         ("gemma3", 0.15),
     ],
 )
-def test_parameters_are_counted_whatever_a_family_calls_its_sizes(model_type: str, tolerance: float) -> None:
+def test_parameters_are_counted_whatever_a_family_calls_its_sizes(
+    model_type: str, tolerance: float
+) -> None:
     """Against the model itself, without memory for it."""
     config = AutoConfig.for_model(model_type)
     with torch.device("meta"):
-        auto = AutoModelForImageTextToText if hasattr(config, "text_config") else AutoModelForCausalLM
+        auto = (
+            AutoModelForImageTextToText if hasattr(config, "text_config") else AutoModelForCausalLM
+        )
         model = auto.from_config(config)
     language = getattr(model.base_model, "language_model", model)
     assert unknown_sizes(config.to_dict()) == []
@@ -161,5 +217,7 @@ def test_parameters_are_counted_whatever_a_family_calls_its_sizes(model_type: st
 
 
 def test_what_an_estimate_lacks_is_named() -> None:
-    assert unknown_sizes({"hidden_size": 4, "num_hidden_layers": 2, "vocab_size": 8}) == ["num_attention_heads"]
+    assert unknown_sizes({"hidden_size": 4, "num_hidden_layers": 2, "vocab_size": 8}) == [
+        "num_attention_heads"
+    ]
     assert unknown_sizes({"text_config": {}, "vocab_size": 8})[0] == "hidden_size"

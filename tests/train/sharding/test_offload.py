@@ -1,4 +1,5 @@
-"""Offloading gives the memory back to the system, measured from outside, and changes no bit of training."""
+"""Offloading gives the memory back to the system, measured from outside, and changes no bit of
+training."""
 
 from pathlib import Path
 
@@ -14,12 +15,19 @@ from rl_core.models.bundle import ModelBundle
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.sharding.offload import Parked
 from rl_core.train.stacks.token_stack import TrainStack
-from schemas.recipe import EmaFullConfig, FSDPConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
+from schemas.recipe import (
+    EmaFullConfig,
+    FSDPConfig,
+    LrSchedulerConfig,
+    ModelConfig,
+    OptimizerConfig,
+)
 
 
 @pytest.fixture(scope="module")
 def larger_model_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve million parameters, 48 MB, so that what is freed stands out from what a process holds anyway."""
+    """Twelve million parameters, 48 MB, so that what is freed stands out from what a process holds
+    anyway."""
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("larger-model")
@@ -81,7 +89,11 @@ def test_offload_frees_memory_and_onload_brings_back_every_bit(larger_model_dir:
         assert given_back == pytest.approx(num_bytes, rel=0.02)
         assert before - offloaded > 0.9 * given_back
         assert backend.offload() == [0]
-        for refused in (lambda: stack.train(batch()), backend.full_state, lambda: backend.save("nowhere")):
+        for refused in (
+            lambda: stack.train(batch()),
+            backend.full_state,
+            lambda: backend.save("nowhere"),
+        ):
             with pytest.raises(RLTrainError, match="offloaded; call onload"):
                 refused()
         backend.onload()
@@ -104,7 +116,10 @@ def assert_undisturbed(model_dir: Path, after: dict[str, torch.Tensor]) -> None:
         block.close()
     assert after.keys() == undisturbed.keys()
     assert all(torch.equal(after[name], value) for name, value in undisturbed.items())
-    assert any(not torch.equal(value, undisturbed[f"model.{name}"]) for name, value in _weights(model_dir).items())
+    assert any(
+        not torch.equal(value, undisturbed[f"model.{name}"])
+        for name, value in _weights(model_dir).items()
+    )
 
 
 def _weights(model_dir: Path) -> dict[str, torch.Tensor]:

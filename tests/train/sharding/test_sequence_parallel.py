@@ -30,14 +30,19 @@ def llama(attention: str = "sdpa") -> Any:
 
 
 @pytest.mark.parametrize(("sp_size", "tp_size"), [(1, 1), (3, 1), (4, 1), (12, 1), (6, 2)])
-def test_sizes_that_divide_the_attention_heads_fit_even_beyond_the_key_value_heads(sp_size: int, tp_size: int):
+def test_sizes_that_divide_the_attention_heads_fit_even_beyond_the_key_value_heads(
+    sp_size: int, tp_size: int
+):
     check_sequence_parallel(llama(), sp_size, tp_size)
 
 
 @pytest.mark.parametrize(
-    ("sp_size", "tp_size", "fitting"), [(5, 1, "1, 2, 3, 4, 6, 12"), (4, 2, "1, 2, 3, 6"), (24, 1, "1, 2, 3, 4, 6, 12")]
+    ("sp_size", "tp_size", "fitting"),
+    [(5, 1, "1, 2, 3, 4, 6, 12"), (4, 2, "1, 2, 3, 6"), (24, 1, "1, 2, 3, 4, 6, 12")],
 )
-def test_a_size_that_does_not_divide_is_refused_with_those_that_do(sp_size: int, tp_size: int, fitting: str):
+def test_a_size_that_does_not_divide_is_refused_with_those_that_do(
+    sp_size: int, tp_size: int, fitting: str
+):
     with pytest.raises(ModelError, match=f"sp_size {sp_size} .*sizes that fit: {fitting}$"):
         check_sequence_parallel(llama(), sp_size, tp_size)
 
@@ -79,7 +84,9 @@ CASES: dict[str, dict[str, Any]] = {
     "recomputed blocks": {"fsdp": {"activation_checkpointing": True}},
     "packed": {"stack": {"max_tokens_per_micro_batch": 24}},
     "one row at a time": {"stack": {"micro_batch_size": 1}},
-    "one key-value head": {"family": ("qwen3", {"num_key_value_heads": 1, "tie_word_embeddings": False})},
+    "one key-value head": {
+        "family": ("qwen3", {"num_key_value_heads": 1, "tie_word_embeddings": False})
+    },
     "sliding window": {"family": ("mistral", {"num_key_value_heads": 4, "sliding_window": 3})},
 }
 
@@ -95,12 +102,18 @@ def test_two_ranks_that_share_sequences_train_like_one(
     weights, results = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
     got_weights, got_results = ranks.run(2, train, TrainTopology(sp_size=2), setup, STEPS)[0]
     assert largest_difference(weights, got_weights) < 1e-5
-    assert [result.grad_norm for result in got_results] == pytest.approx([r.grad_norm for r in results], abs=1e-5)
-    assert [result.loss for result in got_results] == pytest.approx([r.loss for r in results], abs=1e-6)
+    assert [result.grad_norm for result in got_results] == pytest.approx(
+        [r.grad_norm for r in results], abs=1e-5
+    )
+    assert [result.loss for result in got_results] == pytest.approx(
+        [r.loss for r in results], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["copy", "adapters off"])
-def test_the_reference_is_computed_on_slices_too(ranks: Ranks, tiny_model_dir: Path, lora: LoraConfig | None) -> None:
+def test_the_reference_is_computed_on_slices_too(
+    ranks: Ranks, tiny_model_dir: Path, lora: LoraConfig | None
+) -> None:
     setup = Setup(str(tiny_model_dir), lora=lora)
     whole = ranks.run(1, reference_log_probs, TrainTopology(), setup)[0]
     one, two = ranks.run(2, reference_log_probs, TrainTopology(sp_size=2), setup)

@@ -1,4 +1,5 @@
-"""A rank that shares its weights with nobody learns, bit by bit, what FSDP2's way over copies would have taught it."""
+"""A rank that shares its weights with nobody learns, bit by bit, what FSDP2's way over copies would
+have taught it."""
 
 import gc
 from pathlib import Path
@@ -43,7 +44,8 @@ def test_gradients_added_in_place_are_those_of_the_reduction(
 
 
 def outlives_its_owner(rank_info: RankInfo, setup: Setup) -> bool:
-    """Whether the model of a backend that was trained, and that nobody holds any more, is still there."""
+    """Whether the model of a backend that was trained, and that nobody holds any more, is still
+    there."""
     backend, stack = make_both(rank_info, setup)
     stack.train(shard_of(rank_info, batch(0)))
     policy = ref(backend.policy)
@@ -53,8 +55,12 @@ def outlives_its_owner(rank_info: RankInfo, setup: Setup) -> bool:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_a_model_that_nobody_holds_is_gone(ranks: Ranks, tiny_model_dir: Path, num_ranks: int) -> None:
-    assert ranks.run(num_ranks, outlives_its_owner, Setup(str(tiny_model_dir))) == [False] * num_ranks
+def test_a_model_that_nobody_holds_is_gone(
+    ranks: Ranks, tiny_model_dir: Path, num_ranks: int
+) -> None:
+    assert (
+        ranks.run(num_ranks, outlives_its_owner, Setup(str(tiny_model_dir))) == [False] * num_ranks
+    )
 
 
 def what_is_gathered(rank_info: RankInfo, setup: Setup) -> list[bool]:
@@ -65,7 +71,10 @@ def what_is_gathered(rank_info: RankInfo, setup: Setup) -> list[bool]:
     found: list[Tensor] = []
     for last in (False, True):
         log_probs = backend.policy(
-            *(rows.tensor(name) for name in ("input_ids", "attention_mask", "position_ids", "response_mask"))
+            *(
+                rows.tensor(name)
+                for name in ("input_ids", "attention_mask", "position_ids", "response_mask")
+            )
         )[0]
         backend.backward(log_probs.sum() / 100, last=last)
         found.append(block.mlp.up_proj.weight)
@@ -73,7 +82,9 @@ def what_is_gathered(rank_info: RankInfo, setup: Setup) -> list[bool]:
     return [not isinstance(weight, DTensor) for weight in (*found, block.mlp.up_proj.weight)]
 
 
-@pytest.mark.parametrize(("reshard", "expected"), [(None, [True, False, False]), (True, [False, False, False])])
+@pytest.mark.parametrize(
+    ("reshard", "expected"), [(None, [True, False, False]), (True, [False, False, False])]
+)
 def test_weights_are_gathered_once_per_step_unless_memory_is_wanted(
     ranks: Ranks, tiny_model_dir: Path, reshard: bool | None, expected: list[bool]
 ) -> None:
@@ -93,7 +104,9 @@ def what_is_trained(rank_info: RankInfo, setup: Setup) -> list[bool]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_the_reference_leaves_adapters_to_be_trained(ranks: Ranks, tiny_model_dir: Path, world_size: int) -> None:
+def test_the_reference_leaves_adapters_to_be_trained(
+    ranks: Ranks, tiny_model_dir: Path, world_size: int
+) -> None:
     setup = Setup(str(tiny_model_dir), fsdp={"fsdp_mode": "grad_op"}, lora=LORA)
     for trained in ranks.run(world_size, what_is_trained, setup):
         assert trained

@@ -48,13 +48,17 @@ def test_sizes_that_divide_heads_and_mlp_fit(tp_size: int):
     ("tp_size", "intermediate_size", "fitting"),
     [(4, 36, "1, 2, 3, 6"), (12, 36, "1, 2, 3, 6"), (2, 33, "1, 3")],
 )
-def test_a_size_that_does_not_divide_is_refused_with_those_that_do(tp_size: int, intermediate_size: int, fitting: str):
+def test_a_size_that_does_not_divide_is_refused_with_those_that_do(
+    tp_size: int, intermediate_size: int, fitting: str
+):
     with pytest.raises(ModelError, match=f"tp_size {tp_size} .*sizes that fit: {fitting}$"):
         check_tensor_parallel(llama(intermediate_size), tp_size)
 
 
 def test_a_model_without_a_plan_is_refused_by_name():
-    model = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2))
+    model = AutoModelForCausalLM.from_config(
+        GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)
+    )
     with pytest.raises(ModelError, match="no tensor-parallel plan for GPT2LMHeadModel"):
         check_tensor_parallel(model, 2)
 
@@ -78,7 +82,10 @@ CASES: dict[str, dict[str, Any]] = {
         "fsdp": {"defer_grad_sync": True},
     },
     "a vocabulary that does not divide": {
-        "family": ("llama", {"num_key_value_heads": 2, "tie_word_embeddings": True, "vocab_size": 101})
+        "family": (
+            "llama",
+            {"num_key_value_heads": 2, "tie_word_embeddings": True, "vocab_size": 101},
+        )
     },
 }
 
@@ -94,12 +101,18 @@ def test_two_ranks_that_share_weights_train_like_one(
     weights, results = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
     got_weights, got_results = ranks.run(2, train, TrainTopology(tp_size=2), setup, STEPS)[0]
     assert largest_difference(weights, got_weights) < 1e-5
-    assert [result.grad_norm for result in got_results] == pytest.approx([r.grad_norm for r in results], abs=1e-5)
-    assert [result.loss for result in got_results] == pytest.approx([r.loss for r in results], abs=1e-6)
+    assert [result.grad_norm for result in got_results] == pytest.approx(
+        [r.grad_norm for r in results], abs=1e-5
+    )
+    assert [result.loss for result in got_results] == pytest.approx(
+        [r.loss for r in results], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["copy", "adapters off"])
-def test_the_reference_is_cut_too(ranks: Ranks, tiny_model_dir: Path, lora: LoraConfig | None) -> None:
+def test_the_reference_is_cut_too(
+    ranks: Ranks, tiny_model_dir: Path, lora: LoraConfig | None
+) -> None:
     setup = Setup(str(tiny_model_dir), lora=lora)
     whole = ranks.run(1, reference_log_probs, TrainTopology(), setup)[0]
     one, two = ranks.run(2, reference_log_probs, TrainTopology(tp_size=2), setup)
@@ -107,7 +120,9 @@ def test_the_reference_is_cut_too(ranks: Ranks, tiny_model_dir: Path, lora: Lora
     torch.testing.assert_close(one, whole, atol=1e-6, rtol=0)
 
 
-def test_a_rank_holds_half_of_each_matrix_and_of_the_adapters_beside_it(ranks: Ranks, tiny_model_dir: Path) -> None:
+def test_a_rank_holds_half_of_each_matrix_and_of_the_adapters_beside_it(
+    ranks: Ranks, tiny_model_dir: Path
+) -> None:
     setup = Setup(str(tiny_model_dir), lora=LORA)
     whole = ranks.run(1, local_shapes, TrainTopology(), setup)[0]
     for held in ranks.run(2, local_shapes, TrainTopology(tp_size=2), setup):
@@ -116,7 +131,8 @@ def test_a_rank_holds_half_of_each_matrix_and_of_the_adapters_beside_it(ranks: R
             "input_layernorm.weight",
             "post_attention_layernorm.weight",
             "norm.weight",
-            # Columns: B follows the layer and takes A's whole output. Rows: A follows it, its output is summed up.
+            # Columns: B follows the layer and takes A's whole output. Rows: A follows it, its
+            # output is summed up.
             *(f"self_attn.{name}_proj.lora_A.default.weight" for name in "qkv"),
             *(f"mlp.{name}_proj.lora_A.default.weight" for name in ("gate", "up")),
             "self_attn.o_proj.lora_B.default.weight",
@@ -129,7 +145,12 @@ def test_a_rank_holds_half_of_each_matrix_and_of_the_adapters_beside_it(ranks: R
 @pytest.mark.parametrize("lora", [None, LORA], ids=["weights", "lora"])
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 1), (1, 2)])
 def test_training_resumes_from_a_checkpoint_on_as_many_or_other_ranks(
-    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, before: int, after: int, lora: LoraConfig | None
+    ranks: Ranks,
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    before: int,
+    after: int,
+    lora: LoraConfig | None,
 ) -> None:
     setup = Setup(str(tiny_model_dir), lora=lora)
     straight, _ = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]

@@ -56,9 +56,13 @@ def test_several_updates_need_an_algorithm_that_allows_them() -> None:
     check_multi_update(grpo(config), 4, 2)
     check_multi_update(Once(None), 1, 1)
     for key, numbers in (("num_updates_per_batch", (2, 1)), ("num_epochs", (1, 2))):
-        with pytest.raises(RecipeError, match=f"training.{key} is 2, but algorithm Once does not correct"):
+        with pytest.raises(
+            RecipeError, match=f"training.{key} is 2, but algorithm Once does not correct"
+        ):
             check_multi_update(Once(None), *numbers)
-        with pytest.raises(RecipeError, match=f"training.{key} is 2, but algorithm Once does not correct"):
+        with pytest.raises(
+            RecipeError, match=f"training.{key} is 2, but algorithm Once does not correct"
+        ):
             TrainStack(None, Once(None), micro_batch_size=1, **{key: 2})  # type: ignore[arg-type]
 
 
@@ -66,7 +70,8 @@ def test_several_updates_need_an_algorithm_that_allows_them() -> None:
 def test_a_rollout_is_cut_into_disjoint_updates_and_every_epoch_takes_them_all(
     ranks: Ranks, tiny_model_dir: Path, passes: str
 ) -> None:
-    """REINFORCE knows no old policy: with it the steps are those of one half of the rows after the other, twice."""
+    """REINFORCE knows no old policy: with it the steps are those of one half of the rows after the
+    other, twice."""
     setup = Setup(str(tiny_model_dir), algorithm={"name": "gpg"}, stack=PASSES[passes])
     cut, halves = ranks.run(1, cut_and_halved, setup)[0]
     assert len(cut[1]) == 4 and cut[1] == halves[1]
@@ -74,8 +79,11 @@ def test_a_rollout_is_cut_into_disjoint_updates_and_every_epoch_takes_them_all(
     assert same_bits(cut[0], halves[0])
 
 
-def cut_and_halved(rank_info: RankInfo, setup: Setup) -> list[tuple[dict[str, Tensor], list[UpdateResult]]]:
-    """The weights and the steps of a stack that cuts eight rows itself, and of one that is given four at a time."""
+def cut_and_halved(
+    rank_info: RankInfo, setup: Setup
+) -> list[tuple[dict[str, Tensor], list[UpdateResult]]]:
+    """The weights and the steps of a stack that cuts eight rows itself, and of one that is given
+    four at a time."""
     said = []
     for num_updates, shards in ((2, [batch(0)]), (1, batch(0).split(4) * 2)):
         backend, stack = make_both(rank_info, setup)
@@ -85,18 +93,28 @@ def cut_and_halved(rank_info: RankInfo, setup: Setup) -> list[tuple[dict[str, Te
     return said
 
 
-def test_passes_keep_a_processor_busy_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 128 rows of 100 tokens, 81 would fit in 8192: two even passes, in 4096 four; 8 rows each elsewhere."""
+def test_passes_keep_a_processor_busy_where_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 128 rows of 100 tokens, 81 would fit in 8192: two even passes, in 4096 four; 8 rows each
+    elsewhere."""
     computed = SimpleNamespace(
-        fsdp_cfg=FSDPConfig(), device=torch.device("cpu"), enable_prompt_sharing=lambda: True, pads=True
+        fsdp_cfg=FSDPConfig(),
+        device=torch.device("cpu"),
+        enable_prompt_sharing=lambda: True,
+        pads=True,
     )
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
     units = [[row] for row in range(128)]
 
     def sizes(*instructions: str, share_prompts: bool = True, **said: int) -> list[int]:
         for name in ("amx_tile", "avx512_bf16"):
-            monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in instructions)
-        stack: Any = TrainStack(computed, algorithm_cls(config), share_prompts=share_prompts, **said)  # type: ignore[arg-type]
+            monkeypatch.setattr(
+                torch.cpu, f"_is_{name}_supported", lambda name=name: name in instructions
+            )
+        stack: Any = TrainStack(
+            computed, algorithm_cls(config), share_prompts=share_prompts, **said
+        )  # type: ignore[arg-type]
         return [len(part) for part in stack._cut(units, Lengths([100] * 128))]
 
     assert sizes("avx512_bf16", "amx_tile") == [64, 64]
@@ -106,9 +124,13 @@ def test_passes_keep_a_processor_busy_where_nothing_is_said(monkeypatch: pytest.
     assert sizes("avx512_bf16", micro_batch_size=16) == [16] * 8
 
 
-def test_a_prompt_that_siblings_share_counts_once_in_a_pass(ranks: Ranks, tiny_model_dir: Path) -> None:
+def test_a_prompt_that_siblings_share_counts_once_in_a_pass(
+    ranks: Ranks, tiny_model_dir: Path
+) -> None:
     for shares, sizes in ((True, [8, 8]), (False, [4, 4, 4, 4])):
-        setup = Setup(str(tiny_model_dir), stack={"max_tokens_per_micro_batch": 80, "share_prompts": shares})
+        setup = Setup(
+            str(tiny_model_dir), stack={"max_tokens_per_micro_batch": 80, "share_prompts": shares}
+        )
         assert ranks.run(1, sizes_of_passes, setup) == [sizes]
 
 
@@ -125,7 +147,8 @@ def sizes_of_passes(rank_info: RankInfo, setup: Setup) -> list[int]:
 
 
 def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
-    """The anchor a training leaves in its shard, and what the policy said before the first update."""
+    """The anchor a training leaves in its shard, and what the policy said before the first
+    update."""
     backend, stack = make_both(rank_info, setup)
     rows = shard_of(rank_info, batch(0))
     with backend.gathered() as policy:
@@ -134,7 +157,12 @@ def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
     with backend.gathered() as policy:
         after = log_probs(policy, rows)
     assert rows.batch is not None
-    return {"anchor": rows.batch["old_log_probs"], "before": before, "after": after, "result": result}
+    return {
+        "anchor": rows.batch["old_log_probs"],
+        "before": before,
+        "after": after,
+        "result": result,
+    }
 
 
 @each_pass
@@ -142,7 +170,9 @@ def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
 def test_the_anchor_is_frozen_before_the_first_of_several_updates(
     ranks: Ranks, tiny_model_dir: Path, passes: str, world_size: int
 ) -> None:
-    setup = Setup(str(tiny_model_dir), stack={"num_updates_per_batch": 2, "num_epochs": 3, **PASSES[passes]})
+    setup = Setup(
+        str(tiny_model_dir), stack={"num_updates_per_batch": 2, "num_epochs": 3, **PASSES[passes]}
+    )
     for said in ranks.run(world_size, anchored, setup):
         torch.testing.assert_close(said["anchor"], said["before"], atol=1e-6, rtol=0)
         assert (said["after"] - said["before"]).abs().max() > 1e-3
@@ -168,8 +198,12 @@ def frozen(rank_info: RankInfo, setup: Setup) -> TrainStepResult:
 
 
 @each_pass
-@pytest.mark.parametrize("stack", [{}, {"num_updates_per_batch": 2, "num_epochs": 2}], ids=["one", "four"])
-def test_filler_rows_change_nothing(ranks: Ranks, tiny_model_dir: Path, passes: str, stack: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "stack", [{}, {"num_updates_per_batch": 2, "num_epochs": 2}], ids=["one", "four"]
+)
+def test_filler_rows_change_nothing(
+    ranks: Ranks, tiny_model_dir: Path, passes: str, stack: dict[str, Any]
+) -> None:
     setup = Setup(str(tiny_model_dir), stack={**stack, **PASSES[passes]}, algorithm=WITH_KL)
     without = ranks.run(1, filled, setup, 0)[0]
     with_fillers = ranks.run(1, filled, setup, 3)[0]
@@ -177,7 +211,9 @@ def test_filler_rows_change_nothing(ranks: Ranks, tiny_model_dir: Path, passes: 
     assert without[1] == with_fillers[1]
 
 
-def filled(rank_info: RankInfo, setup: Setup, num_fillers: int) -> tuple[dict[str, Tensor], TrainStepResult]:
+def filled(
+    rank_info: RankInfo, setup: Setup, num_fillers: int
+) -> tuple[dict[str, Tensor], TrainStepResult]:
     """Train with rows at both ends that have no response and absurd content."""
     backend, stack = make_both(rank_info, setup)
     rows = batch(0)
@@ -185,7 +221,9 @@ def filled(rank_info: RankInfo, setup: Setup, num_fillers: int) -> tuple[dict[st
         filler = rows[[0] * num_fillers]
         assert filler.batch is not None
         filler.batch["response_mask"] = torch.zeros_like(filler.batch["response_mask"])
-        filler.batch["rollout_log_probs"] = torch.full_like(filler.batch["rollout_log_probs"], math.nan)
+        filler.batch["rollout_log_probs"] = torch.full_like(
+            filler.batch["rollout_log_probs"], math.nan
+        )
         filler.batch["advantages"] = torch.full_like(filler.batch["advantages"], 1e9)
         rows = DataProto.concat([filler[:1], rows, filler[1:]])
     result = stack.train(rows)
@@ -193,7 +231,9 @@ def filled(rank_info: RankInfo, setup: Setup, num_fillers: int) -> tuple[dict[st
 
 
 @each_pass
-def test_a_rank_of_fillers_only_keeps_in_step(ranks: Ranks, tiny_model_dir: Path, passes: str) -> None:
+def test_a_rank_of_fillers_only_keeps_in_step(
+    ranks: Ranks, tiny_model_dir: Path, passes: str
+) -> None:
     """Rank 1 has no row to train on; the step is that of rank 0's rows alone."""
     setup = Setup(str(tiny_model_dir), stack=PASSES[passes])
     alone = ranks.run(1, lopsided, setup)[0]
@@ -215,7 +255,9 @@ def lopsided(rank_info: RankInfo, setup: Setup) -> tuple[dict[str, Tensor], Trai
 
 @pytest.mark.parametrize("num_rows", [8, 7, 5])
 @each_pass
-def test_uneven_shards_equal_one_rank(ranks: Ranks, tiny_model_dir: Path, passes: str, num_rows: int) -> None:
+def test_uneven_shards_equal_one_rank(
+    ranks: Ranks, tiny_model_dir: Path, passes: str, num_rows: int
+) -> None:
     setup = Setup(str(tiny_model_dir), stack={"num_epochs": 2, **PASSES[passes]}, num_rows=num_rows)
     one = ranks.run(1, train, setup, [0, 1])[0]
     two = ranks.run(2, train, setup, [0, 1])
@@ -225,10 +267,16 @@ def test_uneven_shards_equal_one_rank(ranks: Ranks, tiny_model_dir: Path, passes
         assert merged == pytest.approx(one[1][step].to_floats(), abs=2e-5)
 
 
-def test_a_rollout_without_anything_to_learn_takes_no_step(ranks: Ranks, tiny_model_dir: Path) -> None:
+def test_a_rollout_without_anything_to_learn_takes_no_step(
+    ranks: Ranks, tiny_model_dir: Path
+) -> None:
     weights, before, result, rate = ranks.run(2, unlearnt, Setup(str(tiny_model_dir)))[0]
     assert same_bits(weights, before)
-    assert (result.skipped, result.per_update[0].skipped, result.per_update[0].num_tokens) == (1, True, 0)
+    assert (result.skipped, result.per_update[0].skipped, result.per_update[0].num_tokens) == (
+        1,
+        True,
+        0,
+    )
     assert math.isnan(result.loss) and math.isnan(result.grad_norm)
     assert rate == 1
 
@@ -281,7 +329,10 @@ def referenced(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
     backend, stack = make_both(rank_info, setup)
     rows = batch(9)
     start = log_probs(backend.policy, rows)
-    kl = [stack.train(shard_of(rank_info, batch(step))).metrics["kl_ref"].result() for step in range(3)]
+    kl = [
+        stack.train(shard_of(rank_info, batch(step))).metrics["kl_ref"].result()
+        for step in range(3)
+    ]
     live = log_probs(backend.policy, rows)
     with backend.reference_policy() as reference:
         return {"start": start, "live": live, "reference": log_probs(reference, rows), "kl": kl}
@@ -294,7 +345,10 @@ def test_the_loss_is_the_mean_of_the_updates_by_hand() -> None:
         UpdateResult(loss=math.nan, grad_norm=math.nan, lr=0.4, skipped=True, num_tokens=0),
     ]
     metrics = [
-        {"loss": Metric(MetricKind.SUM, value, 1.5), "ratio_mean": Metric(MetricKind.MEAN, 3.0, 1.5)}
+        {
+            "loss": Metric(MetricKind.SUM, value, 1.5),
+            "ratio_mean": Metric(MetricKind.MEAN, 3.0, 1.5),
+        }
         for value in (0.5, 1.5, 3.0, 1.0)
     ]
     result = TrainStepResult.of(updates, metrics)
@@ -305,11 +359,15 @@ def test_the_loss_is_the_mean_of_the_updates_by_hand() -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_the_reported_loss_is_that_of_the_whole_batch(ranks: Ranks, tiny_model_dir: Path, world_size: int) -> None:
+def test_the_reported_loss_is_that_of_the_whole_batch(
+    ranks: Ranks, tiny_model_dir: Path, world_size: int
+) -> None:
     setup = Setup(str(tiny_model_dir), stack={"num_epochs": 2})
     for expected, result in ranks.run(world_size, measured, setup):
         assert result.per_update[0].loss == pytest.approx(expected, abs=1e-6)
-        assert result.loss == pytest.approx((result.per_update[0].loss + result.per_update[1].loss) / 2, abs=1e-9)
+        assert result.loss == pytest.approx(
+            (result.per_update[0].loss + result.per_update[1].loss) / 2, abs=1e-9
+        )
         assert result.per_update[0].loss != result.per_update[1].loss
 
 

@@ -1,4 +1,5 @@
-"""Weights in buckets: nothing is lost, no bucket is too large, and the checksum sees every changed number."""
+"""Weights in buckets: nothing is lost, no bucket is too large, and the checksum sees every changed
+number."""
 
 import pytest
 import torch
@@ -15,7 +16,10 @@ dtypes = st.sampled_from([torch.bfloat16, torch.float32])
 
 def tensors(sizes: list[list[int]], dtype: torch.dtype, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return {f"t{index}": torch.randn(size, generator=generator).to(dtype) for index, size in enumerate(sizes)}
+    return {
+        f"t{index}": torch.randn(size, generator=generator).to(dtype)
+        for index, size in enumerate(sizes)
+    }
 
 
 @settings(deadline=None, max_examples=60)
@@ -36,7 +40,9 @@ def test_buckets_carry_every_number_to_its_place(
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 400), dtypes, st.data())
-def test_the_checksum_sees_one_flipped_bit(num_numbers: int, dtype: torch.dtype, data: st.DataObject):
+def test_the_checksum_sees_one_flipped_bit(
+    num_numbers: int, dtype: torch.dtype, data: st.DataObject
+):
     tensor = tensors([[num_numbers]], dtype, 0)["t0"]
     place = data.draw(st.integers(0, num_numbers - 1))
     bit = data.draw(st.integers(0, tensor.element_size() * 8 - 2))
@@ -47,9 +53,13 @@ def test_the_checksum_sees_one_flipped_bit(num_numbers: int, dtype: torch.dtype,
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 400), dtypes, st.data())
-def test_the_checksum_sees_two_numbers_swapped(num_numbers: int, dtype: torch.dtype, data: st.DataObject):
+def test_the_checksum_sees_two_numbers_swapped(
+    num_numbers: int, dtype: torch.dtype, data: st.DataObject
+):
     tensor = torch.arange(num_numbers, dtype=torch.float32).to(dtype)
-    one, two = data.draw(st.lists(st.integers(0, num_numbers - 1), min_size=2, max_size=2, unique=True))
+    one, two = data.draw(
+        st.lists(st.integers(0, num_numbers - 1), min_size=2, max_size=2, unique=True)
+    )
     swapped = tensor.clone()
     swapped[one], swapped[two] = tensor[two].clone(), tensor[one].clone()
     assert (checksum(swapped) == checksum(tensor)) is bool(tensor[one] == tensor[two])
@@ -57,7 +67,9 @@ def test_the_checksum_sees_two_numbers_swapped(num_numbers: int, dtype: torch.dt
 
 def test_the_checksum_by_hand_and_over_several_chunks(monkeypatch: pytest.MonkeyPatch):
     # bfloat16 1.0 is 0x3f80 = 16256, 2.0 is 0x4000 = 16384.
-    assert checksum(torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)) == Checksum((1, 2), 16256 + 2 * 16384)
+    assert checksum(torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)) == Checksum(
+        (1, 2), 16256 + 2 * 16384
+    )
     tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     whole = checksum(tensor)
     monkeypatch.setattr("rl_core.models.export.checksums.CHUNK", 7)
@@ -68,11 +80,15 @@ def test_the_checksum_by_hand_and_over_several_chunks(monkeypatch: pytest.Monkey
 def test_a_difference_is_named():
     expected = {name: Checksum((2,), 1) for name in "abc"}
     check_same(expected, dict(expected), "engine")
-    with pytest.raises(WeightMismatch, match=r"engine: 2 of 3 tensors differ .* first a, c; a: expected .*value=1"):
+    with pytest.raises(
+        WeightMismatch, match=r"engine: 2 of 3 tensors differ .* first a, c; a: expected .*value=1"
+    ):
         check_same(expected, {"a": Checksum((2,), 5), "b": Checksum((2,), 1)}, "engine")
 
 
 @pytest.mark.parametrize(("name", "size"), [("a", "4 numbers"), ("b", "no such parameter")])
 def test_a_bucket_that_does_not_fit_is_refused(name: str, size: str):
-    with pytest.raises(WeightMismatch, match=rf"{name}\[2:6\] was sent, but the engine has .*{size}"):
+    with pytest.raises(
+        WeightMismatch, match=rf"{name}\[2:6\] was sent, but the engine has .*{size}"
+    ):
         unpack(Bucket((Piece(name, 2, 6),), torch.ones(4)), {"a": torch.zeros(4)})

@@ -1,4 +1,5 @@
-"""Moving averages: the recurrence, the loan to an evaluation, and which weights sample and set the anchor."""
+"""Moving averages: the recurrence, the loan to an evaluation, and which weights sample and set the
+anchor."""
 
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ def followed(rank_info: RankInfo, setup: Setup) -> float:
         expected = {name: 0.9 * expected[name] + 0.1 * weights[name] for name in expected}
     average = whole(backend, backend.ema.shadow)
     assert expected.keys() == average.keys()
-    assert any((weights[name] - average[name]).abs().max() > 1e-4 for name in average), "nothing was averaged"
+    assert any((weights[name] - average[name]).abs().max() > 1e-4 for name in average), (
+        "nothing was averaged"
+    )
     return max(float((expected[name] - average[name]).abs().max()) for name in expected)
 
 
@@ -90,7 +93,8 @@ def test_every_kind_of_average_follows_the_recurrence(
 
 
 def lent(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
-    """What policies say before, during and after an evaluation with the average, and training afterwards."""
+    """What policies say before, during and after an evaluation with the average, and training
+    afterwards."""
     backend, stack = make_both(rank_info, setup)
     assert backend.ema is not None
     train_steps(stack, rank_info, [0, 1])
@@ -103,7 +107,11 @@ def lent(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
     with backend.gathered() as policy:
         said["average"] = log_probs(policy, rows)
     refused = []
-    for act in (backend.apply_eval_ema, lambda: backend.save("nowhere"), lambda: train_steps(stack, rank_info, [2])):
+    for act in (
+        backend.apply_eval_ema,
+        lambda: backend.save("nowhere"),
+        lambda: train_steps(stack, rank_info, [2]),
+    ):
         try:
             act()
         except RLTrainError as error:
@@ -122,7 +130,9 @@ def lent(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
 def test_an_evaluation_borrows_the_average_and_gives_the_weights_back_exactly(
     ranks: Ranks, tiny_model_dir: Path, average: str
 ) -> None:
-    said = ranks.run(2, lent, Setup(str(tiny_model_dir), fsdp={"fsdp_mode": "grad_op"}, **AVERAGES[average]))[0]
+    said = ranks.run(
+        2, lent, Setup(str(tiny_model_dir), fsdp={"fsdp_mode": "grad_op"}, **AVERAGES[average])
+    )[0]
     assert said["same bits"]
     assert torch.equal(said["live"], said["restored"])
     assert (said["live"] - said["average"]).abs().max() > 1e-4
@@ -131,7 +141,8 @@ def test_an_evaluation_borrows_the_average_and_gives_the_weights_back_exactly(
 
 
 def sampled(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
-    """Log-probabilities of the policies that sample, anchor and train, and the weights' gradient switches."""
+    """Log-probabilities of the policies that sample, anchor and train, and the weights' gradient
+    switches."""
     backend, stack = make_both(rank_info, setup)
     train_steps(stack, rank_info, [0, 1])
     rows, said = batch(9), {}
@@ -145,7 +156,9 @@ def sampled(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
     with backend.gathered() as policy:
         said["average"] = log_probs(policy, rows)
     backend.restore_from_eval()
-    said["trainable"] = [name for name, value in backend.policy.named_parameters() if value.requires_grad]
+    said["trainable"] = [
+        name for name, value in backend.policy.named_parameters() if value.requires_grad
+    ]
     said["expected"] = list(backend.trainable)
     return said
 

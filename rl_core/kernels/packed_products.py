@@ -1,13 +1,14 @@
-"""The weights of linear layers laid out once for a processor's products, while nothing changes them.
+"""The weights of linear layers laid out once for a processor's products, while nothing changes
+them.
 
-oneDNN otherwise rearranges a weight matrix for every product with it, which costs more than the product itself where
-there are few rows, as in decoding. Layers that read the same states are one product. Where the processor multiplies in
-bfloat16, the result of a layer without adapter stays the same in that format, bit by bit; elsewhere the copy is in
-float32, see `float32_matmul`.
+oneDNN otherwise rearranges a weight matrix for every product with it, which costs more than the
+product itself where there are few rows, as in decoding. Layers that read the same states are one
+product. Where the processor multiplies in bfloat16, the result of a layer without adapter stays the
+same in that format, bit by bit; elsewhere the copy is in float32, see `float32_matmul`.
 
-Adapters (LoRA, arXiv 2106.09685) cost nothing in a copy in float32: it holds W + scaling * B A. In bfloat16 that sum
-would lose what the adapter has learnt, so what A makes of the states stands beside them, and B beside W: one product
-adds up both and rounds once.
+Adapters (LoRA, arXiv 2106.09685) cost nothing in a copy in float32: it holds W + scaling * B A. In
+bfloat16 that sum would lose what the adapter has learnt, so what A makes of the states stands
+beside them, and B beside W: one product adds up both and rounds once.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ from rl_core.kernels.float32_matmul import product_dtype
 FORMATS = (torch.bfloat16, torch.float32)
 """That oneDNN has packed products for."""
 TILE_ROW = 32
-"""Numbers in bfloat16 in a row of a tile: products whose sums are a multiple of it long waste none."""
+"""Numbers in bfloat16 in a row of a tile: products whose sums are a multiple of it long waste
+none."""
 READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """What transformers calls the layers of one module that do, in the order of their calls."""
 
 
 @contextmanager
 def packed_weights(model: nn.Module, leave: nn.Module | None = None) -> Iterator[Packed]:
-    """For the block, every plain linear layer of a model multiplies with a packed copy of its weight, without gradient.
+    """For the block, every plain linear layer of a model multiplies with a packed copy of its
+    weight, without gradient.
 
-    So does a plain layer with one plain adapter. Weights must be whole and must not change. On other devices than CPUs
-    with oneDNN nothing happens. Args: leave: a layer that stays as it is. Yields: the products.
+    So does a plain layer with one plain adapter. Weights must be whole and must not change. On
+    other devices than CPUs with oneDNN nothing happens. Args: leave: a layer that stays as it is.
+    Yields: the products.
     """
     groups = _groups(model, leave) if _can_pack() else []
     packed: Packed = {}
@@ -65,11 +69,17 @@ class _Layer:
     @property
     def kind(self) -> tuple[Any, ...]:
         """What layers must have in common to be one product."""
-        return self.base.in_features, self.base.weight.dtype, self.base.bias is None, self.adapter is None
+        return (
+            self.base.in_features,
+            self.base.weight.dtype,
+            self.base.bias is None,
+            self.adapter is None,
+        )
 
 
 class Product:
-    """One product for layers that read the same states: the first to be called computes it for all."""
+    """One product for layers that read the same states: the first to be called computes it for
+    all."""
 
     def __init__(self, layers: list[_Layer]) -> None:
         bases = [layer.base for layer in layers]
@@ -105,7 +115,7 @@ class Product:
         return parts[index]
 
     def whole(self, states: Tensor) -> Tensor:
-        """What all layers make of the states, side by side in the last axis."""
+        """Return the outputs of all layers for the states, side by side in the last axis."""
         is_wide = self.computed != self.kept
         states = states.to(self.computed) if is_wide else states
         if self.narrow is not None:
@@ -126,7 +136,9 @@ def _merged(layer: _Layer) -> Tensor:
     """What an adapted layer's product would be, in float32."""
     assert layer.adapter is not None
     down, up, scaling = layer.adapter
-    return torch.addmm(layer.base.weight.float(), up.weight.float(), down.weight.float(), alpha=scaling)
+    return torch.addmm(
+        layer.base.weight.float(), up.weight.float(), down.weight.float(), alpha=scaling
+    )
 
 
 def _linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -134,12 +146,19 @@ def _linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def _can_pack() -> bool:
-    return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    )
 
 
 def _is_plain(module: Any) -> bool:
     """Whether a module is no more than a product with a matrix that lies here as a whole."""
-    if type(module) is not nn.Linear or "forward" in vars(module) or isinstance(module.weight, DTensor):
+    if (
+        type(module) is not nn.Linear
+        or "forward" in vars(module)
+        or isinstance(module.weight, DTensor)
+    ):
         return False
     return module.weight.device.type == "cpu" and module.weight.dtype in FORMATS
 
@@ -171,7 +190,9 @@ def _groups(model: nn.Module, leave: nn.Module | None) -> list[list[_Layer]]:
     groups: list[list[_Layer]] = []
     for module in model.modules():
         for names in READ_THE_SAME:
-            group = [layers[layer] for name in names if (layer := getattr(module, name, None)) in layers]
+            group = [
+                layers[layer] for name in names if (layer := getattr(module, name, None)) in layers
+            ]
             if len(group) == len(names) and len({layer.kind for layer in group}) == 1:
                 groups.append(group)
     grouped = {layer.module for layer in chain(*groups)}

@@ -8,15 +8,17 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from rl_core.kernels.float32_matmul import has_bfloat16_products
-from rl_core.kernels.packed_weights import packed_weights
+from rl_core.kernels.packed_products import packed_weights
 
 pytestmark = pytest.mark.skipif(
-    not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="weights are packed on x86 alone"
+    not torch.backends.cpu.get_cpu_capability().startswith("AVX"),
+    reason="weights are packed on x86 alone",
 )
 
 
 def assert_same(got: object, expected: object) -> None:
-    """Bit by bit, but where the processor has no products in bfloat16: there the last of its 8 bits may be another."""
+    """Bit by bit, but where the processor has no products in bfloat16: there the last of its 8 bits
+    may be another."""
     rounding = 0.0 if has_bfloat16_products() else 2**-7
     torch.testing.assert_close(got, expected, rtol=rounding, atol=rounding)
 
@@ -90,7 +92,9 @@ class Attention(nn.Module):
         for name, size in sizes.items():
             self.add_module(name, nn.Linear(24, size, bias=name in biased))
 
-    def forward(self, states: torch.Tensor, others: torch.Tensor | None = None) -> list[torch.Tensor]:
+    def forward(
+        self, states: torch.Tensor, others: torch.Tensor | None = None
+    ) -> list[torch.Tensor]:
         """What each layer makes of the states; keys and values, of the others if there are some."""
         seen = states if others is None else others
         inputs = (states, seen, seen, states)
@@ -104,8 +108,12 @@ def products(model: nn.Module) -> int:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("biased", "expected"), [((), 2), (("q_proj", "k_proj", "v_proj"), 2), (("q_proj",), 4)])
-def test_layers_that_read_the_same_are_one_product_if_they_can(biased: tuple[str, ...], expected: int) -> None:
+@pytest.mark.parametrize(
+    ("biased", "expected"), [((), 2), (("q_proj", "k_proj", "v_proj"), 2), (("q_proj",), 4)]
+)
+def test_layers_that_read_the_same_are_one_product_if_they_can(
+    biased: tuple[str, ...], expected: int
+) -> None:
     torch.manual_seed(0)
     model = Attention(biased).bfloat16()
     several = [torch.randn(3, 1, 24).bfloat16() for _ in range(3)]
@@ -143,9 +151,13 @@ def test_a_layer_that_two_modules_share_is_packed_once() -> None:
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-def adapted(model: nn.Module, *, targets: list[str], dropout: float = 0.0, **config: object) -> nn.Module:
+def adapted(
+    model: nn.Module, *, targets: list[str], dropout: float = 0.0, **config: object
+) -> nn.Module:
     """The model in bfloat16 with adapters whose B is not zero."""
-    inject_adapter_in_model(LoraConfig(r=4, target_modules=targets, lora_dropout=dropout, **config), model)  # type: ignore[arg-type]
+    inject_adapter_in_model(
+        LoraConfig(r=4, target_modules=targets, lora_dropout=dropout, **config), model
+    )  # type: ignore[arg-type]
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.1)
@@ -158,8 +170,12 @@ def assert_near(got: object, expected: object) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("targets", "expected"), [(["q_proj", "k_proj", "v_proj", "o_proj"], 2), (["q_proj"], 4)])
-def test_adapters_are_part_of_the_product_of_what_they_read(targets: list[str], expected: int) -> None:
+@pytest.mark.parametrize(
+    ("targets", "expected"), [(["q_proj", "k_proj", "v_proj", "o_proj"], 2), (["q_proj"], 4)]
+)
+def test_adapters_are_part_of_the_product_of_what_they_read(
+    targets: list[str], expected: int
+) -> None:
     torch.manual_seed(0)
     model = adapted(Attention(("q_proj", "k_proj", "v_proj")), targets=targets, lora_alpha=8)
     several = [torch.randn(3, 1, 24).bfloat16() for _ in range(2)]
@@ -175,13 +191,19 @@ def test_adapters_are_part_of_the_product_of_what_they_read(targets: list[str], 
 @pytest.mark.parametrize("biased", [(), ("q_proj", "k_proj", "v_proj", "o_proj")])
 def test_adapters_in_float32_are_one_product_with_what_they_adapt(biased: tuple[str, ...]) -> None:
     torch.manual_seed(0)
-    model = adapted(Attention(biased), targets=["q_proj", "k_proj", "v_proj", "o_proj"], lora_alpha=5).double()
+    model = adapted(
+        Attention(biased), targets=["q_proj", "k_proj", "v_proj", "o_proj"], lora_alpha=5
+    ).double()
     states = torch.randn(64, 24)
     exact = model(states.double())
     model.float()
     with packed_weights(model):
-        forwards = [vars(module)["forward"] for module in model.modules() if "forward" in vars(module)]
-        assert len(forwards) == 4 and all(forward.func.__self__.narrow is None for forward in forwards)
+        forwards = [
+            vars(module)["forward"] for module in model.modules() if "forward" in vars(module)
+        ]
+        assert len(forwards) == 4 and all(
+            forward.func.__self__.narrow is None for forward in forwards
+        )
         for got, part in zip(model(states), exact, strict=True):
             torch.testing.assert_close(got.double(), part, rtol=1e-5, atol=1e-5)
 
@@ -218,7 +240,11 @@ def test_the_adapter_that_is_active_is_the_one_that_counts() -> None:
 def test_adapters_that_are_more_than_two_products_are_left_to_peft(change: str) -> None:
     torch.manual_seed(0)
     model = adapted(
-        Attention(), targets=["q_proj"], lora_alpha=8, dropout=0.5 * (change == "dropout"), use_dora=change == "dora"
+        Attention(),
+        targets=["q_proj"],
+        lora_alpha=8,
+        dropout=0.5 * (change == "dropout"),
+        use_dora=change == "dora",
     )
     layer: Any = model.get_submodule("q_proj")
     if change == "dropout":
