@@ -31,7 +31,7 @@ from rl_core.envs.registration import kinds_of, spec
 from rl_core.errors import DataError
 from schemas.column_map import ColumnMap
 from schemas.contract import SchemaName
-from schemas.ground_truth import ANY_GROUND_TRUTH
+from schemas.ground_truth import GROUND_TRUTH_KINDS
 from schemas.media_prompts import KNOWN_FIELDS
 from schemas.problems import get
 from schemas.prompt_rows import reward_spec_of
@@ -121,7 +121,7 @@ def _converted(source: str | Path, target: Path, how: Conversion) -> Iterator[Ro
             row = convert_row(*_own_row(raw.value, kind, how, place), how.to, place, how.env_class)
             if isinstance(env_class := row.get("env_class"), str):
                 # A user's own environment is known to the recipe that names it.
-                allowed.setdefault(env_class, ANY_GROUND_TRUTH)
+                allowed.setdefault(env_class, GROUND_TRUTH_KINDS)
             if problems := contract.problems(row):
                 raise DataError(problems[0].at(place))
             yield row

@@ -10,7 +10,7 @@ from rl_core.data import read_rows
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.read.convert import Conversion, convert_file
-from rl_core.errors import DataError
+from rl_core.errors import DataError, EnvError
 from schemas.contract import SchemaName
 from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K
 
@@ -164,3 +164,12 @@ def test_a_row_that_breaks_the_contract_is_named_and_nothing_is_written(tmp_path
         with pytest.raises(DataError, match=r"a\.jsonl:2 field prompt\[0\]\.role: unknown role"):
             convert_file(source, tmp_path / name, Conversion(SchemaName.PROMPT))
         assert not (tmp_path / name).exists()
+
+
+def test_an_environment_of_the_users_own_takes_every_ground_truth(tmp_path: Path) -> None:
+    row = {**GSM8K, "env_class": "mine", "reward_spec": {"ground_truth": ["4", "four"]}}
+    source, target = write(tmp_path / "a.jsonl", [row]), tmp_path / "b.jsonl"
+    assert convert_file(source, target, Conversion(SchemaName.PROMPT)) == 1
+    assert rows_of(target) == [row]
+    with pytest.raises(EnvError, match="unknown environment 'gsm9k'"):
+        Conversion(SchemaName.PROMPT, env_class="gsm9k")
