@@ -121,7 +121,7 @@ def _converted(source: str | Path, target: Path, how: Conversion) -> Iterator[Ro
             row = convert_row(*_own_row(raw.value, kind, how, place), how.to, place, how.env_class)
             if isinstance(env_class := row.get("env_class"), str):
                 # A user's own environment is known to the recipe that names it.
-                allowed.setdefault(env_class, GROUND_TRUTH_KINDS)
+                allowed.setdefault(env_class, frozenset(GROUND_TRUTH_KINDS))
             if problems := contract.problems(row):
                 raise DataError(problems[0].at(place))
             yield row
