@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rl_core.data.read.foreign_rows import RowFormat
+from rl_core.errors import RecipeError
 from rl_core.runtime.home import Home
+from schemas.column_map import ColumnMap, ColumnMapError
 from schemas.contract import SchemaName
 
 if TYPE_CHECKING:
@@ -18,6 +21,15 @@ data = typer.Typer(help="Make and convert row files.", no_args_is_help=True)
 Sources = Annotated[
     list[str],
     typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names"),
+]
+
+
+Mapped = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        help="Make a column from another one: prompt=question, 'ground_truth=answer|after:####'",
+    ),
 ]
 
 
@@ -51,11 +63,13 @@ def validate(
     check_remote: Annotated[
         bool, typer.Option("--check-remote", help="Fetch remote media too")
     ] = False,
+    mapped: Mapped = None,
 ) -> None:
     """Validate rows against their contract; every bad row is listed, and the exit code is 2 if
     there is one."""
     from rl_core.data.check.files import apply_policy, check_files
     from rl_core.data.check.parts import CheckSettings
+    from rl_core.data.read.mapped import mapped_files
     from rl_core.data.read.sources import data_files
     from rl_core.envs import accepted_ground_truths
     from schemas.media_checks import MediaLimits
@@ -63,13 +77,19 @@ def validate(
     home = Home.default()
     chosen = SchemaName.PROMPT if schema is None and env_class is not None else schema
     limits = MediaLimits(check_remote=check_remote)
+    mapping = _column_map(mapped)
+
+    def files(sources: list[str]) -> list[Path]:
+        found = [file for source in sources for file in data_files(source)]
+        return mapped_files(found, mapping, home.data)
+
     settings = CheckSettings(
         accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits
     )
     report = check_files(
-        [file for path in paths for file in data_files(path)],
+        files(paths),
         settings,
-        held_out=[file for path in held_out or [] for file in data_files(path)],
+        held_out=files(held_out or []),
         rejects_dir=home.data / "rejects" / "cli",
         memo_dir=home.data / "memo",
         runner=_cluster(),
@@ -85,17 +105,28 @@ def validate(
 def convert(
     source: Annotated[str, typer.Argument(help="File, glob, folder or dataset name to read")],
     target: Annotated[Path, typer.Argument(help="File to write: .jsonl .json .parquet")],
-    to: Annotated[SchemaName, typer.Option(help="Kind of row to write")],
+    to: Annotated[SchemaName, typer.Option(help="Kind of row to write")] = SchemaName.PROMPT,
+    written_as: Annotated[
+        RowFormat | None,
+        typer.Option("--from", help="Whose rows they are; unset: this project's kinds"),
+    ] = None,
+    mapped: Mapped = None,
     env_class: Annotated[
         str | None, typer.Option(help="Environment of rows that name none")
     ] = None,
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over the file where there is one")
+    ] = False,
 ) -> None:
-    """Convert between prompt, media and response rows; rows that the target format cannot hold are
-    refused and listed."""
-    from rl_core.data.read.convert import convert_file
+    """Convert between kinds of rows, from other systems' rows and from any dataset's columns.
 
-    num_rows = convert_file(source, target, to, env_class=env_class, prompt_key=prompt_key)
+    Every row that is written has passed its contract; if one is refused, nothing is written.
+    """
+    from rl_core.data.read.convert import Conversion, convert_file
+
+    how = Conversion(to, written_as, _column_map(mapped), env_class, prompt_key)
+    num_rows = convert_file(source, target, how, force=force)
     typer.echo(f"{num_rows} {to.value} rows written to {target}")
 
 
@@ -136,6 +167,14 @@ def print_report(report: "ValidationReport") -> None:
         place = f"{Path(first.file).name}:{first.row}"
         table.add_row(reason, str(count), place, first.field, first.value, first.expected)
     Console(highlight=False, markup=False).print(table)
+
+
+def _column_map(assignments: list[str] | None) -> ColumnMap:
+    """Raises: RecipeError on a mapping that cannot be read."""
+    try:
+        return ColumnMap.of_assignments(assignments or [])
+    except ColumnMapError as error:
+        raise RecipeError(f"--map: {error}") from error
 
 
 def _cluster():

@@ -68,7 +68,8 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     if recipe.draws:
         return _media_plan(recipe, home)
     (train, first), (held_out, second) = (
-        planned_sources(entries, home.data) for entries in (recipe.data.train, recipe.data.eval)
+        planned_sources(entries, home.data, recipe.data.column_map)
+        for entries in (recipe.data.train, recipe.data.eval)
     )
     if first or second:
         return f"miss: {first or second}"

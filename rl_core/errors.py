@@ -50,6 +50,10 @@ class ServiceError(UserError):
     """A server or worker cannot be started or reached, or would be open to everybody."""
 
 
+class NoSignal(UserError):
+    """A training from whose rewards nothing can be learnt."""
+
+
 class RewardError(RLTrainError):
     """A reward is missing or not finite."""
 

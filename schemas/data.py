@@ -3,8 +3,9 @@ on."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from schemas.column_map import ColumnMap
 from schemas.section import Section
 
 
@@ -30,6 +31,10 @@ class DataConfig(Section):
     eval: list[str | dict[str, Any]] = Field(min_length=1)
     """Held-out rows, written like `train`; a training row with the same question as a held-out row
     is refused."""
+    map: dict[str, str] | None = None
+    """Columns of a row from those of a dataset: `{prompt: question, ground_truth:
+    "answer|after:####"}`. Steps behind `|`: `after:`, `before:`, `match:`, `prefix:`, `suffix:`,
+    `number`, `text`, `json`; `=` and a text is that text. Unset takes rows as they are."""
     blend: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Sampling weight of each `data_source`; unset takes all rows alike."""
     curriculum: CurriculumConfig | None = None
@@ -43,3 +48,14 @@ class DataConfig(Section):
     """Action on rows that break the schema: fail the run, or drop the row."""
     max_bad_fraction: float = Field(default=0.01, ge=0, le=1)
     """With `on_invalid: drop`: the run fails if more than this share of the rows is bad."""
+
+    @field_validator("map")
+    @classmethod
+    def _map_can_be_read(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        ColumnMap(value or {})
+        return value
+
+    @property
+    def column_map(self) -> ColumnMap:
+        """`map`, read; empty where there is none."""
+        return ColumnMap(self.map or {})

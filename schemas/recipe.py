@@ -6,6 +6,7 @@ import the packages above them.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -33,6 +34,15 @@ from schemas.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.section import DType, Section
 from schemas.tracks import TracksConfig
 from schemas.unified import UnifiedConfig
+
+
+class OnNoSignal(StrEnum):
+    """What becomes of a run in which no advantage differs from 0 for a while."""
+
+    WARN = "warn"
+    """It says so, with three replies, and goes on."""
+    STOP = "stop"
+    """It says so and ends; finished iterations stay."""
 
 
 class TrainingConfig(Section):
@@ -66,6 +76,10 @@ class TrainingConfig(Section):
     """Leave samples whose advantages are all 0, such as those of a group of equal rewards, out of
     the training passes that they do not change. Metrics of those passes (entropy, ratios, clipping)
     then cover only the other samples."""
+    on_no_signal: OnNoSignal = OnNoSignal.WARN
+    """Action when all advantages were 0 for `no_signal_steps` steps in a row."""
+    no_signal_steps: int = Field(default=10, ge=1)
+    """Number of such steps; a shorter run is judged by all its steps."""
     keep_last: int = Field(default=2, ge=1)
     """Number of newest complete checkpoints to keep; older ones are removed."""
     keep_best: int = Field(default=0, ge=0)
@@ -267,6 +281,11 @@ class Recipe(Section):
         if self.has_pairs and self.rollout != RolloutConfig():
             raise ValueError(
                 "rollout: nothing is sampled in the domain preference; leave the block out"
+            )
+        if self.has_pairs and self.data.map is not None:
+            raise ValueError(
+                "data.map: not for pairs; write them with rl-train data convert ROWS PAIRS.jsonl "
+                "--to preference --map ..."
             )
         return self
 

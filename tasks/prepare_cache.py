@@ -48,8 +48,8 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
     if several := of_several_turns(recipe.environments, recipe.data.default_env_class):
         check_recipe(recipe, locate(recipe.model.path, home.models), several)
     return prompts.prepare_cache(
-        resolve_sources(recipe.data.train, home.data),
-        resolve_sources(recipe.data.eval, home.data),
+        resolve_sources(recipe.data.train, home.data, recipe.data.column_map),
+        resolve_sources(recipe.data.eval, home.data, recipe.data.column_map),
         preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
         tokenizer=lambda: prompt_tokenizer(
             locate(recipe.model.path, home.models),

@@ -60,9 +60,11 @@ def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
     if recipe.draws:
         files = prompt_files(recipe, home.data)
         return files["train"], files["eval"]
-    return resolve_sources(recipe.data.train, home.data), resolve_sources(
-        recipe.data.eval, home.data
+    data = recipe.data
+    train, held_out = (
+        resolve_sources(entries, home.data, data.column_map) for entries in (data.train, data.eval)
     )
+    return train, held_out
 
 
 def _publish(report: ValidationReport) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic import BaseModel
+
 from flows.reference.markdown import purpose
 from flows.reference.settings import Settings, keys, sections
 from rl_core.runtime.registry import Registry
@@ -60,4 +62,11 @@ def _environments() -> Iterator[str]:
 def _plugin(name: str, cls: type[Any], config: Settings | None) -> Iterator[str]:
     yield f"### `{name}`\n\n{purpose(cls)}\n"
     if config is not None and config.model_fields:
-        yield keys(config)
+        yield keys(config, made=_without_a_key(config))
+
+
+def _without_a_key(config: Settings) -> BaseModel | None:
+    """Return the settings of a recipe that states no key; None if some key must be given."""
+    if any(field.is_required() for field in config.model_fields.values()):
+        return None
+    return config()

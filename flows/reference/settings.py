@@ -23,18 +23,23 @@ _BOUNDS = {
 }
 
 
-def keys(model: Settings, path: str = "", described: Mapping[Settings, str] | None = None) -> str:
+def keys(
+    model: Settings,
+    path: str = "",
+    described: Mapping[Settings, str] | None = None,
+    made: BaseModel | None = None,
+) -> str:
     """Return a table with one row per key.
 
     Args: path: key path of the section. described: sections that are described elsewhere, and their
-    key paths.
+    key paths. made: the model with no key stated, if it has a preset that its fields do not show.
     """
     prefix = f"{path}." if path else ""
     rows = [
         [
             f"`{prefix}{name}`",
             _value(field),
-            _default(field),
+            _default(field) if made is None else _shown(getattr(made, name)),
             _about(field, f"{prefix}{name}", described or {}),
         ]
         for name, field in model.model_fields.items()
@@ -91,9 +96,14 @@ def _type(annotation: Any) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "must be given"
-    value = field.get_default(call_default_factory=True)
+    return _shown(field.get_default(call_default_factory=True))
+
+
+def _shown(value: Any) -> str:
     if value is None:
         return "unset"
     if isinstance(value, BaseModel):
-        return ""
+        # Its keys have a table of their own; here stands what a preset changes of it.
+        changed = value.model_dump(mode="json", exclude_defaults=True)
+        return f"`{changed}`" if changed else ""
     return f"`{value.value if isinstance(value, Enum) else value}`" if value != "" else "empty"

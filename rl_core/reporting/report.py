@@ -17,6 +17,7 @@ from rl_core.reporting.curves import delta_by_place, first_curves, further_curve
 from rl_core.reporting.pages import render
 from rl_core.reporting.run_record import RunRecord, embedded_pictures
 from rl_core.runs.learning import what_taught_nothing
+from rl_core.runs.no_signal import read_silence
 from rl_core.runtime.home import Home
 from rl_core.tracking.lineage import RunLineage, trace, trace_run, validation_of
 
@@ -45,6 +46,7 @@ def report_page(record: RunRecord, home: Home) -> str:
         model=record.model,
         change=score_change(record),
         warnings=what_taught_nothing(record.recipe, record.steps),
+        silence=read_silence(record.folder),
         learning=learning_curve(record),
         curves=[*first_curves(record), *filter(None, [delta_by_place(record)])],
         further=further_curves(record),

@@ -252,6 +252,7 @@ class RolloutEngine:
             "replies": [list(e.replies) for e in episodes],
             "env_class": [e.item["env_class"] for e in episodes],
             "env_metrics": [e.env_metrics for e in episodes],
+            "env_read": [e.env_read for e in episodes],
             "error": [e.error for e in episodes],
             "failed_call": [
                 None if e.failed_call is None else str(e.failed_call) for e in episodes

@@ -27,8 +27,19 @@ R = TypeVar("R", bound=Receipt)
 
 def run_key(recipe: Recipe, cache_hash: str) -> str:
     """Return the identity of a run: recipe and data. Placement is left out, so a run may continue
-    on other hardware."""
-    values = recipe.model_dump(mode="json", exclude={"placement", "registration", "retraining"})
+    on other hardware.
+
+    The rows that `data.map` gives are in the hash of the cache, and `training.on_no_signal` changes
+    no step.
+    """
+    left_out = {
+        "placement": True,
+        "registration": True,
+        "retraining": True,
+        "data": {"map"},
+        "training": {"on_no_signal", "no_signal_steps"},
+    }
+    values = recipe.model_dump(mode="json", exclude=left_out)
     text = json.dumps(values, sort_keys=True) + cache_hash
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -46,6 +57,11 @@ class RunFolder:
     @property
     def export(self) -> Path:
         return self.root / "model"
+
+    @property
+    def no_signal(self) -> Path:
+        """What was said when steps in a row taught nothing."""
+        return self.root / "no-signal.json"
 
     @property
     def outbox(self) -> Path:

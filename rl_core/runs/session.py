@@ -19,6 +19,7 @@ from rl_core.models.family import check_located
 from rl_core.models.locate import is_model, locate
 from rl_core.rewards.samples import prompt_text
 from rl_core.runs.learning import warn_of_nothing_learnt
+from rl_core.runs.no_signal import SignalWatch
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import reopen_tracking, starting_from
 from rl_core.runtime.home import Home
@@ -75,9 +76,11 @@ class TrainingSession:
         try:
             trainer = self._trainer_at(iteration - 1)
             steps, rollout = [], None
+            signal = SignalWatch(self.recipe, self.folder)
             for _ in range(self.recipe.training.steps_per_iteration):
                 metrics, rollout = trainer.step()
                 steps.append({"step": float(trainer.step_count), **metrics})
+                signal.observe(steps[-1], rollout)
                 self.tracking.log_metrics(metrics, trainer.step_count)
             # It only grows, and to ask takes some milliseconds.
             memory = {"peak_memory_gb": trainer.peak_memory() / 1e9}

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError
 from rl_core.runtime.own_packages import hidden_module
+from schemas.foreign_keys import foreign_key_lines
 from schemas.section import Section
 
 T = TypeVar("T")
@@ -23,6 +24,11 @@ T = TypeVar("T")
 
 class PluginConfig(Section):
     """Base of every plug-in's `Config`: unknown keys are refused, and values are immutable."""
+
+
+_OTHER_SHAPES = ("extra_forbidden", "list_type", "string_type")
+"""Errors of pydantic at a key of another system: it is unknown, or holds a mapping and ours does
+not."""
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -44,7 +50,12 @@ def describe_validation_error(
         loc = [str(part) for part in problem["loc"]]
         place = ".".join([*([where] if where else []), *loc])
         stated = f"{place}: " if place else ""
-        if problem["type"] == "extra_forbidden":
+        foreign = []
+        if problem["type"] in _OTHER_SHAPES:
+            foreign = foreign_key_lines(place, problem["input"])
+        if foreign:
+            lines += foreign
+        elif problem["type"] == "extra_forbidden":
             section = _section_at(model, loc[:-1])
             known = [*section.model_fields, *(also if len(loc) == 1 else ())]
             renamed = getattr(section, "former_keys", {}).get(loc[-1])
@@ -139,6 +150,8 @@ class Registry(Generic[T]):
         values = dict(block)
         name, target = values.pop("name", None), values.pop("target", None)
         if (name is None) == (target is None):
+            if foreign := foreign_key_lines(where, values):
+                raise RecipeError("\n".join(foreign))
             both = (
                 f", not both {name!r} and {target!r}; set the other to null"
                 if name is not None

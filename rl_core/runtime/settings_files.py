@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rl_core.errors import RecipeError
+from schemas.foreign_keys import foreign_key_lines
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 """Folder of the settings that ship with the project."""
@@ -49,8 +50,11 @@ def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path
                 OmegaConf.update(base, key.strip(), value, merge=False, force_add=True)
             else:
                 base = OmegaConf.merge(base, assigned)
-        except (OmegaConfBaseException, yaml.YAMLError) as error:
-            raise RecipeError(f"override {text!r}: {str(error).splitlines()[0]}") from error
+        except (OmegaConfBaseException, yaml.YAMLError, TypeError) as error:
+            # OmegaConf lets a mapping that meets a list end in a TypeError.
+            foreign = foreign_key_lines(key.strip(), None)
+            reason = foreign[0] if foreign else str(error).splitlines()[0]
+            raise RecipeError(f"override {text!r}: {reason}") from error
     return base
 
 

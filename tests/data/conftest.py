@@ -1,5 +1,6 @@
 """A tiny real tokenizer with a chat template, and row files."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -57,3 +58,13 @@ def good_row() -> Callable[..., dict[str, Any]]:
 @pytest.fixture
 def allowed() -> dict[str, frozenset[str]]:
     return ALLOWED
+
+
+@pytest.fixture(scope="session")
+def png() -> bytes:
+    """The bytes of a small picture."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(file, "PNG")
+    return file.getvalue()

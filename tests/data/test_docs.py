@@ -40,6 +40,11 @@ def test_every_contract_has_an_example() -> None:
 
 
 def test_recipe_block_parses() -> None:
-    (text,) = re.findall(r"```yaml\n(data:.*?)```", PAGE, flags=re.DOTALL)
-    recipe = parse_recipe({"name": "page", "model": {"path": "m"}, **yaml.safe_load(text)})
-    assert recipe.data.blend == {"openai/gsm8k": 3, "other": 1}
+    texts = re.findall(r"```yaml\n(data:.*?)```", PAGE, flags=re.DOTALL)
+    blend, mapped = (
+        parse_recipe({"name": "page", "model": {"path": "m"}, **yaml.safe_load(text)}).data
+        for text in texts
+    )
+    assert blend.blend == {"openai/gsm8k": 3, "other": 1}
+    made = mapped.column_map.apply({"question": "2 + 2?", "answer": "So.\n#### 4"})
+    assert (made["prompt"], made["reward_spec"]) == ("2 + 2?", {"ground_truth": "4"})

@@ -42,6 +42,25 @@ def test_every_key_of_a_recipe_is_described():
     assert [row for row in rows if row.endswith("|  |")] == []
 
 
+@pytest.mark.parametrize(
+    ("preset", "key", "default"),
+    [
+        ("rloo", "advantage", "`{'name': 'rloo'}`"),
+        ("gspo", "loss", "`{'name': 'gspo'}`"),
+        ("dapo", "dynamic_sampling", "`True`"),
+        ("reinforce_plus_plus", "kl", "`{'coef': 0.01, 'kind': 'k1', 'place': 'reward'}`"),
+        ("grpo", "kl", ""),
+        ("simpo", "beta", "`2.0`"),
+    ],
+)
+def test_a_preset_shows_its_own_defaults(preset: str, key: str, default: str):
+    (section,) = re.findall(
+        rf"^### `{preset}`\n(.*?)^###", pages()["plugins.md"], flags=re.DOTALL | re.MULTILINE
+    )
+    (row,) = (line for line in section.splitlines() if line.startswith(f"| `{key}` "))
+    assert row.split(" | ")[2].strip() == default
+
+
 def test_every_described_metric_is_logged_somewhere():
     texts = [
         path.read_text(encoding="utf-8") for path in SOURCES if path.name != "metric_catalogue.py"

@@ -213,6 +213,13 @@ def test_the_run_key_follows_what_decides_the_result(changes: dict[str, object])
     assert run_key(recipe(**changes), "data") != run_key(recipe(), "data")
 
 
+def test_the_run_key_ignores_what_the_cache_says_already_and_what_changes_no_step():
+    key = run_key(recipe(), "data")
+    rows = {"train": ["t.jsonl"], "eval": ["e.jsonl"]}
+    assert run_key(recipe(data={**rows, "map": {"prompt": "question"}}), "data") == key
+    assert run_key(recipe(training={"on_no_signal": "stop", "no_signal_steps": 3}), "data") == key
+
+
 def test_the_run_key_follows_the_data():
     assert run_key(recipe(), "data") != run_key(recipe(), "other data")
 

@@ -8,20 +8,30 @@ row.
 
 A prompt row that is converted there and back is the same row. Rows that the target cannot hold (a
 conversation in a media prompt) are refused one by one.
+
+Rows of other systems (`foreign_rows`) and of any other dataset (`schemas.column_map`) are first
+made prompt or preference rows. Every row that is written has passed the contract of its kind.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.check.contracts import recognise
-from rl_core.data.prepare.prompt_items import to_json
-from rl_core.data.read.readers import normalise, raw_values
+from rl_core.data.check.contracts import contract_of, recognise
+from rl_core.data.read.foreign_rows import RowFormat, own_row
+from rl_core.data.read.mapped import mapped_row, source_rows
+from rl_core.data.read.parquet_rows import write_parquet_rows
+from rl_core.data.read.readers import normalise
 from rl_core.data.read.sources import data_files
 from rl_core.data.store.atomic import atomic_writer
+from rl_core.envs import accepted_ground_truths
+from rl_core.envs.registration import kinds_of, spec
 from rl_core.errors import DataError
+from schemas.column_map import ColumnMap
 from schemas.contract import SchemaName
+from schemas.ground_truth import GROUND_TRUTH_KINDS
 from schemas.media_prompts import KNOWN_FIELDS
 from schemas.problems import get
 from schemas.prompt_rows import reward_spec_of
@@ -31,24 +41,40 @@ Row = dict[str, Any]
 _MEDIA_FIELDS = ("prompt_id", "media_refs", "media")
 
 
-def convert_file(
-    source: str | Path,
-    target: Path,
-    to: SchemaName,
-    *,
-    env_class: str | None = None,
-    prompt_key: str = "prompt",
-) -> int:
-    """Write the rows of `source` as rows of kind `to`.
+@dataclass(frozen=True)
+class Conversion:
+    """How the rows of a file become those of another."""
+
+    to: SchemaName
+    written_as: RowFormat | None = None
+    """The system that wrote them; unset: this project's own kinds."""
+    mapping: ColumnMap = field(default_factory=lambda: ColumnMap({}))
+    """Columns of a dataset that is none of these."""
+    env_class: str | None = None
+    """Environment of prompt rows that name none."""
+    prompt_key: str = "prompt"
+
+    def __post_init__(self) -> None:
+        if self.env_class is not None:
+            kinds_of(spec(self.env_class).load())
+
+
+def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bool = False) -> int:
+    """Write the rows of `source` as rows of another kind.
 
     Returns: number of rows. Args: target: `.jsonl`, `.json`, or `.parquet` if every column has one
-    type. env_class: environment of prompt rows that do not name one.
-    Raises: DataError naming the first row that cannot be converted; `target` is then untouched.
+    type. force: overwrite an existing file.
+    Raises: DataError naming the first row that cannot be converted or breaks the contract of its
+    kind; `target` is then untouched.
     """
-    rows = _converted(source, to, env_class, prompt_key)
+    if target.exists() and not force:
+        raise DataError(
+            f"{target}: there is such a file already; write elsewhere, or over it with --force"
+        )
+    rows = _converted(source, target, how)
     suffix = target.suffix.lower()
     if suffix == ".parquet":
-        return _write_parquet(list(rows), target)
+        return write_parquet_rows(list(rows), target)
     if suffix not in (".jsonl", ".json"):
         raise DataError(
             f"{target}: unknown extension {target.suffix!r}; expected .jsonl, .json, .parquet"
@@ -69,33 +95,53 @@ def convert_row(
     row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
 ) -> Row:
     """Convert one row to another kind. Raises: DataError naming `place`."""
-    if kind is to:
+    if kind is to and to is not SchemaName.PROMPT:
         return dict(row)
+    if SchemaName.PREFERENCE in (kind, to):
+        said = (
+            "it holds two answers: use --to preference"
+            if kind is SchemaName.PREFERENCE
+            else "it holds one answer"
+        )
+        raise DataError(f"{place}: a {kind} row cannot become a {to} row, since {said}")
     prompt_row = _TO_PROMPT[kind](row, place)
     if to is SchemaName.PROMPT:
         return _complete(prompt_row, place, env_class)
     return _FROM_PROMPT[to](prompt_row, place)
 
 
-def _converted(
-    source: str | Path, to: SchemaName, env_class: str | None, prompt_key: str
-) -> Iterator[Row]:
-    if to is SchemaName.PREFERENCE:
-        raise DataError(
-            "preference rows hold two answers, which no other kind of row has; nothing converts "
-            "to them"
-        )
+def _converted(source: str | Path, target: Path, how: Conversion) -> Iterator[Row]:
+    allowed = dict(accepted_ground_truths())
+    contract = contract_of(how.to, target, allowed, how.env_class, pairs_alone=True)
     for file in data_files(source):
-        kind = recognise(file, prompt_key=prompt_key)
-        if kind is SchemaName.PREFERENCE:
-            raise DataError(
-                f"{file}: preference rows hold two answers, which no other kind of row can keep"
-            )
-        for raw in raw_values(file, prompt_key=prompt_key):
-            row = {"prompt": raw.value} if isinstance(raw.value, str) else dict(raw.value)
-            if prompt_key != "prompt" and prompt_key in row:
-                row["prompt"] = row.pop(prompt_key)
-            yield convert_row(row, kind, to, f"{file}:{raw.number}", env_class)
+        foreign = how.written_as is not None or how.mapping
+        kind = None if foreign else recognise(file, prompt_key=how.prompt_key)
+        for raw in source_rows(file, how.mapping, how.prompt_key):
+            place = f"{file}:{raw.number}"
+            row = convert_row(*_own_row(raw.value, kind, how, place), how.to, place, how.env_class)
+            if isinstance(env_class := row.get("env_class"), str):
+                # A user's own environment is known to the recipe that names it.
+                allowed.setdefault(env_class, frozenset(GROUND_TRUTH_KINDS))
+            if problems := contract.problems(row):
+                raise DataError(problems[0].at(place))
+            yield row
+
+
+def _own_row(
+    value: Any, kind: SchemaName | None, how: Conversion, place: str
+) -> tuple[Row, SchemaName]:
+    """Return a row of this project and its kind.
+
+    Args: kind: of the file, if its rows are this project's own.
+    """
+    row = {"prompt": value} if isinstance(value, str) else dict(value)
+    if how.prompt_key != "prompt" and how.prompt_key in row:
+        row["prompt"] = row.pop(how.prompt_key)
+    if kind is not None:
+        return row, kind
+    made = row if how.written_as is None else own_row(row, how.written_as, place)
+    made = normalise(mapped_row(how.mapping, row, place, over=made))
+    return made, SchemaName.PREFERENCE if "chosen" in made else SchemaName.PROMPT
 
 
 def _prompt_to_prompt(row: Mapping[str, Any], _place: str) -> Row:
@@ -173,32 +219,6 @@ def _complete(row: Row, place: str, env_class: str | None) -> Row:
             )
         row["reward_spec"] = {"method": "rule", "ground_truth": answer}
     return row
-
-
-def _write_parquet(rows: list[Row], target: Path) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from rl_core.data.read.parquet_files import without_nulls
-
-    try:
-        # `Table.from_pylist` knows the first row's columns only.
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    except (pa.ArrowException, OverflowError, TypeError) as error:
-        raise DataError(
-            f"{target}: Parquet needs one type per column ({error}); write .jsonl instead"
-        ) from error
-    for number, (row, back) in enumerate(zip(rows, table.to_pylist(), strict=True), start=1):
-        if to_json(without_nulls(back), str(target)) != to_json(without_nulls(row), str(target)):
-            raise DataError(
-                f"{target}: row {number} would not come back from Parquet as it is; write .jsonl "
-                "instead"
-            )
-    building = target.with_name(f".{target.name}.tmp")
-    pq.write_table(table, building)
-    building.replace(target)
-    return len(rows)
 
 
 def _refuse(value: Any) -> Any:

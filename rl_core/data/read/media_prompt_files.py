@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 from rl_core.builtin.data.prompt_files import made_spec, materialise_prompts, planned_prompts
 from rl_core.data.read.hub import DatasetNotHere
+from rl_core.data.read.mapped import mapped_files, planned_mapped
 from rl_core.data.read.sources import data_files
 from rl_core.data.stages.diffusion import PROMPTS
 from rl_core.data.stages.published import split_files
+from schemas.column_map import ColumnMap
 from schemas.recipe import Recipe
 
 PromptFiles: TypeAlias = Mapping[str, list[Path]]
@@ -24,7 +26,11 @@ def prompt_files(recipe: Recipe, data_dir: Path) -> PromptFiles:
     Raises: DataError when an entry does not exist, or has no rows of its split.
     """
     return {
-        split: [file for entry in entries for file in _files(entry, split, data_dir)]
+        split: [
+            file
+            for entry in entries
+            for file in _files(entry, split, data_dir, recipe.data.column_map)
+        ]
         for split, entries in _of(recipe)
     }
 
@@ -38,11 +44,14 @@ def planned_prompt_files(recipe: Recipe, data_dir: Path) -> tuple[PromptFiles, s
         files[split] = []
         for entry in entries:
             try:
-                files[split] += _files(entry, split, data_dir, make=False)
+                files[split] += _files(entry, split, data_dir, recipe.data.column_map, make=False)
             except DatasetNotHere as error:
                 first = f"the dataset would be fetched first ({error})"
+                continue
             if made_spec(entry) is not None and not files[split][-1].is_file():
                 first = "the prompts would be made first"
+            elif recipe.data.map and not files[split][-1].is_file():
+                first = "the columns would be mapped first"
     return files, first
 
 
@@ -51,7 +60,12 @@ def _of(recipe: Recipe) -> list[tuple[str, list[str | dict[str, Any]]]]:
 
 
 def _files(
-    entry: str | dict[str, Any], split: str, data_dir: Path, *, make: bool = True
+    entry: str | dict[str, Any],
+    split: str,
+    data_dir: Path,
+    mapping: ColumnMap,
+    *,
+    make: bool = True,
 ) -> list[Path]:
     kind = made_spec(entry)
     if kind is not None and isinstance(entry, dict):
@@ -62,4 +76,6 @@ def _files(
         ]
     if isinstance(entry, str) and (published := Path(entry).expanduser() / PROMPTS).is_file():
         return split_files(published, split)
-    return data_files(entry, download=make)
+    return (mapped_files if make else planned_mapped)(
+        data_files(entry, download=make), mapping, data_dir
+    )

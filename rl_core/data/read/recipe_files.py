@@ -9,17 +9,24 @@ from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, p
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.prepare.prompts import PreparationSettings
 from rl_core.data.read.hub import DatasetNotHere
+from rl_core.data.read.mapped import mapped_files, planned_mapped
 from rl_core.data.read.sources import data_files
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, spec
 from rl_core.runtime.home import Home
+from schemas.column_map import ColumnMap
 from schemas.contract import SchemaName
 from schemas.recipe import Recipe
 
 
-def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
+def resolve_sources(
+    entries: Sequence[str | dict[str, Any]], data_dir: Path, mapping: ColumnMap
+) -> list[Path]:
     """Return the files of the entries; problems are generated and datasets fetched on first use,
-    then reused."""
+    then reused.
+
+    Args: mapping: of the columns of files and datasets; rows generated here are not mapped.
+    """
     files: list[Path] = []
     for entry in entries:
         if _is_task(entry):
@@ -27,12 +34,12 @@ def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
         elif _is_pictures(entry):
             files.append(materialise_pictures(PicturesSpec(**entry), data_dir / "generated"))
         else:
-            files += data_files(entry)
+            files += mapped_files(data_files(entry), mapping, data_dir)
     return files
 
 
 def planned_sources(
-    entries: Sequence[str | dict[str, Any]], data_dir: Path
+    entries: Sequence[str | dict[str, Any]], data_dir: Path, mapping: ColumnMap
 ) -> tuple[list[Path], str]:
     """Return the same files without generating or fetching any, and a description of that work
     (empty if there is none)."""
@@ -48,9 +55,13 @@ def planned_sources(
             first = first if files[-1].is_file() else "the pictures would be drawn first"
             continue
         try:
-            files += data_files(entry, download=False)
+            found = planned_mapped(data_files(entry, download=False), mapping, data_dir)
         except DatasetNotHere as error:
             first = f"the dataset would be fetched first ({error})"
+            continue
+        if mapping and not all(file.is_file() for file in found):
+            first = "the columns would be mapped first"
+        files += found
     return files, first
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from rl_core.models.decoding.decode import Reply, StopReason
 from rl_core.models.media import PromptMedia
 from rl_core.rollout.episodes.env_calls import EnvCall
+
+LONGEST_READ = 500
+"""Characters of what an environment read that are kept; test cases and pages may be long."""
 
 
 @dataclass
@@ -56,6 +60,12 @@ class Episode:
     def has_verdict(self) -> bool:
         """True if the reward counts: a failure to close comes after the reward."""
         return self.failed_call in (None, EnvCall.CLOSE)
+
+    @property
+    def env_read(self) -> str:
+        """What the environment read from the last reply, as JSON of limited length."""
+        text = json.dumps(self.metadata, ensure_ascii=False, default=str) if self.metadata else ""
+        return text if len(text) <= LONGEST_READ else f"{text[:LONGEST_READ]}..."
 
     @property
     def reward(self) -> float:

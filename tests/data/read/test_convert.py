@@ -9,8 +9,8 @@ import pytest
 from rl_core.data import read_rows
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
-from rl_core.data.read.convert import convert_file
-from rl_core.errors import DataError
+from rl_core.data.read.convert import Conversion, convert_file
+from rl_core.errors import DataError, EnvError
 from schemas.contract import SchemaName
 from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K
 
@@ -40,7 +40,7 @@ def converted(tmp_path: Path, rows: list[Any], *steps: SchemaName, **options: An
     path = write(tmp_path / "0.jsonl", rows)
     for number, step in enumerate(steps, start=1):
         target = tmp_path / f"{number}.jsonl"
-        assert convert_file(path, target, step, **options) == len(rows)
+        assert convert_file(path, target, Conversion(step, **options), force=True) == len(rows)
         settings = CheckSettings(ALLOWED, schema=step)
         report = check_files(
             [target], settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo"
@@ -87,10 +87,10 @@ def test_media_refs_travel_along(tmp_path: Path) -> None:
         tmp_path / "a.jsonl",
         [{**row, "metadata": {**row["metadata"], "reward_spec": {"ground_truth": "1"}}}],
     )
-    convert_file(path, tmp_path / "b.jsonl", SchemaName.PROMPT)
+    convert_file(path, tmp_path / "b.jsonl", Conversion(SchemaName.PROMPT))
     (prompt_row,) = rows_of(tmp_path / "b.jsonl")
     assert (prompt_row["media_refs"], prompt_row["prompt_id"]) == ([ref], "7")
-    convert_file(tmp_path / "b.jsonl", tmp_path / "c.jsonl", SchemaName.MEDIA)
+    convert_file(tmp_path / "b.jsonl", tmp_path / "c.jsonl", Conversion(SchemaName.MEDIA))
     assert rows_of(tmp_path / "c.jsonl") == rows_of(path)
 
 
@@ -107,7 +107,11 @@ def test_media_refs_travel_along(tmp_path: Path) -> None:
             SchemaName.PROMPT,
             r"a\.jsonl:2 field env_class: missing; name the",
         ),
-        (GSM8K, SchemaName.PREFERENCE, "nothing converts to them"),
+        (
+            GSM8K,
+            SchemaName.PREFERENCE,
+            r"a\.jsonl:1: a prompt row cannot become a preference row, since it holds one answer",
+        ),
     ],
 )
 def test_what_the_target_cannot_hold_is_refused_and_nothing_is_written(
@@ -117,22 +121,55 @@ def test_what_the_target_cannot_hold_is_refused_and_nothing_is_written(
     if to is SchemaName.PROMPT:
         said = said.replace(":2", ":1")
     with pytest.raises(DataError, match=said):
-        convert_file(path, tmp_path / "b.jsonl", to)
+        convert_file(path, tmp_path / "b.jsonl", Conversion(to))
     assert not (tmp_path / "b.jsonl").exists()
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "b.json", "b.parquet"])
 def test_every_output_format_reads_back(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [GSM8K, {**GSM8K, "ability": "math"}])
-    assert convert_file(path, tmp_path / name, SchemaName.PROMPT) == 2
+    assert convert_file(path, tmp_path / name, Conversion(SchemaName.PROMPT)) == 2
     assert [row for _, row in read_rows(tmp_path / name)] == rows_of(path)
 
 
 def test_parquet_that_would_retype_a_value_is_refused(tmp_path: Path) -> None:
     rows = [{**GSM8K, "reward_spec": {"ground_truth": truth}} for truth in ("5", 5)]
     with pytest.raises(DataError, match=r"b\.parquet: .*write \.jsonl instead"):
-        convert_file(write(tmp_path / "a.jsonl", rows), tmp_path / "b.parquet", SchemaName.PROMPT)
+        convert_file(
+            write(tmp_path / "a.jsonl", rows), tmp_path / "b.parquet", Conversion(SchemaName.PROMPT)
+        )
     big = write(tmp_path / "big.jsonl", [{**GSM8K, "reward_spec": {"ground_truth": 2**70}}])
     with pytest.raises(DataError, match=r"b\.parquet"):
-        convert_file(big, tmp_path / "b.parquet", SchemaName.PROMPT)
+        convert_file(big, tmp_path / "b.parquet", Conversion(SchemaName.PROMPT))
     assert not (tmp_path / "b.parquet").exists()
+
+
+def test_a_file_is_written_over_only_when_told_to(tmp_path: Path) -> None:
+    source, target = (
+        write(tmp_path / "a.jsonl", [GSM8K]),
+        write(tmp_path / "b.jsonl", [{"mine": 1}]),
+    )
+    with pytest.raises(DataError, match=r"b\.jsonl: there is such a file already; .* --force"):
+        convert_file(source, target, Conversion(SchemaName.PROMPT))
+    assert rows_of(target) == [{"mine": 1}]
+    convert_file(source, target, Conversion(SchemaName.PROMPT), force=True)
+    assert rows_of(target) == [GSM8K]
+
+
+def test_a_row_that_breaks_the_contract_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "a.jsonl", [GSM8K, {**GSM8K, "prompt": [{"role": "tool", "content": "x"}]}]
+    )
+    for name in ("b.jsonl", "b.parquet"):
+        with pytest.raises(DataError, match=r"a\.jsonl:2 field prompt\[0\]\.role: unknown role"):
+            convert_file(source, tmp_path / name, Conversion(SchemaName.PROMPT))
+        assert not (tmp_path / name).exists()
+
+
+def test_an_environment_of_the_users_own_takes_every_ground_truth(tmp_path: Path) -> None:
+    row = {**GSM8K, "env_class": "mine", "reward_spec": {"ground_truth": [{"input": "1", "output": "2"}]}}
+    source, target = write(tmp_path / "a.jsonl", [row]), tmp_path / "b.jsonl"
+    assert convert_file(source, target, Conversion(SchemaName.PROMPT)) == 1
+    assert rows_of(target) == [row]
+    with pytest.raises(EnvError, match="unknown environment 'gsm9k'"):
+        Conversion(SchemaName.PROMPT, env_class="gsm9k")

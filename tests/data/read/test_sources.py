@@ -13,6 +13,7 @@ from rl_core.data.read.hub import HubName
 from rl_core.data.read.recipe_files import planned_sources, resolve_sources
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
+from schemas.column_map import ColumnMap
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OLDER = "fedcba9876543210fedcba9876543210fedcba98"
@@ -163,7 +164,7 @@ def test_dataset_that_is_not_here_is_refused_and_planned_as_a_fetch(
         DataError, match=r"org/none:train: no such file, and no such dataset in the local cache"
     ):
         data_files("org/none")
-    files, first = planned_sources(["org/none"], tmp_path)
+    files, first = planned_sources(["org/none"], tmp_path, ColumnMap({}))
     assert files == []
     assert first.startswith("the dataset would be fetched first")
 
@@ -173,11 +174,14 @@ def test_recipe_entries_become_files(hub: Path, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(lines("b"))
     task = {"task": "chain_sum", "size": 2}
     entries = ["org/set", str(tmp_path / "*.jsonl"), task, {"path": str(tmp_path / "x.jsonl")}]
-    assert planned_sources(entries, tmp_path / "data")[1] == "the problems would be generated first"
-    files = resolve_sources(entries, tmp_path / "data")
+    assert (
+        planned_sources(entries, tmp_path / "data", ColumnMap({}))[1]
+        == "the problems would be generated first"
+    )
+    files = resolve_sources(entries, tmp_path / "data", ColumnMap({}))
     assert [file.suffix for file in files] == [".jsonl"] * 4
     assert files[1] == files[3] == tmp_path / "x.jsonl"
-    assert planned_sources(entries, tmp_path / "data") == (files, "")
+    assert planned_sources(entries, tmp_path / "data", ColumnMap({})) == (files, "")
 
 
 def test_unknown_key_of_a_source_is_refused_when_the_recipe_is_loaded() -> None:

@@ -1,0 +1,230 @@
+"""Rows of verl, TRL, OpenAI, ShareGPT, Alpaca and MMPR as rows of this project.
+
+A conversation that ends with the assistant's message is asked without it; that message is then the
+ground truth, unless the row has one of its own. Rows with a better and a worse answer become
+preference rows. Columns that are not read stay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from rl_core.errors import DataError
+from schemas.problems import as_list, get
+from schemas.prompt_rows import ROLES
+
+Row = dict[str, Any]
+Messages = list[dict[str, str]]
+
+
+class RowFormat(StrEnum):
+    """Whose rows a file holds."""
+
+    TRL = "trl"
+    """`prompt` as a text or messages, with `completion`, or `chosen` and `rejected`."""
+    OPENAI = "openai"
+    """`messages` with role and content."""
+    VERL = "verl"
+    """`prompt`, `reward_model.ground_truth`, `extra_info`; structs, or the same as JSON texts."""
+    SHAREGPT = "sharegpt"
+    """`conversations` with from and value."""
+    ALPACA = "alpaca"
+    """`instruction`, `input`, `output`."""
+    MMPR = "mmpr"
+    """`question`, `chosen`, `rejected`; or MMPR-Tiny's `images`, `prompt`, `reward_model`."""
+
+
+_SPEAKERS = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "system": "system",
+}
+_SAME_ROLES = {"developer": "system"}
+_TRUTHS = ("ground_truth", "solution", "answer")
+"""Columns in which rows of TRL keep what a reply is compared with."""
+
+
+def own_row(row: Mapping[str, Any], kind: RowFormat, place: str) -> Row:
+    """A row of another system as a prompt row or a preference row, as far as it says.
+
+    Raises: DataError naming `place`, field and value.
+    """
+    return _READERS[kind](dict(row), place)
+
+
+def _verl(row: Row, place: str) -> Row:
+    for name in ("prompt", "reward_model", "extra_info"):
+        if isinstance(row.get(name), str):
+            row[name] = _json(row[name], f"{place} field {name}", plain=name == "prompt")
+    if (spec := row.pop("reward_model", None)) is not None:
+        row["reward_spec"] = spec
+    row["prompt"] = _messages(row.get("prompt"), f"{place} field prompt")
+    return row
+
+
+def _trl(row: Row, place: str) -> Row:
+    if "chosen" in row and "rejected" in row:
+        return _pair(row, place)
+    if "messages" in row:
+        return _openai(row, place)
+    row["prompt"] = _messages(row.get("prompt"), f"{place} field prompt")
+    if (completion := row.pop("completion", None)) is not None:
+        return _with_truth(row, _spoken(completion, f"{place} field completion"))
+    return _with_truth(row, None)
+
+
+def _pair(row: Row, place: str) -> Row:
+    """Both answers of TRL, with the prompt in a column of its own or at the head of both."""
+    prompt = row.pop("prompt", None)
+    chosen, rejected = row.pop("chosen"), row.pop("rejected")
+    if prompt is None:
+        spoken = {"chosen": as_list(chosen), "rejected": as_list(rejected)}
+        for name, messages in spoken.items():
+            if not messages or len(messages) < 2:
+                expected = "a column prompt, or conversations that begin with it"
+                raise DataError(f"{place} field {name}: holds no prompt; expected {expected}")
+        head, other = ([*messages[:-1]] for messages in spoken.values() if messages)
+        if head != other:
+            raise DataError(f"{place} field rejected: answers another prompt than chosen")
+        prompt, chosen, rejected = head, chosen[-1:], rejected[-1:]
+    question = _messages(prompt, f"{place} field prompt")
+    if len(question) != 1 or question[0]["role"] != "user":
+        said = "/".join(one["role"] for one in question)
+        raise DataError(f"{place} field prompt: a pair asks one question; these are {said}")
+    row["question"] = question[0]["content"]
+    row["chosen"] = _spoken(chosen, f"{place} field chosen")
+    row["rejected"] = _spoken(rejected, f"{place} field rejected")
+    return row
+
+
+def _openai(row: Row, place: str) -> Row:
+    messages = _messages(row.pop("messages", None), f"{place} field messages")
+    return _asked(row, messages)
+
+
+def _sharegpt(row: Row, place: str) -> Row:
+    field = f"{place} field conversations"
+    turns = as_list(row.pop("conversations", None))
+    if not turns or not all(isinstance(turn, Mapping) for turn in turns):
+        raise DataError(f"{field}: expected a list of from and value, got {turns!r}")
+    messages = []
+    for index, turn in enumerate(turns):
+        speaker = turn.get("from")
+        if speaker not in _SPEAKERS:
+            raise DataError(
+                f"{field}[{index}].from: unknown speaker {speaker!r}; expected "
+                f"{', '.join(_SPEAKERS)}"
+            )
+        messages.append({"role": _SPEAKERS[speaker], "content": turn.get("value")})
+    if isinstance(system := row.get("system"), str) and system.strip():
+        messages.insert(0, {"role": "system", "content": system})
+    return _asked(row, _messages(messages, field))
+
+
+def _alpaca(row: Row, place: str) -> Row:
+    question = row.pop("instruction", None)
+    if not isinstance(question, str) or not question.strip():
+        raise DataError(f"{place} field instruction: expected a text, got {question!r}")
+    if more := row.pop("input", None):
+        question = f"{question}\n\n{more}"
+    row["prompt"] = [{"role": "user", "content": question}]
+    return _with_truth(row, row.pop("output", None))
+
+
+def _mmpr(row: Row, place: str) -> Row:
+    """Preference rows are ours already."""
+    return row if "question" in row else _verl(row, place)
+
+
+def _asked(row: Row, messages: Messages) -> Row:
+    """The conversation up to the assistant's last message, which is what it should have said."""
+    answer = (
+        messages.pop()["content"]
+        if len(messages) > 1 and messages[-1]["role"] == "assistant"
+        else None
+    )
+    row["prompt"] = messages
+    return _with_truth(row, answer)
+
+
+def _with_truth(row: Row, answer: Any) -> Row:
+    truth = get(row, *_TRUTHS)
+    truth = answer if truth is None else truth
+    if truth is not None and get(row, "reward_spec", "reward_model") is None:
+        row["reward_spec"] = {"method": "rule", "ground_truth": truth}
+    return row
+
+
+def _messages(value: Any, where: str) -> Messages:
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    items = as_list(value)
+    if not items or not all(isinstance(item, Mapping) for item in items):
+        raise DataError(
+            f"{where}: expected a text, or a list of messages with role and content, got {value!r}"
+        )
+    return [_message(item, f"{where}[{index}]") for index, item in enumerate(items)]
+
+
+def _message(item: Mapping[str, Any], where: str) -> dict[str, str]:
+    role = _SAME_ROLES.get(str(item.get("role")), item.get("role"))
+    if role not in ROLES:
+        raise DataError(
+            f"{where}.role: {role!r} has no place in a prompt row; expected {', '.join(ROLES)}"
+        )
+    if item.get("tool_calls"):
+        raise DataError(f"{where}.tool_calls: a prompt row holds texts; environments call tools")
+    return {"role": role, "content": _content(item.get("content"), f"{where}.content")}
+
+
+def _content(value: Any, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    parts = as_list(value) or []
+    texts = [
+        part.get("text")
+        for part in parts
+        if isinstance(part, Mapping) and part.get("type") == "text"
+    ]
+    if not texts or len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{where}: expected a text or parts of type text, got {value!r}")
+    return "".join(str(text) for text in texts)
+
+
+def _spoken(value: Any, where: str) -> str:
+    """An answer as TRL writes it: a text, or a conversation of one message."""
+    if isinstance(value, str):
+        return value
+    messages = _messages(value, where)
+    if len(messages) != 1 or messages[0]["role"] != "assistant":
+        raise DataError(f"{where}: expected one message of the assistant, got {len(messages)}")
+    return messages[0]["content"]
+
+
+def _json(text: str, where: str, *, plain: bool) -> Any:
+    """What a JSON text holds. Args: plain: other texts are left as they are."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        if plain:
+            return text
+        raise DataError(f"{where}: expected an object, or one as JSON, got {text!r}") from error
+    return text if plain and not isinstance(value, list) else value
+
+
+_READERS: dict[RowFormat, Callable[[Row, str], Row]] = {
+    RowFormat.TRL: _trl,
+    RowFormat.OPENAI: _openai,
+    RowFormat.VERL: _verl,
+    RowFormat.SHAREGPT: _sharegpt,
+    RowFormat.ALPACA: _alpaca,
+    RowFormat.MMPR: _mmpr,
+}
