@@ -1,4 +1,4 @@
-"""How columns of any dataset become those of a row: `ground_truth: answer|after:####`.
+"""Mapping of any dataset's columns to those of a row: `ground_truth: answer|after:####`.
 
 A mapping gives each target an expression. The expression begins with a column, dotted where it lies
 inside another one (`reward_model.ground_truth`, `answers.0`; a JSON text on the way is read), or

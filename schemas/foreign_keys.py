@@ -32,7 +32,7 @@ def foreign_keys() -> dict[str, ForeignKey]:
 
 
 def foreign_key_lines(place: str, value: Any) -> list[str]:
-    """What the keys at and below an unknown place are called here; empty where no system has them.
+    """Return a line for each key at and below an unknown place; none if no system has them.
 
     Args: place: dotted. value: what stands there.
     """

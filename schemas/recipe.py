@@ -37,7 +37,7 @@ from schemas.unified import UnifiedConfig
 
 
 class OnNoSignal(StrEnum):
-    """What becomes of a run in which no advantage differs from 0 for a while."""
+    """Action when every advantage was 0 for several steps in a row."""
 
     WARN = "warn"
     """It says so, with three replies, and goes on."""

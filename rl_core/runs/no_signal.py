@@ -41,7 +41,7 @@ class JudgedReply:
     reply: str
     ground_truth: str
     read: str
-    """What the environment read, as JSON; empty where there is none."""
+    """Metadata of the environment, as JSON; empty if it gave none."""
     reward: float
 
 
@@ -103,7 +103,7 @@ class SignalWatch:
 
 
 def read_silence(folder: RunFolder) -> Silence | None:
-    """What a run last wrote down; None where every stretch had a signal."""
+    """Return the last silence that a run recorded; None if it recorded none."""
     if not folder.no_signal.is_file():
         return None
     values = json.loads(folder.no_signal.read_text(encoding="utf-8"))

@@ -60,7 +60,7 @@ class RunFolder:
 
     @property
     def no_signal(self) -> Path:
-        """What was said when steps in a row taught nothing."""
+        """Record of steps in a row that taught nothing."""
         return self.root / "no-signal.json"
 
     @property

@@ -43,7 +43,7 @@ _MEDIA_FIELDS = ("prompt_id", "media_refs", "media")
 
 @dataclass(frozen=True)
 class Conversion:
-    """How the rows of a file become those of another."""
+    """Settings of a conversion of one file's rows into another's."""
 
     to: SchemaName
     written_as: RowFormat | None = None

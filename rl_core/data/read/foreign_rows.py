@@ -210,7 +210,7 @@ def _spoken(value: Any, where: str) -> str:
 
 
 def _json(text: str, where: str, *, plain: bool) -> Any:
-    """What a JSON text holds. Args: plain: other texts are left as they are."""
+    """Read a JSON text. Args: plain: other texts are left as they are."""
     try:
         value = json.loads(text)
     except ValueError as error:

@@ -63,7 +63,7 @@ class Episode:
 
     @property
     def env_read(self) -> str:
-        """What the environment read from the last reply, as JSON of limited length."""
+        """Metadata that the environment gave with the last turn, as JSON of limited length."""
         text = json.dumps(self.metadata, ensure_ascii=False, default=str) if self.metadata else ""
         return text if len(text) <= LONGEST_READ else f"{text[:LONGEST_READ]}..."
 

@@ -167,7 +167,11 @@ def test_a_row_that_breaks_the_contract_is_named_and_nothing_is_written(tmp_path
 
 
 def test_an_environment_of_the_users_own_takes_every_ground_truth(tmp_path: Path) -> None:
-    row = {**GSM8K, "env_class": "mine", "reward_spec": {"ground_truth": [{"input": "1", "output": "2"}]}}
+    row = {
+        **GSM8K,
+        "env_class": "mine",
+        "reward_spec": {"ground_truth": [{"input": "1", "output": "2"}]},
+    }
     source, target = write(tmp_path / "a.jsonl", [row]), tmp_path / "b.jsonl"
     assert convert_file(source, target, Conversion(SchemaName.PROMPT)) == 1
     assert rows_of(target) == [row]
