@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recipe = recipe_of(given.model, given.steps, given.prompts, given.samples)
     home = Home.default()
     source = locate(recipe.model.path, home.models)
-    files = resolve_sources(recipe.data.train, home.data)
+    files = resolve_sources(recipe.data.train, home.data, recipe.data.column_map)
     items = PromptDataset(files, load_tokenizer(source), recipe.data.max_prompt_length).items
     loop = OneLoop(recipe, source, items, alone(recipe))
     for number in range(1, given.steps + 1):

@@ -1,4 +1,4 @@
-"""Which recipe key stands for a key of UniRL, SkyRL, verl, NeMo RL or TRL.
+"""Recipe keys for the keys of UniRL, SkyRL, verl, NeMo RL and TRL.
 
 The table is `foreign_keys.yaml`.
 """

@@ -52,7 +52,7 @@ class Silence:
     first_step: int
     last_step: int
     replies: tuple[JudgedReply, ...]
-    """Of the last one, each to another prompt."""
+    """Replies of the last step, each to another prompt."""
 
     def __str__(self) -> str:
         return "\n".join([self.said, *map(_line, self.replies), _ADVICE])

@@ -431,8 +431,8 @@ def test_a_recipe_states_only_what_differs_from_its_preset():
         ({"loss": {"dual_clip": 1}}, r"algorithm\.loss\.dual_clip: .*greater than 1"),
         ({"clip_high": 0.3, "loss": {"clip_high": 0.2}}, "clip_high is given twice"),
         (
-            {"advantage": {"name": "grpo", "epsilon": 1}},
-            r"algorithm\.advantage\.epsilon: unknown key",
+            {"advantage": {"name": "grpo", "kappa0": 1}},
+            r"algorithm\.advantage\.kappa0: unknown key",
         ),
         ({"advantage": {"name": "rlo"}}, r"unknown advantage 'rlo' \(did you mean 'rloo'\?\)"),
         ({"kl": {"kind": "k4"}}, r"algorithm\.kl\.kind"),

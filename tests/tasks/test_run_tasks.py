@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from prefect.logging import disable_run_logger
 
 from rl_core.builtin.data.make_fixture import make_fixture
-from rl_core.errors import DataError, ModelError
+from rl_core.errors import DataError
 from rl_core.evaluation.runner import read_samples
 from rl_core.runs.recipes import parse_recipe
 from rl_core.runs.session import close_sessions
@@ -118,16 +118,8 @@ def test_an_evaluation_of_a_folder_is_a_run_of_its_own_and_trains_nothing(run, h
     assert said[0] == said[1], "the exported weights are those that were judged"
 
 
-def test_an_evaluation_of_nothing_is_refused_by_name(run, tmp_path: Path):
-    plan, *_ = run
-    recipe = parse_recipe(plan.recipe).model_dump(mode="json")
-    cache = prepare_cache.fn(recipe, validate_data.fn(recipe))
-    with pytest.raises(ModelError, match="nowhere"):
-        open_evaluation.fn(recipe, cache, str(tmp_path / "nowhere"))
-
-
 def test_a_stage_is_prepared_once_and_registered(home: Home, tmp_path: Path):
-    raw, out = make_fixture(tmp_path / "raw"), tmp_path / "out"
+    raw, out = make_fixture(tmp_path / "raw")["vision"], tmp_path / "out"
     built = prepare_stage.fn("vision", input_dir=str(raw), output_dir=str(out))
     assert not built.hit
     assert Path(built.artifact_path).exists()

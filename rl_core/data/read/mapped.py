@@ -60,7 +60,7 @@ def mapped_files(files: Sequence[Path], mapping: ColumnMap, data_dir: Path) -> l
 
 
 def planned_mapped(files: Sequence[Path], mapping: ColumnMap, data_dir: Path) -> list[Path]:
-    """Where `mapped_files` puts them; nothing is made."""
+    """Return the paths that `mapped_files` gives the files, without making them."""
     if not mapping:
         return list(files)
     return [_planned(file, mapping, data_dir) for file in files]
