@@ -44,7 +44,6 @@ LONGEST_FIRST = (
     "e2e/test_outages.py",
     "e2e/test_deployment.py",
     "e2e/test_resume.py",
-    "e2e/test_smoke_recipes.py",
     "e2e/test_unified.py",
     "e2e/test_text_part.py",
     "e2e",

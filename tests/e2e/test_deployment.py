@@ -1,4 +1,7 @@
-"""The documented commands: server, work pool, deploy, worker, `prefect deployment run`, cancel."""
+"""The documented commands: server, work pool, deploy, worker, `prefect deployment run`, cancel.
+
+Every deployment of `rl-train` runs its smoke recipe, on tiny models in place of the embedded ones.
+"""
 
 import json
 from collections.abc import Iterator
@@ -7,13 +10,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.outcomes import run_folder
+from rl_core.runs.recipes import recipe_names
 from tests.e2e.prefect_api import wait_until
 from tests.e2e.services import Services, running_services
 from tests.e2e.shown import assert_shown
 from tests.processes import command_line, still_running
 
 pytestmark = pytest.mark.slow
+
+HAS_PICTURES = {
+    "text": False,
+    "vision": True,
+    "mpo": False,
+    "diffusion": True,
+    "pe": True,
+    "unified": True,
+}
+"""Deployments of `rl-train`, each with a smoke recipe of its name."""
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +37,21 @@ def services(
         yield services
 
 
-def test_a_deployment_run_completes_and_shows_what_it_did(services: Services) -> None:
-    services.prefect("deployment", "run", "rl-train/vision", "-p", "recipe=smoke/vision", "--watch")
+def test_every_smoke_recipe_is_run_here() -> None:
+    assert {f"smoke/{name}" for name in HAS_PICTURES} == {
+        name for name in recipe_names() if name.startswith("smoke/")
+    }
+
+
+@pytest.mark.parametrize("name", HAS_PICTURES)
+def test_a_deployment_run_completes_and_shows_what_it_did(services: Services, name: str) -> None:
+    before = set(services.home.glob("runs/*"))
+    recipe = f"smoke/{name}"
+    services.prefect("deployment", "run", f"rl-train/{name}", "-p", f"recipe={recipe}", "--watch")
     (run,) = services.api.post("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
-    assert run["name"] == "rl-train smoke/vision"
-    assert_shown(services.api, run, services.home, run_folder(services.home), pictures=True)
+    assert run["name"] == f"rl-train {recipe}"
+    (folder,) = set(services.home.glob("runs/*")) - before
+    assert_shown(services.api, run, services.home, folder, pictures=HAS_PICTURES[name])
 
 
 def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe: Path) -> None:

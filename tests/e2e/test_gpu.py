@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from flows.rl_train import rl_train
+from rl_core.runs.recipes import recipe_names
 from schemas.receipts import ModelReceipt
 from tests.e2e.conftest import working_in
-from tests.e2e.test_smoke_recipes import HAS_PICTURES
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,11 +18,14 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", HAS_PICTURES)
+SMOKE = [name for name in recipe_names() if name.startswith("smoke/")]
+
+
+@pytest.mark.parametrize("recipe", SMOKE)
 def test_a_smoke_recipe_completes(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smoke_models: dict[str, str]
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smoke_models: dict[str, str]
 ) -> None:
     for variable, folder in smoke_models.items():
         monkeypatch.setenv(variable, folder)
     with working_in(tmp_path):
-        assert isinstance(rl_train(f"smoke/{name}", profile="one_gpu"), ModelReceipt)
+        assert isinstance(rl_train(recipe, profile="one_gpu"), ModelReceipt)
