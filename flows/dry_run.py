@@ -5,12 +5,16 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from rl_core.data.check.files import NUM_EXAMPLES
+from rl_core.data.check.first_rows import check_first_rows
 from rl_core.data.prepare.media_prompts import MediaSettings, plan_media
 from rl_core.data.prepare.pairs import plan_pairs
 from rl_core.data.prepare.prompts import plan_cache
+from rl_core.data.prepare.row_files import rows_that_are_here
 from rl_core.data.read.media_prompt_files import planned_prompt_files
-from rl_core.data.read.recipe_files import planned_sources, preparation_settings
+from rl_core.data.read.recipe_files import check_settings, planned_sources, preparation_settings
 from rl_core.envs.turns import of_several_turns
+from rl_core.errors import DataError
 from rl_core.models.checks.can_train import check_local_model
 from rl_core.models.locate import check_path, model_shape, tokenizer_identity
 from rl_core.runs.recipes import dump_recipe, load_recipe
@@ -30,12 +34,14 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
     check_local_model(settings, home.models)
     console.print(dump_recipe(settings), soft_wrap=True, markup=False)
     check_turns(settings, home)
+    with_files = located_artifacts(settings, home)
     for title, text in (
-        ("cache", cache_plan(settings, home)),
+        ("rows", rows_plan(with_files, home)),
+        ("cache", cache_plan(with_files, home)),
         ("devices", device_plan(settings)),
         ("memory", memory_plan(settings, home)),
     ):
-        console.print(f"[bold]{title}[/bold]  {text}", soft_wrap=True)
+        console.print(f"{title}  {text}", soft_wrap=True, markup=False, emoji=False)
 
 
 def check_turns(recipe: Recipe, home: Home) -> None:
@@ -54,14 +60,37 @@ def check_turns(recipe: Recipe, home: Home) -> None:
         check_recipe(recipe, check_path(recipe.model.path, home.models), several)
 
 
+def located_artifacts(recipe: Recipe, home: Home) -> Recipe:
+    """Return the recipe with the paths of the artifacts that its data names."""
+    if not any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
+        return recipe
+    from rl_core.tracking.artifacts import with_artifacts
+
+    return Recipe.model_validate(with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri))
+
+
+def rows_plan(recipe: Recipe, home: Home) -> str:
+    """Say whether the first rows of the files that are here are good.
+
+    Raises: DataError when one is not and the run would end on it.
+    """
+    train, held_out = rows_that_are_here(recipe, home)
+    if not train and not held_out:
+        return "not here yet; the run checks them"
+    num_rows, problems = check_first_rows([*train, *held_out], check_settings(recipe))
+    bad = len({(one.file, one.row) for one in problems})
+    if not bad:
+        return f"the first {num_rows} are good"
+    found = f"{bad} of the first {num_rows} rows would be refused\n" + "\n".join(
+        f"  {one}" for one in problems[:NUM_EXAMPLES]
+    )
+    if recipe.data.on_invalid == "fail" or bad == num_rows:
+        raise DataError(found)
+    return found
+
+
 def cache_plan(recipe: Recipe, home: Home) -> str:
     """Say whether preparation would be a cache hit, and why."""
-    if any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
-        from rl_core.tracking.artifacts import with_artifacts
-
-        recipe = Recipe.model_validate(
-            with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri)
-        )
     if recipe.has_pairs:
         plan = plan_pairs(recipe, home.data, home.cache)
         return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"

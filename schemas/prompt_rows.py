@@ -25,6 +25,7 @@ from schemas.ground_truth import (
 from schemas.media_checks import embedded_image_problems
 from schemas.problems import Problem, as_list, get, is_missing
 from schemas.receipts import Rejection
+from schemas.response_rows import PARAMS, tools_problems
 
 __all__ = [
     "ANY_GROUND_TRUTH",
@@ -39,7 +40,7 @@ __all__ = [
     "validate_rows",
 ]
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 """Version of the accepted rows, raised whenever they change; cached reports and prepared rows of
 another version are made anew."""
 
@@ -84,6 +85,7 @@ def prompt_contract(
             "reward_spec": reward_spec_of(row),
             "max_turns": max_turns_of(row),
             "images": get(row, "images"),
+            PARAMS: get(row, PARAMS),
             **{field: get(row, field) for field in OPTIONAL_TYPES},
         }
 
@@ -99,6 +101,7 @@ def prompt_contract(
             "reward_spec": reward_spec_problems,
             "max_turns": max_turns_problems,
             "images": embedded_image_problems,
+            PARAMS: tools_problems,
             **{field: optional(field) for field in OPTIONAL_TYPES},
         },
         lambda row: accepted_kind_problems(
@@ -148,7 +151,7 @@ def prompt_problems(value: Any) -> list[Problem]:
 def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
     """Return every problem of a row's environment name."""
     if value is None:
-        expected = "the name of an environment in the row, or a default in the recipe"
+        expected = "the name of an environment, or data.default_env_class in the recipe"
         return [Problem("env_class", "missing", value, expected)]
     if not isinstance(value, str):
         return [Problem("env_class", "not a string", value, "the name of an environment")]

@@ -1,6 +1,8 @@
 """Text-RL response rows: `responses_create_params` with its `input`; all other columns are kept
 unchanged.
 
+Where prompts are trained on, such a row is read as a prompt row.
+
 `input` is a list of chat messages (roles system, developer, user, assistant; content a text or a
 list of parts) or one text; items other than messages (function calls and their outputs) are kept
 and not validated.
@@ -52,6 +54,57 @@ def input_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the messages of a valid row; an input that is a text becomes one user message."""
     given = row[PARAMS]["input"]
     return [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given) or []
+
+
+def as_prompt_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a response row as a prompt row, as far as it can be one.
+
+    `instructions` and `input` become the prompt, texts of content parts are joined,
+    `expected_answer` is the ground truth of a row without a `reward_spec`. What a prompt row cannot
+    hold (a picture, a call of a function) stays as it is, for the contract of prompt rows to
+    refuse.
+    """
+    params = row[PARAMS]
+    if not isinstance(params, Mapping):
+        return {"prompt": None, **row}
+    given = get(params, "input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
+    messages: Any = given if items is None else [_prompt_message(item) for item in items]
+    instructions = get(params, "instructions")
+    if isinstance(instructions, str) and isinstance(messages, list):
+        messages = [{"role": "system", "content": instructions}, *messages]
+    others = {key: value for key, value in params.items() if key not in ("input", "instructions")}
+    made = {"prompt": messages, **{key: value for key, value in row.items() if key != PARAMS}}
+    answer = get(row, "expected_answer")
+    if get(row, "reward_spec", "reward_model") is None and answer is not None:
+        made["reward_spec"] = {"method": "rule", "ground_truth": answer}
+    return made | ({PARAMS: others} if others else {})
+
+
+def tools_problems(value: Any) -> list[Problem]:
+    """Report tools that a row declares: in training nobody would offer or run them."""
+    tools = as_list(get(value, "tools")) if isinstance(value, Mapping) else None
+    if not tools:
+        return []
+    expected = "no tools, since the environments of prompt rows bring their own; drop such rows"
+    return [Problem(f"{PARAMS}.tools", "tools of a row are not offered", tools, expected)]
+
+
+def _prompt_message(item: Any) -> Any:
+    """Return a message of `input` with role and text; any other item as it is."""
+    if not isinstance(item, Mapping) or "role" not in item:
+        return item
+    content, role = item.get("content"), item["role"]
+    parts = None if isinstance(content, str) else as_list(content)
+    if parts and all(isinstance(part, Mapping) and _is_text(part) for part in parts):
+        content = "".join(part["text"] for part in parts)
+    return {"role": "system" if role == "developer" else role, "content": content}
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return part.get("type") in ("text", "input_text", "output_text") and isinstance(
+        part.get("text"), str
+    )
 
 
 def _item_problems(index: int, item: Mapping[str, Any]) -> list[Problem]:

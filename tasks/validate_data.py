@@ -1,16 +1,14 @@
 """The task validate-data: check every row of every file against its contract, before anything
 costly starts."""
 
-from pathlib import Path
 from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rl_core.data.check.files import apply_policy, check_files
-from rl_core.data.prepare.pairs import files_of, pair_sources
-from rl_core.data.read.media_prompt_files import prompt_files
-from rl_core.data.read.recipe_files import check_settings, resolve_sources
+from rl_core.data.prepare.row_files import row_files
+from rl_core.data.read.recipe_files import check_settings
 from rl_core.distributed.cluster import configured_address
 from rl_core.distributed.ray_data_validation import cluster_runner
 from rl_core.runtime.home import Home
@@ -33,7 +31,7 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     address = configured_address(settings.placement.ray_address)
-    train, held_out = _files(settings, home)
+    train, held_out = row_files(settings, home)
     report = check_files(
         train,
         check_settings(settings),
@@ -50,21 +48,6 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
         _log_refusal(settings.name, report, home)
         raise
     return report
-
-
-def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
-    """Return the training files and the held-out files. For pairs, the preparation tells them
-    apart."""
-    if recipe.has_pairs:
-        return files_of(pair_sources(recipe, home.data)), []
-    if recipe.draws:
-        files = prompt_files(recipe, home.data)
-        return files["train"], files["eval"]
-    data = recipe.data
-    train, held_out = (
-        resolve_sources(entries, home.data, data.column_map) for entries in (data.train, data.eval)
-    )
-    return train, held_out
 
 
 def _publish(report: ValidationReport) -> None:

@@ -12,6 +12,7 @@ from rl_core.data.read.arrow import compute
 from schemas.contract import failing_rows
 from schemas.ground_truth import GROUND_TRUTH_KINDS, AllowedEnvClasses
 from schemas.prompt_rows import ROLES
+from schemas.response_rows import PARAMS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,8 +185,9 @@ def _well_typed(columns: "dict[str, pa.Array]", num_rows: int) -> "np.ndarray":
     extra = columns.get("extra_info")
     if extra is not None and not pa.types.is_struct(extra.type):
         good &= _mask(pc.is_null(extra))
-    if (images := columns.get("images")) is not None:
-        good &= _mask(pc.is_null(images))
+    for name in ("images", PARAMS):
+        if (column := columns.get(name)) is not None:
+            good &= _mask(pc.is_null(column))
     turns = (columns.get("max_turns"), None if extra is None else _child(extra, "max_turns"))
     for column in turns:
         if column is not None:

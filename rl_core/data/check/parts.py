@@ -1,7 +1,7 @@
 """Check of one file against its contract, in parts that can run anywhere: in threads here, or on a
 cluster."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,10 +107,9 @@ def check_part(
         yield from _check_arrow(part, settings, held_out, num_threads)
         return
     contract, ids = settings.contract(part.schema, part.file), _Ids(part.file)
-    prompts = part.schema is SchemaName.PROMPT
 
     def check(batch: Batch) -> Batch:
-        rows = [normalise(v, settings.prompt_key) if prompts else _as_row(v) for v in batch.rows]
+        rows = as_contract_rows(batch.rows, part.schema, settings)
         batch.rows = rows
         batch.rejections += contract.validate(rows, file=part.file, row_numbers=batch.numbers)
         batch.rejections += held_out.rejections(rows, batch.numbers, part.file)
@@ -121,6 +120,15 @@ def check_part(
             batch.rejections += ids.repeated(batch)
         batch.rejections.sort(key=lambda rejection: rejection.row)
         yield Checked(batch.num_rows, len(batch.rejected_numbers), batch.rejections)
+
+
+def as_contract_rows(
+    values: Sequence[Any], schema: SchemaName, settings: CheckSettings
+) -> list[dict[str, Any]]:
+    """Return raw values as the rows that their contract is about."""
+    if schema is SchemaName.PROMPT:
+        return [normalise(value, settings.prompt_key) for value in values]
+    return [{"prompt": value} if isinstance(value, str) else value for value in values]
 
 
 def _check_arrow(
@@ -169,10 +177,6 @@ def _check_record_batch(
     rejections += held_out.rejections(rows, numbers, file)
     rejections.sort(key=lambda rejection: rejection.row)
     return Checked(batch.num_rows, len({rejection.row for rejection in rejections}), rejections)
-
-
-def _as_row(value: Any) -> dict[str, Any]:
-    return {"prompt": value} if isinstance(value, str) else value
 
 
 class _Ids:

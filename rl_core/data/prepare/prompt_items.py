@@ -47,7 +47,7 @@ class ItemMaker:
                 f"{place} field prompt: missing, or not a list of messages with role and content"
             )
         if env_class is None:
-            expected = "the name of an environment in the row, or a default in the recipe"
+            expected = "the name of an environment, or data.default_env_class in the recipe"
             raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
         if is_missing(extras.get("reward_spec")) and "reward_model" in extras:
             extras["reward_spec"] = extras.pop("reward_model")

@@ -35,7 +35,7 @@ from schemas.ground_truth import GROUND_TRUTH_KINDS
 from schemas.media_prompts import KNOWN_FIELDS
 from schemas.problems import get
 from schemas.prompt_rows import reward_spec_of
-from schemas.response_rows import PARAMS, input_messages, params_problems
+from schemas.response_rows import PARAMS, as_prompt_row, params_problems
 
 Row = dict[str, Any]
 _MEDIA_FIELDS = ("prompt_id", "media_refs", "media")
@@ -165,17 +165,14 @@ def _media_to_prompt(row: Mapping[str, Any], place: str) -> Row:
 
 
 def _response_to_prompt(row: Mapping[str, Any], place: str) -> Row:
-    problems = params_problems(get(row, PARAMS))
-    if problems:
+    if problems := params_problems(get(row, PARAMS)):
         raise DataError(problems[0].at(place))
-    messages = input_messages(row)
-    if any(not isinstance(one.get("content"), str) or "role" not in one for one in messages):
+    made = as_prompt_row(row)
+    if any(not isinstance(one.get("content"), str) or "role" not in one for one in made["prompt"]):
         raise DataError(
             f"{place} field {PARAMS}.input: holds more than texts, which a prompt row cannot keep"
         )
-    others = {key: value for key, value in row[PARAMS].items() if key != "input"}
-    rest = {key: value for key, value in row.items() if key != PARAMS}
-    return {"prompt": messages, **rest, **({PARAMS: others} if others else {})}
+    return made
 
 
 def _prompt_to_media(row: Row, place: str) -> Row:
@@ -213,11 +210,9 @@ def _complete(row: Row, place: str, env_class: str | None) -> Row:
             )
         row["env_class"] = env_class
     if reward_spec_of(row) is None:
-        if (answer := get(row, "expected_answer")) is None:
-            raise DataError(
-                f"{place} field reward_spec: missing, and no expected_answer to make it from"
-            )
-        row["reward_spec"] = {"method": "rule", "ground_truth": answer}
+        raise DataError(
+            f"{place} field reward_spec: missing, and no expected_answer to make it from"
+        )
     return row
 
 

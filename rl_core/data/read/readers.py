@@ -9,8 +9,9 @@
 | `.parquet` | streamed by row group; nulls that Arrow added to structs are dropped again |
 | a name     | a Hugging Face dataset, see `rl_core.data.read.sources` |
 
-A string, as a row or as its prompt, becomes one user message. Nothing else is converted: a ground
-truth keeps the type that was written, an integer all its digits.
+A string, as a row or as its prompt, becomes one user message, and a response row (what `rl-train
+prep -c text` publishes) a prompt row. Nothing else is converted: a ground truth keeps the type that
+was written, an integer all its digits.
 """
 
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from rl_core.data.read.formats import READERS
 from rl_core.data.read.sources import data_files
 from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
+from schemas.response_rows import PARAMS, as_prompt_row
 
 NumberedRow = tuple[int, dict[str, Any]]
 
@@ -78,6 +80,8 @@ def normalise(value: str | dict[str, Any], prompt_key: str = "prompt") -> dict[s
     row = dict(value)
     if prompt_key != "prompt" and prompt_key in row:
         row["prompt"] = row.pop(prompt_key)
+    if "prompt" not in row and PARAMS in row:
+        return as_prompt_row(row)
     if isinstance(row.get("prompt"), str):
         row["prompt"] = _user_message(row["prompt"])
     return row

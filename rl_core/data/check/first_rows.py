@@ -1,0 +1,41 @@
+"""The first rows of files against their contract, for an answer before anything is prepared."""
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from rl_core.data.check.batches import unreadable
+from rl_core.data.check.contracts import recognise
+from rl_core.data.check.parts import CheckSettings, as_contract_rows
+from rl_core.data.read.readers import raw_values
+from rl_core.errors import DataError
+from schemas.receipts import Rejection
+
+NUM_ROWS = 100
+"""Number of rows of each file that are checked."""
+
+
+def check_first_rows(files: Sequence[Path], settings: CheckSettings) -> tuple[int, list[Rejection]]:
+    """Check the first rows of each file.
+
+    Returns: the number of rows that were read, and every problem of theirs. Raises: DataError when
+    a file cannot be read.
+    """
+    checked = [_check(file, settings) for file in files]
+    return sum(num for num, _ in checked), [one for _, found in checked for one in found]
+
+
+def _check(file: Path, settings: CheckSettings) -> tuple[int, list[Rejection]]:
+    schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
+    bad_lines: list[Rejection] = []
+
+    def on_bad_line(number: int, error: DataError) -> None:
+        bad_lines.append(unreadable(str(file), number, str(error)))
+
+    raws = list(
+        islice(raw_values(file, prompt_key=settings.prompt_key, on_bad_line=on_bad_line), NUM_ROWS)
+    )
+    rows = as_contract_rows([raw.value for raw in raws], schema, settings)
+    contract = settings.contract(schema, str(file))
+    found = contract.validate(rows, file=str(file), row_numbers=[raw.number for raw in raws])
+    return len(raws) + len(bad_lines), sorted([*bad_lines, *found], key=lambda one: one.row)

@@ -1,0 +1,49 @@
+"""The files of a recipe's training and held-out rows, whatever its domain."""
+
+from pathlib import Path
+
+from rl_core.data.prepare.pairs import files_of, pair_sources
+from rl_core.data.read.media_prompt_files import planned_prompt_files, prompt_files
+from rl_core.data.read.recipe_files import planned_sources, resolve_sources
+from rl_core.runtime.home import Home
+from schemas.recipe import Recipe
+
+SplitFiles = tuple[list[Path], list[Path]]
+"""Files of training rows, and of held-out rows."""
+
+
+def row_files(recipe: Recipe, home: Home) -> SplitFiles:
+    """Return the files, with what is generated, fetched or mapped made on first use.
+
+    All files of pairs are training files: the preparation tells them apart. Raises: DataError when
+    an entry does not exist.
+    """
+    if recipe.has_pairs:
+        return files_of(pair_sources(recipe, home.data)), []
+    if recipe.draws:
+        files = prompt_files(recipe, home.data)
+        return files["train"], files["eval"]
+    data = recipe.data
+    train, held_out = (
+        resolve_sources(entries, home.data, data.column_map) for entries in (data.train, data.eval)
+    )
+    return train, held_out
+
+
+def rows_that_are_here(recipe: Recipe, home: Home) -> SplitFiles:
+    """Return those of the files that exist already; nothing is generated, fetched or mapped."""
+    if recipe.has_pairs:
+        sources = pair_sources(recipe, home.data, make=False)
+        located = {
+            split: [one for one in ones if one.path.exists()] for split, ones in sources.items()
+        }
+        return files_of(located), []
+    if recipe.draws:
+        files, _ = planned_prompt_files(recipe, home.data)
+        train, held_out = files["train"], files["eval"]
+    else:
+        (train, _), (held_out, _) = (
+            planned_sources(entries, home.data, recipe.data.column_map)
+            for entries in (recipe.data.train, recipe.data.eval)
+        )
+    return [one for one in train if one.is_file()], [one for one in held_out if one.is_file()]
