@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import DataError
@@ -78,12 +78,6 @@ def uri_problems(field: str, uri: Any) -> list[Problem]:
     scheme = _SCHEME.match(uri)
     if scheme and scheme[1].lower() not in (*REMOTE_SCHEMES, "file"):
         return [Problem(field, "unknown URI scheme", uri, expected)]
-    if not scheme and not uri.startswith(("/", "~")) and _climbs(uri):
-        return [
-            Problem(
-                field, "path climbs out of its folder", uri, "a path inside the folder of the file"
-            )
-        ]
     return []
 
 
@@ -196,15 +190,6 @@ def _one_image(field: str, image: Any) -> list[Problem]:
             )
         ]
     return []
-
-
-def _climbs(uri: str) -> bool:
-    depth = 0
-    for part in PurePosixPath(uri.replace("\\", "/")).parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return True
-    return False
 
 
 def _lower_scheme(uri: str) -> str:

@@ -36,6 +36,7 @@ LEGACY_FIELDS = (
 
 KNOWN_FIELDS = ("prompt", "caption", "media", "media_refs", "metadata", "prompt_id")
 UNSUPPORTED = "media of this kind is not implemented"
+_REF_KEYS = frozenset({"modality", "role", "uri"})
 _REFS = 'a list of {"modality": "image", "role": "condition", "uri": <path or URI>}'
 
 
@@ -134,6 +135,10 @@ def _ref_problems(
     missing = [name for name in ("modality", "role", "uri") if ref.get(name) is None]
     if missing:
         return [Problem(where, f"missing {missing[0]}", ref, _REFS)]
+    given = {key for key, value in ref.items() if value is not None}
+    if unknown := sorted(given - _REF_KEYS):
+        expected = ", ".join(sorted(_REF_KEYS))
+        return [Problem(f"{where}.{unknown[0]}", "unknown key", ref[unknown[0]], expected)]
     if pair != SUPPORTED:
         expected = "(modality='image', role='condition')"
         return [Problem(where, UNSUPPORTED, f"(modality={pair[0]!r}, role={pair[1]!r})", expected)]

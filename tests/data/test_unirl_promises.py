@@ -133,12 +133,18 @@ def test_relative_uri_resolves_against_the_datasets_folder(
 ) -> None:
     (tmp_path / "frames").mkdir()
     Image.new("RGB", (4, 4), (9, 8, 7)).save(tmp_path / "frames" / "scene_01.png")
+    (tmp_path / "rows").mkdir()
+    above = {**ANIMATE, "media_refs": [CONDITION | {"uri": "../frames/scene_01.png"}]}
     path = write(tmp_path / "a.jsonl", [ANIMATE])
     monkeypatch.chdir(tmp_path.parent)
     (prompt,) = read_media_prompts(path)
     assert prompt.media_refs == (
         MediaRef("image", "condition", str(tmp_path / "frames" / "scene_01.png")),
     )
+    elsewhere = write(tmp_path / "rows" / "b.jsonl", [above])
+    (other,) = read_media_prompts(elsewhere)
+    assert report(elsewhere, tmp_path).num_accepted == 1
+    assert load_image(other.media_refs[0].uri).getpixel((0, 0)) == (9, 8, 7)
     assert load_image(prompt.media_refs[0].uri).getpixel((0, 0)) == (9, 8, 7)
     assert report(path, tmp_path).num_accepted == 1
 
@@ -154,6 +160,13 @@ def test_relative_uri_resolves_against_the_datasets_folder(
         "gs://bucket/a.png",
     ],
 )
+def test_an_unknown_key_of_a_reference_is_refused(tmp_path: Path) -> None:
+    row = {**ANIMATE, "media_refs": [CONDITION | {"weight": 2}]}
+    (problem,) = report(write(tmp_path / "a.jsonl", [row]), tmp_path).examples
+    assert (problem.field, problem.reason) == ("media_refs[0].weight", "unknown key")
+    assert problem.expected == "modality, role, uri"
+
+
 def test_absolute_paths_and_remote_uris_pass_through_unchanged(uri: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", "media": [{**CONDITION, "uri": uri}]}])
     (prompt,) = read_media_prompts(path)

@@ -66,7 +66,6 @@ def test_good_preference_row_is_accepted(row: dict[str, Any]) -> None:
     [
         ({"image": None}, "image", "missing"),
         ({"image": []}, "image", "not an image path"),
-        ({"image": ["a.png", "../b.png"]}, "image[1]", "path climbs out of its folder"),
         ({"question": " "}, "question", "not a text"),
         ({"chosen": None}, "chosen", "missing"),
         ({"rejected": 3}, "rejected", "not a text"),

@@ -2,8 +2,8 @@
 
 `{"datasets": [{name, path, weight, split, subset, text_field}]}` is split into train and val by a
 hash of the prompt; `{"train": {"datasets": [...]}, "val": {"datasets": [...]}}` names the held-out
-datasets itself. A weight is a number of passes: 2 takes every row twice, 0.5 every second one by a
-hash of its content.
+datasets itself, as does a `val` beside `datasets`. A weight is a number of passes: 2 takes every
+row twice, 0.5 every second one by a hash of its content.
 """
 
 import json
@@ -72,17 +72,23 @@ def read_blend(path: Path) -> list[Part]:
         raise DataError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(document, Mapping):
         raise DataError(f'{path}: expected {{"datasets": [...]}}, or that for train and val each')
-    if "datasets" in document:
-        return list(_parts(path, document, None, ""))
-    named = {key: _split_of(path, key) for key in document}
+    sections = dict(document)
+    if "datasets" in sections:
+        if len(sections) == 1:
+            return list(_parts(path, sections, None, ""))
+        if "train" in sections:
+            raise DataError(f'{path}: both "datasets" and "train"; keep one of them')
+        sections["train"] = {"datasets": sections.pop("datasets")}
+    named = {key: _split_of(path, key) for key in sections}
     if len(set(named.values())) != len(named) or Split.TRAIN not in named.values():
         raise DataError(
-            f'{path}: keys {", ".join(named)}; expected "datasets", or "train" and "val"'
+            f'{path}: keys {", ".join(document)}; expected "datasets", "train" and "val", or '
+            '"datasets" and "val"'
         )
     parts = [
         part
         for key, split in named.items()
-        for part in _parts(path, document[key], split, f"{key}.")
+        for part in _parts(path, sections[key], split, f"{key}.")
     ]
     return sorted(parts, key=lambda part: part.split is not Split.VAL)
 
@@ -114,6 +120,8 @@ def _parts(path: Path, section: Any, split: Split | None, where: str) -> Iterato
     entries = section.get("datasets") if isinstance(section, Mapping) else None
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{path}: {where}datasets: expected a list of datasets")
+    if unknown := [key for key in section if key != "datasets"]:
+        raise DataError(f"{path}: unknown key {where}{unknown[0]}; expected {where}datasets")
     for index, entry in enumerate(entries):
         place = f"{where}datasets.{index}"
         if not isinstance(entry, Mapping):
@@ -131,7 +139,7 @@ def _split_of(path: Path, key: str) -> Split:
         return Split.TRAIN
     if key in _VALIDATION_NAMES:
         return Split.VAL
-    raise DataError(f'{path}: unknown key {key!r}; expected "datasets", or "train" and "val"')
+    raise DataError(f'{path}: unknown key {key!r}; expected "datasets", "train" or "val"')
 
 
 def _names(files: list[Path]) -> str:

@@ -8,7 +8,7 @@ is relative to the cache.
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,7 @@ from rl_core.data.stages.base import (
     write_json,
     write_preview,
 )
+from rl_core.data.stages.builder import identity_of, run_builder
 from rl_core.data.store.publish import Built
 from rl_core.errors import DataError
 
@@ -56,6 +57,11 @@ class MPOConfig(StageConfig):
     """Check of each image."""
     preview_rows: int = Field(default=2, ge=0)
     """Number of rows of each subset in the preview."""
+    meta_paths: Literal["relative", "absolute"] = "relative"
+    """Paths in `meta_public.json`: from the cache's root, so that the cache can be moved, or those
+    of this machine, for loaders that want them."""
+    builder_command: str | None = None
+    """Command that builds the cache instead; called with --input-dir and --output-dir."""
 
 
 @stages.register("mpo")
@@ -89,7 +95,18 @@ class MPO(Stage[MPOConfig]):
             for path in content_files(self.input_dir)
         }
 
+    def parameters(self) -> dict[str, str]:
+        parts = super().parameters()
+        # The keys are younger than published caches, which stay what they are.
+        if self.config.meta_paths == "relative":
+            del parts["meta_paths"]
+        del parts["builder_command"]
+        command = self.config.builder_command
+        return parts | ({"builder command": identity_of(command)} if command else {})
+
     def build(self, work: Path, context: Context) -> Built:
+        if self.config.builder_command is not None:
+            return self._build_by_command(self.config.builder_command, work)
         meta = self._read_meta()
         images = self._unpack_images(work, context)
         sources = find_annotations(
@@ -127,8 +144,8 @@ class MPO(Stage[MPOConfig]):
         published = {
             subset.name: {
                 **meta[subset.name],
-                "root": subset.root,
-                "annotation": subset.target,
+                "root": self._place_in_meta(subset.root),
+                "annotation": self._place_in_meta(subset.target),
                 "length": one.tally.kept,
             }
             for subset, one in zip(subsets, results, strict=True)
@@ -157,8 +174,26 @@ class MPO(Stage[MPOConfig]):
         return Built({**tally.counts(), **extra}, {**images.digests, **digests})
 
     def check(self, work: Path, built: Built) -> None:
-        rows = sum(len(row_offsets(work, name, entry)) for name, entry in read_meta(work).items())
-        refuse_disagreement(work, rows, built)
+        refuse_disagreement(work, self._num_rows(work), built)
+
+    def _num_rows(self, work: Path) -> int:
+        """Count the rows of an unpublished cache, whose absolute paths are not there yet."""
+        meta = read_meta(work)
+        for entry in meta.values():
+            annotation = Path(entry["annotation"])
+            if annotation.is_relative_to(self.output):
+                entry["annotation"] = annotation.relative_to(self.output).as_posix()
+        return sum(len(row_offsets(work, name, entry)) for name, entry in meta.items())
+
+    def _build_by_command(self, command: str, work: Path) -> Built:
+        run_builder(command, self.input_dir, work, FOLDER, self.sentinel)
+        num_rows = self._num_rows(work)
+        summary = work / SUMMARY
+        stated = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+        return Built(stated.get("row_stats", {"total": num_rows, "kept": num_rows}))
+
+    def _place_in_meta(self, inside: str) -> str:
+        return inside if self.config.meta_paths == "relative" else str(self.output / inside)
 
     def _read_meta(self) -> dict[str, dict[str, Any]]:
         path = self.input_dir / self.config.meta_file

@@ -29,6 +29,7 @@ from rl_core.data.stages.placeholders import UNRESOLVED, TableConfig, fetch_rows
 from rl_core.data.stages.shards import ShardJob, Written, placeholder_rows, read_shard
 from rl_core.data.store.publish import Built
 from rl_core.errors import DataError
+from rl_core.runtime.settings_files import DEPLOYMENTS
 
 MANIFEST, PREVIEW = "manifest.json", "preview.jsonl"
 
@@ -38,7 +39,8 @@ class TextConfig(StageConfig):
 
     dataset_name: str = "text_rl_blend"
     blend: str = "data_blend_raw.json"
-    """The blend file, relative to `input_dir`."""
+    """The blend file, relative to `input_dir`. If what `source_uri` names has none, the one that
+    ships beside the stage's settings describes it."""
     val_fraction: float = Field(default=0.01, ge=0, lt=1)
     """Share of prompts that is held out, if the blend does not name held-out datasets."""
     seed: int = 0
@@ -69,7 +71,9 @@ class Text(Stage[TextConfig]):
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__(config)
-        self.required = (config.blend,)
+        shipped = DEPLOYMENTS / "prep" / config.blend
+        self._shipped = shipped if config.source_uri and shipped.is_file() else None
+        self.required = () if self._shipped else (config.blend,)
 
     @property
     def artifact_path(self) -> Path:
@@ -130,14 +134,20 @@ class Text(Stage[TextConfig]):
 
     @property
     def _blend(self) -> Path:
-        return self.input_dir / self.config.blend
+        own = self.input_dir / self.config.blend
+        return self._shipped if self._shipped and not own.is_file() else own
+
+    @property
+    def _folder(self) -> Path:
+        """Folder to which the paths in the blend are relative."""
+        return self.input_dir if self._blend == self._shipped else self._blend.parent
 
     @cached_property
     def _inputs(self) -> list[_Input]:
         found = [
             _Input(f"{part.split or 'data'}/{part.entry.name}/{index}/{file.name}", file, part)
             for part in read_blend(self._blend)
-            for index, file in enumerate(entry_files(part.entry, self._blend.parent, download=True))
+            for index, file in enumerate(entry_files(part.entry, self._folder, download=True))
         ]
         labels = [one.label for one in found]
         if twice := {label for label in labels if labels.count(label) > 1}:
@@ -151,7 +161,7 @@ class Text(Stage[TextConfig]):
     def _tables(self) -> dict[str, list[Path]]:
         """Files of the tables that some row refers to; others are not fetched."""
         return {
-            name: self.config.placeholder_tables[name].files(self._blend.parent, download=True)
+            name: self.config.placeholder_tables[name].files(self._folder, download=True)
             for name in sorted(self._pointers)
             if name in self.config.placeholder_tables
         }

@@ -17,6 +17,7 @@ from rl_core.data.read.raw_dir import MARK, HubSource, missing_files
 from rl_core.data.stages.run import load_stage, plan_stage, prepare_stage
 from rl_core.errors import DataError
 from rl_core.runtime.home import Home
+from tests.command import rl_train
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = Path(__file__).parents[3]
@@ -80,6 +81,15 @@ class Hub:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.thread = threading.Thread(target=self.server.serve_forever)
 
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Variables of a process that may ask this hub."""
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HOME": str(folder / "hf"),
+        }
+
     def fetch(self, folder: Path, uri: str) -> str:
         """What `ensure_raw_dir` says in a process that may ask this hub."""
         done = subprocess.run(
@@ -87,10 +97,7 @@ class Hub:
             cwd=REPOSITORY,
             env={
                 **os.environ,
-                "HF_ENDPOINT": self.url,
-                "HF_HUB_OFFLINE": "0",
-                "HF_HUB_DISABLE_XET": "1",
-                "HF_HOME": str(folder.parent / "hf"),
+                **self.environment(folder.parent),
             },
             capture_output=True,
             text=True,
@@ -194,11 +201,26 @@ def test_a_source_may_name_its_revision() -> None:
     assert HubSource.parse("hf://OpenGVLab/MMPR-Tiny@v1") == HubSource("OpenGVLab/MMPR-Tiny", "v1")
 
 
+def test_the_text_stage_fetches_its_blend_and_describes_it_itself(hub, tmp_path: Path) -> None:
+    row = {"responses_create_params": {"input": "2 + 2?"}, "expected_answer": "4"}
+    lines = [json.dumps(row | {"id": i}) + "\n" for i in range(5)]
+    server = hub({"train.jsonl": "".join(lines).encode(), "README.md": b"about"})
+    paths = ["--input-dir", str(tmp_path / "raw"), "--output-dir", str(tmp_path / "out")]
+    settings = ["source_uri=hf://owner/tiny", "val_fraction=0"]
+    command = ["prep", "-c", "text", *paths, *settings]
+    done = rl_train(tmp_path / "home", *command, **server.environment(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "train 5" in done.stdout
+    (shard,) = (tmp_path / "out" / "train").glob("*.jsonl")
+    assert len(shard.read_text().splitlines()) == 5
+
+
 @pytest.mark.parametrize(
     ("stage", "variable", "default"),
     [
         ("vision", "OMNI3_MMPR_TINY_RAW", "data/mmpr_tiny/raw"),
         ("mpo", "OMNI3_MMPR_PUBLIC_RAW", "data/mmpr_public/raw"),
+        ("text", "OMNI3_TEXT_RL_RAW", "data/text_rl/raw"),
     ],
 )
 def test_the_shipped_settings_are_those_of_the_documentation(
@@ -207,10 +229,12 @@ def test_the_shipped_settings_are_those_of_the_documentation(
     monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("NEMO_RUN_DIR", str(tmp_path / "run"))
     loaded = load_stage(stage)
-    assert (
-        loaded.config.source_uri
-        == {"vision": "hf://OpenGVLab/MMPR-Tiny", "mpo": "hf://OpenGVLab/MMPR"}[stage]
-    )
+    sources = {
+        "vision": "hf://OpenGVLab/MMPR-Tiny",
+        "mpo": "hf://OpenGVLab/MMPR",
+        "text": "hf://nvidia/Nemotron-3-Nano-RL-Training-Blend",
+    }
+    assert loaded.config.source_uri == sources[stage]
     assert str(loaded.config.input_dir) == default
     assert loaded.output == tmp_path / "run" / "stage1_rl" / "data_prep" / stage / (
         "MMPR-v1.2" if stage == "mpo" else ""

@@ -149,13 +149,13 @@ def test_text_cache_is_read_row_by_row_by_its_reader(prepare: Prepare) -> None:
     )
     assert rows["eval"], "the fixture holds some rows out"
     for row in rows["train"] + rows["eval"]:
-        (message,) = row["responses_create_params"]["input"]
+        (message,) = row["prompt"]
         numbers = [
             int(word.strip("?."))
             for word in message["content"].split()
             if word.strip("?.").isdigit()
         ]
-        assert sum(numbers) == int(row["expected_answer"])
+        assert sum(numbers) == int(row["reward_spec"]["ground_truth"])
 
 
 def test_diffusion_cache_is_read_row_by_row_by_its_loader(prepare: Prepare) -> None:
