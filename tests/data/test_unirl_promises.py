@@ -149,6 +149,13 @@ def test_relative_uri_resolves_against_the_datasets_folder(
     assert report(path, tmp_path).num_accepted == 1
 
 
+def test_an_unknown_key_of_a_reference_is_refused(tmp_path: Path) -> None:
+    row = {**ANIMATE, "media_refs": [CONDITION | {"weight": 2}]}
+    (problem,) = report(write(tmp_path / "a.jsonl", [row]), tmp_path).examples
+    assert (problem.field, problem.reason) == ("media_refs[0].weight", "unknown key")
+    assert problem.expected == "modality, role, uri"
+
+
 @pytest.mark.parametrize(
     "uri",
     [
@@ -160,13 +167,6 @@ def test_relative_uri_resolves_against_the_datasets_folder(
         "gs://bucket/a.png",
     ],
 )
-def test_an_unknown_key_of_a_reference_is_refused(tmp_path: Path) -> None:
-    row = {**ANIMATE, "media_refs": [CONDITION | {"weight": 2}]}
-    (problem,) = report(write(tmp_path / "a.jsonl", [row]), tmp_path).examples
-    assert (problem.field, problem.reason) == ("media_refs[0].weight", "unknown key")
-    assert problem.expected == "modality, role, uri"
-
-
 def test_absolute_paths_and_remote_uris_pass_through_unchanged(uri: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", "media": [{**CONDITION, "uri": uri}]}])
     (prompt,) = read_media_prompts(path)
