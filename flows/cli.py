@@ -13,7 +13,7 @@ from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.serve_cli import serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, status, up
-from rl_core.errors import UserError
+from rl_core.errors import Unreachable, UserError
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 
@@ -44,6 +44,7 @@ app.command()(compare)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
 
+MACHINE_ERROR = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 Overrides = Annotated[
@@ -115,6 +116,9 @@ def main() -> None:
             raise
         typer.echo(f"error: {redact(str(error))}", err=True)
         sys.exit(USER_ERROR)
+    except Unreachable as error:
+        typer.echo(f"error: {redact(str(error))}; try again", err=True)
+        sys.exit(MACHINE_ERROR)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,10 @@ class RewardError(RLTrainError):
     """A reward is missing or not finite."""
 
 
+class Unreachable(RLTrainError):
+    """A server of somebody else did not answer; another attempt may succeed."""
+
+
 class WorkerError(RLTrainError):
     """A worker's method raised; the message holds rank, role, method and the remote traceback."""
 

@@ -1,12 +1,13 @@
 """Media in rows: the references that are allowed, how they are resolved, and checks of the files
 behind them.
 
-Relative URIs belong to the folder of the file that names them and must stay inside it; absolute
-paths and http, https, s3 and gs URIs pass through unchanged and are opened with fsspec when the
-bytes are needed.
+Relative URIs belong to the folder of the file that names them, also where that was fetched from an
+address; absolute paths and http, https, s3 and gs URIs pass through unchanged and are opened with
+fsspec when the bytes are needed.
 """
 
 import io
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,10 +82,16 @@ def uri_problems(field: str, uri: Any) -> list[Problem]:
     return []
 
 
-def resolve_uri(uri: str, folder: Path) -> str:
-    """Resolve a relative URI against `folder`; return any other URI unchanged."""
+def resolve_uri(uri: str, folder: Path | str) -> str:
+    """Resolve a relative URI against `folder`; return any other URI unchanged.
+
+    Args: folder: a path, or the address of a remote folder.
+    """
     if _SCHEME.match(uri) or uri.startswith("/"):
         return uri
+    if isinstance(folder, str) and not uri.startswith("~"):
+        scheme, _, rest = folder.partition("://")
+        return f"{scheme}://{posixpath.normpath(posixpath.join(rest, uri))}"
     return str(Path(uri).expanduser()) if uri.startswith("~") else str(folder / uri)
 
 
@@ -101,7 +108,7 @@ def open_media(uri: str, max_bytes: int = MediaLimits.max_bytes) -> bytes:
     import fsspec
 
     try:
-        with fsspec.open(_lower_scheme(uri), "rb") as file:
+        with fsspec.open(lower_scheme(uri), "rb") as file:
             content: bytes = file.read(max_bytes + 1)  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise DataError(f"{uri}: {error}") from error
@@ -192,6 +199,7 @@ def _one_image(field: str, image: Any) -> list[Problem]:
     return []
 
 
-def _lower_scheme(uri: str) -> str:
+def lower_scheme(uri: str) -> str:
+    """Return a URI with its scheme in the lower case that fsspec knows."""
     match = _SCHEME.match(uri)
     return uri if match is None else match[0].lower() + uri[match.end() :]

@@ -51,7 +51,7 @@ class MediaPrompt:
 
 
 def media_contract(
-    folder: Path | None = None, limits: MediaLimits | None = None, prompt_key: str = "prompt"
+    folder: Path | str | None = None, limits: MediaLimits | None = None, prompt_key: str = "prompt"
 ):
     """Return the contract of media prompt rows.
 
@@ -82,7 +82,12 @@ def media_contract(
 
 
 def media_prompt(
-    row: Mapping[str, Any], *, default_id: str, folder: Path, place: str, prompt_key: str = "prompt"
+    row: Mapping[str, Any],
+    *,
+    default_id: str,
+    folder: Path | str,
+    place: str,
+    prompt_key: str = "prompt",
 ) -> MediaPrompt:
     """Return the media prompt of a row, with URIs resolved against `folder`; the files behind them
     are not opened.
@@ -112,7 +117,7 @@ def media_prompt(
     )
 
 
-def refs_problems(value: Any, folder: Path | None, limits: MediaLimits) -> list[Problem]:
+def refs_problems(value: Any, folder: Path | str | None, limits: MediaLimits) -> list[Problem]:
     """Return every problem of a row's media references."""
     if value is None:
         return []
@@ -129,7 +134,7 @@ def refs_problems(value: Any, folder: Path | None, limits: MediaLimits) -> list[
 
 
 def _ref_problems(
-    where: str, ref: Mapping[str, Any], folder: Path | None, limits: MediaLimits
+    where: str, ref: Mapping[str, Any], folder: Path | str | None, limits: MediaLimits
 ) -> list[Problem]:
     pair = (ref.get("modality"), ref.get("role"))
     missing = [name for name in ("modality", "role", "uri") if ref.get(name) is None]

@@ -26,7 +26,7 @@ class PreferencePair:
 
 
 def preference_contract(
-    folder: Path | None = None, limits: MediaLimits | None = None, *, needs_image: bool = True
+    folder: Path | str | None = None, limits: MediaLimits | None = None, *, needs_image: bool = True
 ) -> RowContract:
     """Return the contract of preference rows.
 
@@ -61,7 +61,7 @@ def preference_values(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def preference_pair(
-    row: Mapping[str, Any], *, folder: Path, place: str, needs_image: bool = True
+    row: Mapping[str, Any], *, folder: Path | str, place: str, needs_image: bool = True
 ) -> PreferencePair:
     """Return the pair of a row, with image paths resolved against `folder`.
 
@@ -78,7 +78,7 @@ def preference_pair(
     return PreferencePair(uris, values["question"], values["chosen"], values["rejected"])
 
 
-def _image_problems(value: Any, folder: Path | None, limits: MediaLimits) -> list[Problem]:
+def _image_problems(value: Any, folder: Path | str | None, limits: MediaLimits) -> list[Problem]:
     if value is None:
         return [Problem("image", "missing", value, "a path or a list of paths")]
     images = [value] if isinstance(value, str) else as_list(value)

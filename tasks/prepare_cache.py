@@ -5,6 +5,7 @@ from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
 
 from rl_core.data.prepare import prompts
 from rl_core.data.prepare.media_prompts import MediaSettings, PromptCounter, prepare_media
@@ -23,11 +24,18 @@ from schemas.domains import ModelKind
 from schemas.receipts import CacheReceipt, ValidationReport
 from schemas.recipe import Recipe
 from tasks import artifacts
+from tasks.retrying import worth_retrying
 
 
 # The run hash over file contents decides about reuse; Prefect's own cache sees only the recipe's
 # text.
-@task(name="prepare-cache", cache_policy=NO_CACHE)
+@task(
+    name="prepare-cache",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_condition_fn=worth_retrying,
+)
 def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheReceipt:
     """Publish train.parquet and eval.parquet of a recipe's data. Raises: DataError, ModelError."""
     home = Home.default()

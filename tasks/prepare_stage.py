@@ -7,6 +7,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
+from prefect.tasks import exponential_backoff
 
 from rl_core.data.stages.base import Context
 from rl_core.data.stages.run import load_stage
@@ -17,11 +18,19 @@ from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import PreparedArtifact, register_prepared
 from schemas.receipts import PrepReceipt
 from tasks import artifacts
+from tasks.retrying import worth_retrying
 
 
 # The run hash over file contents decides about reuse; Prefect's own cache sees only the settings'
 # text.
-@task(name="prepare-stage", cache_policy=NO_CACHE, task_run_name="prepare-stage {stage}")
+@task(
+    name="prepare-stage",
+    task_run_name="prepare-stage {stage}",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_condition_fn=worth_retrying,
+)
 def prepare_stage(
     stage: str,
     overrides: Sequence[str] = (),

@@ -5,6 +5,7 @@ from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
 
 from rl_core.data.check.files import apply_policy, check_files
 from rl_core.data.prepare.row_files import row_files
@@ -19,9 +20,16 @@ from schemas.receipts import ValidationReport
 from schemas.recipe import Recipe
 from tasks import artifacts
 from tasks.flow_links import flow_run_tags
+from tasks.retrying import worth_retrying
 
 
-@task(name="validate-data", cache_policy=NO_CACHE)
+@task(
+    name="validate-data",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_condition_fn=worth_retrying,
+)
 def validate_data(recipe: dict[str, Any]) -> ValidationReport:
     """Validate a recipe's training and held-out rows; the report is published whether the rows may
     be used or not.

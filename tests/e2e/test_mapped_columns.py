@@ -1,4 +1,5 @@
-"""A dataset of openai/gsm8k's shape is validated and trained on from its own columns."""
+"""A dataset of openai/gsm8k's shape is validated and trained on from its own columns, also from a
+bucket."""
 
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from tests.command import rl_train
 from tests.e2e.conftest import train_here
 from tests.e2e.outcomes import run_folder
+from tests.object_store import object_store
 
 MAP = {"prompt": "question", "ground_truth": "answer|after:####"}
 ARGUMENTS = [part for target, source in MAP.items() for part in ("--map", f"{target}={source}")]
@@ -62,21 +64,30 @@ def test_a_mapping_that_cannot_be_read_is_refused(files: tuple[Path, Path], tmp_
     assert done.stderr.startswith("error: --map: map prompt: unknown step 'upper'")
 
 
-def test_a_run_trains_on_its_columns(
-    files: tuple[Path, Path], tiny_recipe: Path, tmp_path: Path, ray_cluster: None
+def test_a_run_trains_on_its_columns_in_a_bucket(
+    files: tuple[Path, Path],
+    tiny_recipe: Path,
+    tmp_path: Path,
+    ray_cluster: None,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    train, test = files
     home = tmp_path / "home"
-    train_here(
-        tiny_recipe,
-        home,
-        f"data.train=[{train}]",
-        f"data.eval=[{test}]",
-        "data.map={prompt: question, ground_truth: 'answer|after:####'}",
-        "data.default_env_class=gsm8k",
-        "environments={}",
-        "training.num_iterations=1",
-        "training.steps_per_iteration=1",
-    )
+    with object_store() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        train, test = (store.put(f"gsm8k/{file.name}", file.read_bytes()) for file in files)
+        train_here(
+            tiny_recipe,
+            home,
+            f"data.train=[{train}]",
+            f"data.eval=[{test}]",
+            "data.map={prompt: question, ground_truth: 'answer|after:####'}",
+            "data.default_env_class=gsm8k",
+            "environments={}",
+            "training.num_iterations=1",
+            "training.steps_per_iteration=1",
+        )
     receipt = json.loads((run_folder(home) / "receipts" / "evaluate-final.json").read_text())
     assert receipt["num_rows"] == 8
+    (fetched,) = home.glob("data/remote/s3/bucket/gsm8k/train.parquet/*/train.parquet")
+    assert fetched.read_bytes() == files[0].read_bytes()

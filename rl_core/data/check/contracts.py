@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_core.data.read.parquet_files import batch_values, open_parquet
 from rl_core.data.read.readers import check_file, raw_values
+from rl_core.data.read.remote import base_of
 from schemas.contract import RowContract, SchemaName
 from schemas.ground_truth import AllowedEnvClasses
 from schemas.media_checks import MediaLimits
@@ -35,7 +36,7 @@ def contract_of(
     Args: media_root: folder of relative media paths; unset means the file's own folder.
     pairs_alone: preference rows need no image, and no image is opened.
     """
-    folder = media_root or Path(path).expanduser().absolute().parent
+    folder = media_root or base_of(Path(path))
     if schema is SchemaName.MEDIA:
         return media_contract(folder, limits, prompt_key)
     if schema is SchemaName.PREFERENCE:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rl_core.data.order.prompt_source import PromptSource
 from rl_core.data.read.readers import raw_values
+from rl_core.data.read.remote import base_of
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
 from schemas.media_prompts import MediaPrompt, media_prompt
@@ -28,7 +29,7 @@ def read_media_prompts(
     """
     place_of: dict[str, str] = {}
     for file in data_files(source):
-        folder = media_root or file.expanduser().absolute().parent
+        folder = media_root or base_of(file)
         for index, raw in enumerate(raw_values(file, prompt_key=prompt_key)):
             place = f"{file}:{raw.number}"
             row = {"prompt": raw.value} if isinstance(raw.value, str) else raw.value

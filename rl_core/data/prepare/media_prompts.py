@@ -22,6 +22,7 @@ from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.read.media_prompt_files import PromptFiles
 from rl_core.data.read.readers import raw_values
+from rl_core.data.read.remote import base_of
 from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.data.store.publish import Built
 from rl_core.data.store.split_cache import (
@@ -128,7 +129,7 @@ def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
     """Yield each row of a file as a prompt, or its error, with its place. Default ids count good
     rows."""
     bad_lines: list[tuple[Exception, str]] = []
-    folder, num_good = path.expanduser().absolute().parent, 0
+    folder, num_good = base_of(path), 0
     for raw in raw_values(
         path, on_bad_line=lambda number, error: bad_lines.append((error, f"{path}:{number}"))
     ):

@@ -1,4 +1,5 @@
-"""Raw inputs: existing folders, or datasets fetched from the Hugging Face hub at a recorded commit.
+"""Raw inputs: existing folders, datasets fetched from the Hugging Face hub at a recorded commit, or
+files fetched from an address.
 
 A folder is complete if every required file is in it. For upstream layouts that are not declared
 file by file, any content counts, except the remains of an interrupted download: `.cache`,
@@ -12,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_core.data.read.remote import fetch_folder
 from rl_core.data.store.atomic import atomic_write_json, storage_error
 from rl_core.data.store.lock import Note, output_lock
 from rl_core.errors import DataError, StorageError
+from schemas.media_checks import is_remote
 
 MARK = ".rl-train-download.json"
 """File with the source and commit of the folder's content, and whether the download completed."""
@@ -28,7 +31,8 @@ class RawDir:
 
     path: Path
     revision: str | None
-    """Commit at which it was fetched; None for files from elsewhere."""
+    """Commit at which it was fetched, or a digest of the versions behind an address; None for files
+    from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class HubSource:
         repo_id, _, revision = body.partition("@")
         if not uri.startswith("hf://") or repo_id.count("/") != 1 or not all(repo_id.split("/")):
             raise DataError(
-                f"source_uri {uri!r}: expected hf://owner/name or hf://owner/name@revision"
+                f"source_uri {uri!r}: expected hf://owner/name, hf://owner/name@revision, or an "
+                "address (s3, gs, https)"
             )
         return cls(repo_id, revision or None)
 
@@ -98,7 +103,8 @@ def ensure_raw_dir(
         variable = f", or export {env_name}" if env_name else ""
         raise DataError(
             f"{folder}: missing {', '.join(missing)}; put them there, set input_dir to where "
-            f"they are{variable}, or set source_uri (hf://owner/name) to fetch them"
+            f"they are{variable}, or set source_uri (hf://owner/name, s3://bucket/folder) to fetch "
+            "them"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,6 +122,13 @@ def ensure_raw_dir(
 
 
 def _fetch(folder: Path, source_uri: str, note: Note | None) -> None:
+    if is_remote(source_uri):
+        if note is not None:
+            note(f"fetching {source_uri} into {folder}")
+        atomic_write_json(folder / MARK, {"source_uri": source_uri, "complete": False})
+        state = {"source_uri": source_uri, "revision": fetch_folder(source_uri, folder)}
+        atomic_write_json(folder / MARK, {**state, "complete": True})
+        return
     from huggingface_hub import HfApi, snapshot_download
 
     source = HubSource.parse(source_uri)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.data.order.vision_dataset import IMAGES, cache_path
+from rl_core.data.read.remote import base_of
 from rl_core.errors import DataError
 from schemas.media_checks import is_remote, load_image, resolve_uri
 
@@ -26,7 +27,7 @@ def placed_images(images: Sequence[Any], file: Path | str, place: str) -> list[s
 
     Raises: DataError, naming `place`, when there is neither bytes nor a path, or no such file.
     """
-    folder = Path(file).expanduser().resolve().parent
+    folder = base_of(Path(file))
     return [
         _placed(image, folder, f"{place} field images[{index}]")
         for index, image in enumerate(images)
@@ -48,7 +49,7 @@ def open_image(image: str) -> "Image":
     return load_image(image)
 
 
-def _placed(image: Any, folder: Path, where: str) -> str:
+def _placed(image: Any, folder: Path | str, where: str) -> str:
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if isinstance(content, bytes) and content:
         return BASE64 + base64.b64encode(content).decode()
@@ -57,9 +58,10 @@ def _placed(image: Any, folder: Path, where: str) -> str:
         raise DataError(f"{where}: neither bytes nor a path")
     if is_remote(path):
         return path
-    found = (
-        str(folder / cache_path(path)) if (folder / IMAGES).is_dir() else resolve_uri(path, folder)
-    )
-    if not Path(found).is_file():
+    if isinstance(folder, Path) and (folder / IMAGES).is_dir():
+        found = str(folder / cache_path(path))
+    else:
+        found = resolve_uri(path, folder)
+    if not is_remote(found) and not Path(found).is_file():
         raise DataError(f"{where}: no file {found}")
     return found

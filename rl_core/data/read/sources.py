@@ -1,18 +1,24 @@
-"""Resolution of data sources to files: a path, a glob, a folder, or the name of a Hugging Face
-dataset.
+"""Resolution of data sources to files: a path, a glob, a folder, an address, or the name of a
+Hugging Face dataset.
 
-Dataset names are `name`, `org/name` or `org/name/config`, optionally followed by `@revision` and
-`:split`. The default split is `train`, the revision is resolved to a commit, and the files of that
-split are read by this project's own readers, so that no value changes its type on the way.
+Addresses begin with `s3://`, `gs://`, `http://`, `https://` or `file://`; their files are fetched.
+Dataset names are `name`, `org/name` or `org/name/config`, optionally after `hf://`, and followed by
+`@revision` and `:split`. The default split is `train`, the revision is resolved to a commit, and
+the files of that split are read by this project's own readers, so that no value changes its type on
+the way.
 """
 
 import glob
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from rl_core.data.read.formats import READERS
 from rl_core.data.read.hub import HubName, split_files
+from rl_core.data.read.remote import remote_files
 from rl_core.errors import DataError
+from schemas.media_checks import is_remote
 from schemas.section import Section
 
 
@@ -20,7 +26,7 @@ class SourceSpec(Section):
     """A source with its options, as a block of a recipe."""
 
     path: str
-    """A file, a glob, a folder, or the name of a Hugging Face dataset."""
+    """A file, a glob, a folder, an address, or the name of a Hugging Face dataset."""
     config: str | None = None
     """Configuration of the dataset."""
     split: str | None = None
@@ -42,9 +48,16 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
         if not given:
             return data_files(spec.path, download=download)
         return split_files(
-            HubName(**{**vars(HubName.parse(spec.path)), **given}), download=download
+            HubName(**{**vars(HubName.parse(_without_scheme(spec.path))), **given}),
+            download=download,
         )
     text = str(source)
+    if text.startswith("hf://"):
+        return split_files(HubName.parse(_without_scheme(text)), download=download)
+    if text.lower().startswith("file://"):
+        return data_files(Path(url2pathname(urlsplit(text).path)))
+    if is_remote(text):
+        return remote_files(text, download=download)
     path = Path(text).expanduser()
     if path.is_dir():
         return _folder(path)
@@ -57,6 +70,10 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
     if "/" not in text and path.suffix and not path.suffix[1:].isdigit():
         return [path]  # `rows.csv` is a file with a wrong extension, not a dataset
     return split_files(HubName.parse(text), download=download)
+
+
+def _without_scheme(name: str) -> str:
+    return name.removeprefix("hf://").removeprefix("datasets/")
 
 
 def _folder(folder: Path) -> list[Path]:

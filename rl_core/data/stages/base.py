@@ -37,7 +37,8 @@ class StageConfig(PluginConfig):
     dataset_name: str
     """Name of the data in the summary and in the artifact's metadata."""
     source_uri: str | None = None
-    """Source `hf://owner/name[@revision]`, fetched into `input_dir` if that is not complete."""
+    """Source `hf://owner/name[@revision]` or an address (s3, gs, https), fetched into `input_dir`
+    if that is not complete."""
     input_dir: Path
     """Folder of the raw files."""
     output_dir: Path

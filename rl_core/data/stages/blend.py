@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
 from rl_core.runtime.registry import PluginConfig, describe_validation_error
+from schemas.media_checks import is_remote
 
 _VALIDATION_NAMES = ("val", "validation", "valid", "eval", "test")
 
@@ -95,6 +96,8 @@ def read_blend(path: Path) -> list[Part]:
 
 def entry_files(entry: BlendEntry, folder: Path, *, download: bool) -> list[Path]:
     """Return the files of an entry, in order. Raises: DataError when there are none."""
+    if is_remote(entry.path):
+        return data_files(entry.path, download=download)
     text = entry.path.removeprefix("hf://datasets/").removeprefix("hf://")
     local = next((path for path in (folder / text, Path(text).expanduser()) if path.exists()), None)
     if entry.path.startswith("hf://") or (

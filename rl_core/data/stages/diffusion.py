@@ -21,6 +21,7 @@ from pydantic import Field
 
 from rl_core.data.prepare.workers import Advance
 from rl_core.data.read.readers import raw_values
+from rl_core.data.read.remote import base_of
 from rl_core.data.stages import stages
 from rl_core.data.stages.base import (
     Context,
@@ -194,7 +195,7 @@ class Diffusion(Stage[DiffusionConfig]):
                     media_prompt(
                         row,
                         default_id=f"{file.name}:{accepted}",
-                        folder=file.parent,
+                        folder=base_of(file),
                         place=place,
                         prompt_key=self.config.prompt_key,
                     ),

@@ -17,6 +17,7 @@ from rl_core.data.read.readers import raw_values
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
 from rl_core.runtime.registry import PluginConfig
+from schemas.media_checks import is_remote
 from schemas.problems import as_list, get
 from schemas.response_rows import PARAMS
 
@@ -28,7 +29,7 @@ class TableConfig(PluginConfig):
     """Location of a table's rows, and of question and answer in a row."""
 
     path: str
-    """A file, folder, or dataset name (`owner/name`)."""
+    """A file, folder, address, or dataset name (`owner/name`)."""
     split: str = "train"
     """Split of a dataset name."""
     revision: str | None = None
@@ -41,6 +42,8 @@ class TableConfig(PluginConfig):
     def files(self, folder: Path, *, download: bool) -> list[Path]:
         """Return the table's files. Raises: DataError when they are not on this machine and may not
         be fetched."""
+        if is_remote(self.path):
+            return data_files(self.path, download=download)
         if (folder / self.path).exists():
             return data_files(folder / self.path)
         if Path(self.path).expanduser().exists():
