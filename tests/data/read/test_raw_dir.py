@@ -171,7 +171,8 @@ def test_without_a_source_the_exact_list_of_missing_files_is_given(tmp_path: Pat
         )
     assert str(caught.value) == (
         f"{tmp_path}: missing images.zip; put them there, set input_dir to where they are, or "
-        "export OMNI3_MMPR_TINY_RAW, or set source_uri (hf://owner/name) to fetch them"
+        "export OMNI3_MMPR_TINY_RAW, or set source_uri (hf://owner/name, s3://bucket/folder) to "
+        "fetch them"
     )
 
 
@@ -190,10 +191,10 @@ def test_what_an_interrupted_download_leaves_is_no_content(tmp_path: Path, lefto
 
 
 @pytest.mark.parametrize(
-    "uri", ["OpenGVLab/MMPR", "hf://MMPR", "https://example.org/x", "hf://a/b/c"]
+    "uri", ["OpenGVLab/MMPR", "hf://MMPR", "ftp://example.org/x", "hf://a/b/c"]
 )
 def test_a_source_of_another_form_is_refused(uri: str) -> None:
-    with pytest.raises(DataError, match=r"expected hf://owner/name or hf://owner/name@revision"):
+    with pytest.raises(DataError, match=r"expected hf://owner/name, hf://owner/name@revision"):
         HubSource.parse(uri)
 
 
