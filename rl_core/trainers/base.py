@@ -264,7 +264,8 @@ class Trainer(ABC):
         log-probabilities are too far from the trainer's.
         """
         learner = track.learner
-        watch_delta(metrics, learner.max_delta_log_prob, self.step_count + 1, self.total_steps)
+        step = self.step_count + 1
+        watch_delta(metrics, learner.max_delta_log_prob, len(batch), step, self.total_steps)
         learner.algorithm.observe(metrics, len(batch))
         _tell_coefficients(learner)
         metrics |= learner.algorithm.state_dict()
