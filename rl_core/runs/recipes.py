@@ -12,6 +12,7 @@ from rl_core.errors import RecipeError, UserError
 from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.secrets import redact_values
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
+from schemas.parts import PARTS
 from schemas.preference import PairSource
 from schemas.recipe import Recipe
 
@@ -136,6 +137,11 @@ def _check_plugins(recipe: Recipe) -> None:
         check_multi_update(painter_cls(painter_config), *updates, named(painter))
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     check_siblings(recipe)
+    if any(getattr(recipe, part) is not None for part in PARTS):
+        # Here, since the contracts take a second to import.
+        from rl_core.parts.of_recipe import check_parts
+
+        check_parts(recipe)
     resolve_scorers(recipe.rewards, produced)
     for env_id, options in recipe.environments.items():
         config_cls = config_class(spec(env_id, options).load())
