@@ -1,8 +1,8 @@
 """The typed recipe of a training job. Every key is checked; unknown keys are refused.
 
 Plug-in blocks (`algorithm`, `rewards`, `environments`, and those of `PARTS`) stay mappings here and
-are validated by the plug-in's own `Config` when the recipe is loaded (`rl_core.runs.recipes`), since schemas must not
-import the packages above them.
+are validated by the plug-in's own `Config` when the recipe is loaded (`rl_core.runs.recipes`),
+since schemas must not import the packages above them.
 """
 
 from collections.abc import Mapping

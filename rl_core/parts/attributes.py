@@ -25,10 +25,11 @@ class HasAttributes:
 
 
 def attributes(contract: type) -> list[str]:
-    """Return the attributes that a protocol states by annotation."""
+    """Return the attributes of an instance that a protocol states by annotation."""
     return [
         name
         for base in contract.__mro__
         if base not in (object, Protocol, Generic)
-        for name in vars(base).get("__annotations__", {})
+        for name, kind in vars(base).get("__annotations__", {}).items()
+        if not str(kind).startswith("ClassVar")
     ]

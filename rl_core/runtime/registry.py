@@ -164,17 +164,25 @@ class Registry(Generic[T]):
             known = self.names()
             named = f"either name (one of {', '.join(known)}) or " if known else ""
             raise RecipeError(f"{where}: give {named}target (pkg.module:Class){both}")
-        cls: Any = import_target(str(target), where) if target is not None else self.get(str(name))
-        if not isinstance(cls, type):
-            raise RecipeError(
-                f"{where}.target: {target} is not a class; write it as pkg.module:Class"
-            )
-        self.check(cls, where)
+        cls: Any = self.get(str(name)) if target is None else self.imported(str(target), where)
         config_cls = getattr(cls, "Config", PluginConfig)
         try:
             return cls, config_cls(**values)
         except ValidationError as error:
             raise RecipeError(describe_validation_error(error, where, config_cls)) from error
+
+    def imported(self, target: str, where: str) -> type[T]:
+        """Return the class `pkg.module:Class`.
+
+        Args: where: key of the block that names it. Raises: RecipeError when it cannot be imported,
+        is not a class or fails `check`.
+        """
+        cls = import_target(target, where)
+        if not isinstance(cls, type):
+            place = f"{where}.target" if where else "target"
+            raise RecipeError(f"{place}: {target} is not a class; write it as pkg.module:Class")
+        self.check(cls, where)
+        return cls
 
     def check(self, cls: type[T], where: str) -> None:
         """Check a class that a block names. Raises: RecipeError naming what it lacks."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote, remote
+from rl_core.distributed import DataProtoRef, Remote
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rollout.dedicated import DedicatedDiffusionEngine
 from rl_core.rollout.diffusion.engine import DiffusionEngine
