@@ -10,6 +10,9 @@ PartBlock: TypeAlias = dict[str, Any]
 PARTS = ("bundle", "backend", "stack", "engine", "sync", "trainer")
 """Keys of these blocks in a recipe."""
 
+USUAL_OPTIONS = frozenset({"name", "block_class_names", "trainable_attr"})
+"""Keys of a block that names no class of the user's."""
+
 
 def without_unset_parts(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's values without the blocks of parts that it leaves to the project.

@@ -33,10 +33,7 @@ def check_parts(recipe: Recipe) -> None:
     Raises: RecipeError when a class cannot be imported or lacks what this recipe needs of it, a key
     of a block is unknown, or the part has no use in this recipe.
     """
-    named: dict[str, type[Any]] = {}
-    for part, registry in REGISTRIES.items():
-        if (block := getattr(recipe, part)) is not None:
-            named[part] = registry.resolve(block, part)[0]
+    named = _named(recipe)
     owns_model = recipe.rollout.engine.owns_model
     if "sync" in named and not owns_model:
         raise RecipeError(
@@ -54,3 +51,19 @@ def check_parts(recipe: Recipe) -> None:
         hold_to(Averages, named["backend"], "backend")
     if "backend" in named and owns_model and "sync" not in named:
         hold_to(Probes, named["backend"], "backend")
+
+
+def _named(recipe: Recipe) -> dict[str, type[Any]]:
+    """Return the classes that the recipe names. Raises: RecipeError with the problems of every
+    block."""
+    named: dict[str, type[Any]] = {}
+    problems = []
+    for part, registry in REGISTRIES.items():
+        if (block := getattr(recipe, part)) is not None:
+            try:
+                named[part] = registry.resolve(block, part)[0]
+            except RecipeError as error:
+                problems.append(str(error))
+    if problems:
+        raise RecipeError("\n".join(problems))
+    return named

@@ -11,7 +11,13 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import DEADLINE_S, REPOSITORY, Run
-from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
+from tests.e2e.outcomes import (
+    is_trained,
+    logged_metrics,
+    run_folder,
+    trained_weights,
+    weights_in,
+)
 from tests.parts.examples import write_examples
 
 
@@ -53,3 +59,36 @@ def test_a_backend_from_outside_the_repository_trains_a_run(folder: Path, tiny_m
     assert is_trained(tiny_model_dir, run_folder(folder / "home") / "model")
     norms = logged_metrics(folder / "home")["grad_norm"]
     assert len(norms) == 4 and max(norms) > 0
+
+
+def test_the_other_parts_from_outside_the_repository_are_those_of_a_run(
+    folder: Path, tiny_model_dir: Path
+):
+    parts = {
+        "bundle": {"target": "frozen_embeddings:FrozenEmbeddings"},
+        "stack": {"target": "beginnings:Beginnings", "num_tokens": 2},
+        "engine": {"target": "short_replies:ShortReplies", "max_tokens": 5},
+        "sync": {"target": "counting_sync:CountingSync"},
+        "trainer": {"target": "timed_steps:TimedSteps"},
+    }
+    names = [block["target"].partition(":")[0] for block in parts.values()]
+    write_examples(folder, *(f"{name}.py" for name in names))
+    add(folder, **parts)
+    done = command(
+        folder,
+        "rollout.engine=dedicated",
+        "placement.num_devices=2",
+        "placement.rollout_devices=1",
+        "training.num_iterations=1",
+        "evaluation.max_new_tokens=5",
+    )
+    assert done.returncode == 0, done.stdout
+    metrics = logged_metrics(folder / "home")
+    assert max(metrics["response_length_max"]) <= 5, "the engine"
+    assert len(metrics["seconds/whole_step"]) == 2, "the trainer"
+    before, after = weights_in(tiny_model_dir), trained_weights(folder / "home")
+    changed = {name for name in before.keys() & after.keys() if (before[name] != after[name]).any()}
+    assert changed, "nothing was trained"
+    assert not [name for name in changed if "embed_tokens" in name], "the bundle"
+    assert "bytes sent so far" in done.stdout, "the sync"
+    assert "trained on" in done.stdout, "the stack"

