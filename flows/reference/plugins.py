@@ -1,4 +1,5 @@
-"""The reference page of all algorithms, rewards, backends and environments, with the keys of their blocks."""
+"""The reference page of all algorithms, rewards, backends and environments, with the keys of their
+blocks."""
 
 from __future__ import annotations
 
