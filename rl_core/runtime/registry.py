@@ -97,7 +97,7 @@ def import_target(target: str, where: str = "") -> type[Any]:
     place = f"{where}: " if where else ""
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError, SyntaxError, NameError) as error:
+    except Exception as error:  # a module of the user's may raise anything while it is imported
         if (hidden := hidden_module(module_name)) is not None:
             file, owner = hidden
             why = (
@@ -105,8 +105,10 @@ def import_target(target: str, where: str = "") -> type[Any]:
                 "another name"
             )
             raise RecipeError(f"{place}target {target!r} cannot be imported: {why}") from error
+        named = isinstance(error, (ImportError, AttributeError, ValueError))
+        said = str(error) if named else f"{type(error).__name__}: {error}"
         raise RecipeError(
-            f"{place}target {target!r} cannot be imported ({error}); write it as pkg.module:Class"
+            f"{place}target {target!r} cannot be imported ({said}); write it as pkg.module:Class"
         ) from error
 
 
@@ -166,6 +168,11 @@ class Registry(Generic[T]):
             raise RecipeError(f"{where}: give {named}target (pkg.module:Class){both}")
         cls: Any = self.get(str(name)) if target is None else self.imported(str(target), where)
         config_cls = getattr(cls, "Config", PluginConfig)
+        if not (isinstance(config_cls, type) and issubclass(config_cls, Section)):
+            raise RecipeError(
+                f"{where}: the Config of {cls.__module__}:{cls.__qualname__} does not derive from "
+                "rl_core.runtime.registry:PluginConfig, which refuses unknown keys"
+            )
         try:
             return cls, config_cls(**values)
         except ValidationError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from rl_core.errors import RecipeError
 from rl_core.parts import Backend, Family, Loop, Receives, Samples, Stack, Sync
@@ -136,13 +137,30 @@ def test_a_backend_is_asked_for_what_the_recipe_needs_of_it(
     del sys.modules["plain_backend"]
 
 
-def test_a_module_that_does_not_parse_is_the_users_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("class Engine(\n", "cannot be imported (SyntaxError: '(' was never closed"),
+        ("raise RuntimeError('no key')\n", "cannot be imported (RuntimeError: no key)"),
+        ("class Engine:\n    pass\n", "is no Samples: it has no method rollout(prompts, *options)"),
+    ],
+)
+def test_a_module_that_is_not_ready_is_the_users_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ):
-    (tmp_path / "half_written.py").write_text("class Engine(\n")
+    (tmp_path / "half_written.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert "target 'half_written:Engine' cannot be imported" in refusal(
-        "engine={target: 'half_written:Engine'}"
+    assert said in refusal("engine={target: 'half_written:Engine'}")
+    sys.modules.pop("half_written", None)
+
+
+def test_options_that_would_not_be_checked_are_refused(monkeypatch: pytest.MonkeyPatch):
+    class Loose(BaseModel):
+        """Takes any key."""
+
+    monkeypatch.setattr(Slow, "Config", Loose)
+    assert "Slow does not derive from rl_core.runtime.registry:PluginConfig" in refusal(
+        f"backend={target('Slow')}"
     )
 
 
