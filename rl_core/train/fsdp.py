@@ -117,8 +117,8 @@ class FSDPBackend:
             )
         if self.lora_cfg is not None:
             inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged)
-            train_value_head(self.policy)
         freeze_the_rest(self.policy, self.settings)
+        train_value_head(self.policy)
         if isinstance(self.ema_cfg, EmaFullConfig) and self.ema_cfg.mirror:
             self.mirror = copy.deepcopy(self.policy)
         wrapped = chosen_blocks(self.policy, self.settings)

@@ -3,16 +3,18 @@
 from pathlib import Path
 
 import pytest
-from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from rl_core.errors import RecipeError
+from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks, freeze_the_rest
 from schemas.recipe import (
     FSDPConfig,
     LoraConfig,
     LrSchedulerConfig,
+    ModelConfig,
     OptimizerConfig,
 )
 from tests.train.jobs import LORA, make_bundle
@@ -41,7 +43,7 @@ def wrapped_and_trained(
 ) -> tuple[set[str], list[str]]:
     """Classes of the wrapped modules below the root, and names of the trained parameters."""
     backend = backend_of(rank_info, model_dir, options, lora)
-    modules: list[nn.Module] = [
+    modules = [
         one
         for one in backend.policy.modules()
         if isinstance(one, FSDPModule) and one is not backend.policy
@@ -99,3 +101,14 @@ def test_a_name_that_the_model_does_not_have_is_refused_with_those_it_has(
     ranks: Ranks, tiny_model_dir: Path, options: dict[str, object], said: str
 ):
     assert ranks.run(1, refusal, str(tiny_model_dir), options)[0].startswith(said)
+
+
+def test_a_pipelines_transformer_and_blocks_are_named_as_in_unirl(tiny_sd3_dir: Path):
+    policy = DiffusionBundle(str(tiny_sd3_dir), ModelConfig(path=str(tiny_sd3_dir))).policy
+    whole = FSDPOptions(block_class_names=["JointTransformerBlock"], trainable_attr="transformer")
+    freeze_the_rest(policy, whole)
+    assert all(parameter.requires_grad for parameter in policy.parameters())
+    assert chosen_blocks(policy, whole) == list(policy.model.transformer_blocks)
+    freeze_the_rest(policy, FSDPOptions(trainable_attr="proj_out"))
+    trained = [name for name, one in policy.named_parameters() if one.requires_grad]
+    assert trained == ["model.proj_out.weight", "model.proj_out.bias"]
