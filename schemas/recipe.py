@@ -1,8 +1,8 @@
 """The typed recipe of a training job. Every key is checked; unknown keys are refused.
 
-Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and are validated by the
-plug-in's own `Config` when the recipe is loaded (`rl_core.runs.recipes`), since schemas must not
-import the packages above them.
+Plug-in blocks (`algorithm`, `rewards`, `environments`, and those of `PARTS`) stay mappings here and
+are validated by the plug-in's own `Config` when the recipe is loaded (`rl_core.runs.recipes`),
+since schemas must not import the packages above them.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from schemas.contract import SchemaName
 from schemas.data import DataConfig
 from schemas.diffusion import DiffusionConfig
 from schemas.domains import Domain
+from schemas.parts import PARTS, PartBlock
 from schemas.placement import PlacementConfig
 from schemas.policy import (
     EmaFullConfig,
@@ -146,6 +147,19 @@ class Recipe(Section):
     registration: RegistrationConfig = RegistrationConfig()
     retraining: RetrainingConfig = RetrainingConfig()
     placement: PlacementConfig = PlacementConfig()
+    bundle: PartBlock | None = None
+    """Class that loads the model; unset takes that of the domain."""
+    backend: PartBlock | None = None
+    """Class that trains the model, or options of the usual one (`block_class_names`,
+    `trainable_attr`); unset takes `FSDPBackend`."""
+    stack: PartBlock | None = None
+    """Class that sequences loss, backward and step; unset takes that of domain and algorithm."""
+    engine: PartBlock | None = None
+    """Class that samples; unset takes that of the domain and `rollout.engine`."""
+    sync: PartBlock | None = None
+    """Class that sends weights to an engine with its own model; unset takes `WeightSync`."""
+    trainer: PartBlock | None = None
+    """Class of the training loop; unset takes that of the domain."""
 
     @model_validator(mode="after")
     def _each_track_has_devices(self) -> "Recipe":
@@ -397,6 +411,7 @@ class Recipe(Section):
     ) -> dict[str, Any]:
         """Return the fields that the recipe of a track or stage `images` overrides."""
         return {
+            **dict.fromkeys(PARTS),
             "domain": Domain.DIFFUSION,
             "tracks": None,
             "unified": None,

@@ -17,6 +17,7 @@ from rl_core.evaluation.generated_samples import save_made
 from rl_core.evaluation.runner import summarise
 from rl_core.models.family import check_located
 from rl_core.models.locate import is_model, locate
+from rl_core.parts import trainers
 from rl_core.rewards.samples import prompt_text
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
@@ -224,8 +225,10 @@ class TrainingSession:
         )
         source = locate(recipe.model.path, self.home.models)
         check_located(recipe, source)
-        trainer_cls: type[Trainer] = import_target(recipe.domain.traits.trainer)
-        trainer = trainer_cls(recipe, source, self._rows("train"))
+        trainer_cls, chosen = trainers.chosen(
+            recipe.trainer, import_target(recipe.domain.traits.trainer)
+        )
+        trainer = trainer_cls(recipe, source, self._rows("train"), **chosen)
         trainer.build()
         for line in trainer.notes():
             announce(ProgressEvent("note", text=line))
