@@ -188,6 +188,15 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _default_source_has_rows(self) -> "Recipe":
+        if self.has_pairs and self.data_source.get("name") == "default":
+            raise ValueError(
+                "data.source: there are no built-in pairs for the domain preference; name files in "
+                "data.train and leave the source out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _curriculum_draws_alone(self) -> "Recipe":
         if self.data.curriculum is None:
             return self
@@ -404,6 +413,11 @@ class Recipe(Section):
             "rollout": self.rollout.model_copy(update={"samples_per_prompt": num_samples}),
             "placement": self.placement.model_copy(update={"micro_batch_size": micro_batch_size}),
         }
+
+    @property
+    def data_source(self) -> dict[str, Any]:
+        """The block `data.source`, or that of the domain's own source."""
+        return self.data.source or {"name": self.domain.traits.source}
 
     @property
     def draws(self) -> bool:

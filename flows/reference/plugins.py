@@ -1,4 +1,4 @@
-"""The reference page of all algorithms, rewards and environments, with the keys of their blocks."""
+"""The reference page of all algorithms, rewards, data sources and environments, with their keys."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ pkg.module:Class`.
 def plugins_page() -> str:
     """Return the page as Markdown."""
     from rl_core.algorithms import algorithms
+    from rl_core.data.order.registry import data_sources
     from rl_core.rewards import reward_scorers
 
     parts = [TITLE, *_registered("Algorithms", "algorithm: {name: NAME, key: value}", algorithms)]
     parts += _registered(
         "Rewards", "rewards: [{name: NAME, weight: 1.0, key: value}]", reward_scorers
     )
+    parts += _registered("Data sources", "data: {source: {name: NAME}}", data_sources)
     return "\n".join([*parts, *_environments()])
 
 

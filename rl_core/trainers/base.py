@@ -19,6 +19,7 @@ from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.source_of_recipe import training_source
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote, placement
+from rl_core.errors import DataError
 from rl_core.rollout.sample_ids import GROUP, id_columns
 from rl_core.train.critic import critic_metrics
 from rl_core.trainers.advantages import add_advantages
@@ -49,6 +50,7 @@ class Trainer(ABC):
             recipe.seed,
             recipe.data.blend,
             recipe.data.curriculum,
+            recipe.data_source,
         )
         self.step_count = 0
         self.groups: list[Block] = []
@@ -122,13 +124,24 @@ class Trainer(ABC):
         started."""
         ahead, self._ahead, self.staleness = self._ahead, None, None
         if ahead is None:
-            prompts = prompt_batch(self.source.next_batch())
+            prompts = self._next_prompts()
             return prompts, self._rollout(prompts)
         (track,) = self.wiring.tracks
         with self._phase("rollout"):
             rollout = ahead.pending.result()
         self.staleness = track.learner.backend.weight_version().number - ahead.version.number
         return ahead.prompts, {track.name: rollout}
+
+    def _next_prompts(self, attempt: int = 0) -> DataProto:
+        """Return the next step's prompts. Raises: DataError when the source gives too many or too
+        few."""
+        items, expected = self.source.next_batch(), self.recipe.training.prompts_per_step
+        if len(items) != expected:
+            raise DataError(
+                f"data.source: {type(self.source).__name__} gave {len(items)} prompts for a step; "
+                f"expected {expected} (training.prompts_per_step)"
+            )
+        return prompt_batch(items, attempt)
 
     def _rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
         """Sample one batch per track; a track may use the batches of those before it.
@@ -210,7 +223,7 @@ class Trainer(ABC):
         for attempt in range(1, algorithm.max_extra_rollouts + 1):
             if not found.num_missing:
                 break
-            prompts = prompt_batch(self.source.next_batch(), attempt)
+            prompts = self._next_prompts(attempt)
             extra = self._rollout(prompts, attempt)
             self._reward(track, prompts, extra)
             found.add(extra[track.name])
@@ -228,7 +241,7 @@ class Trainer(ABC):
             (track,) = self.wiring.tracks
             with self._phase("sync"):
                 version = track.sampler.engine.up_to_date(evaluation=False)
-            prompts = prompt_batch(self.source.next_batch())
+            prompts = self._next_prompts()
             self._ahead = track.sampler.engine.start_rollout(prompts, self.step_count + 1, version)
 
     def _train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:

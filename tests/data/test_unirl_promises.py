@@ -228,13 +228,9 @@ def test_multimodal_source_shuffles_drops_the_last_partial_batch_and_resumes(
 
 def test_default_source_ignores_its_path_cycles_and_resumes() -> None:
     source = DefaultDataSource("no-such-file.json", prompts_per_rollout=4)
-    batches = [source.next_batch() for _ in range(3)]
+    batches = [source.next_batch() for _ in range(5)]
     assert all(isinstance(prompt, MediaPrompt) for batch in batches for prompt in batch)
-    assert (
-        batches[0]
-        == batches[1][2:] + batches[2][:2]
-        == DefaultDataSource(prompts_per_rollout=4).next_batch()
-    )
+    assert batches[0] == batches[4] == DefaultDataSource(prompts_per_rollout=4).next_batch()
     again = DefaultDataSource(prompts_per_rollout=4)
     again.load_state_dict(source.state_dict())
     assert again.next_batch() == source.next_batch()
