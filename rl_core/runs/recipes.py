@@ -116,6 +116,7 @@ def _check_plugins(recipe: Recipe) -> None:
         check_siblings,
         named,
     )
+    from rl_core.data.order.source_of_recipe import source_class
     from rl_core.envs.registration import config_class, own_options, spec
     from rl_core.rewards import Modality, resolve_scorers
 
@@ -149,6 +150,7 @@ def _check_plugins(recipe: Recipe) -> None:
         config_cls = config_class(spec(env_id, options).load())
         if config_cls is not None:
             _check_block(config_cls, own_options(options), f"environments.{env_id}")
+    source_class(recipe.data_source)
     for part in ("train", "eval"):
         for index, entry in enumerate(getattr(recipe.data, part)):
             if isinstance(entry, dict):
@@ -157,6 +159,7 @@ def _check_plugins(recipe: Recipe) -> None:
 
 def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of `data.train` or `data.eval`."""
+    from rl_core.builtin.data.builtin_rows import BuiltinSpec
     from rl_core.builtin.data.picture_rows import PicturesSpec
     from rl_core.builtin.data.prompt_files import made_spec
     from rl_core.builtin.data.reasoning_problems import GenerateSpec
@@ -168,6 +171,8 @@ def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
         return made_spec(entry) or SourceSpec
     if "pictures" in entry:
         return PicturesSpec
+    if "builtin" in entry:
+        return BuiltinSpec
     return GenerateSpec if "task" in entry else SourceSpec
 
 

@@ -19,6 +19,7 @@ from rl_core.models.family import check_located
 from rl_core.models.locate import is_model, locate
 from rl_core.parts import trainers
 from rl_core.rewards.samples import prompt_text
+from rl_core.rollout.sample_ids import SAMPLE
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
 from rl_core.runs.run_folder import RunFolder
@@ -253,6 +254,7 @@ class TrainingSession:
         rewards = rollout.tensor("rewards").tolist()
         rows = [
             {
+                SAMPLE: texts[SAMPLE][row],
                 "prompt": prompt_text(texts["prompt"][row]),
                 "response": texts["response"][row],
                 "ground_truth": str(texts["ground_truth"][row]),

@@ -103,3 +103,13 @@ def test_the_mask_of_a_row_covers_what_the_policy_said_and_nothing_else(
     # Between two replies stands what the environment said.
     said = (batch.tensor("attention_mask")[:, -mask_BT.shape[1] :] - mask_BT).sum(1)
     assert bool((said > 0).all()) and batch.tensor("num_turns").tolist() == [2] * NUM_SIBLINGS
+
+
+def test_rows_carry_the_names_of_their_group_and_sample(engine: RolloutEngine) -> None:
+    batch = engine.rollout(rows(0, 1), 0)
+    assert batch is not None
+    columns = batch.non_tensor_batch
+    assert columns["group_id"].tolist() == ["row-0", "row-0", "row-1", "row-1"]
+    assert columns["sample_id"].tolist() == [
+        f"prompt:row-{row}:sample:{sibling}" for row in range(2) for sibling in range(2)
+    ]
