@@ -103,3 +103,17 @@ def test_the_mask_of_a_row_covers_what_the_policy_said_and_nothing_else(
     # Between two replies stands what the environment said.
     said = (batch.tensor("attention_mask")[:, -mask_BT.shape[1] :] - mask_BT).sum(1)
     assert bool((said > 0).all()) and batch.tensor("num_turns").tolist() == [2] * NUM_SIBLINGS
+
+
+def test_prompts_are_padded_on_the_left_to_the_longest(engine: RolloutEngine) -> None:
+    prompts = rows(0, 0)
+    prompts.non_tensor_batch["prompt"][1] = [{"role": "user", "content": "hello " * 5}]
+    batch = engine.rollout(prompts, 0)
+    assert batch is not None
+    width = batch.tensor("input_ids").shape[1] - batch.tensor("response_mask").shape[1]
+    ids_BP, mask_BP = (batch.tensor(name)[:, :width] for name in ("input_ids", "attention_mask"))
+    assert mask_BP.sum(1).tolist()[-NUM_SIBLINGS:] == [width] * NUM_SIBLINGS, "the longest fits"
+    num_pads = width - int(mask_BP[0].sum())
+    assert num_pads > 0
+    assert mask_BP[0].tolist() == [0] * num_pads + [1] * (width - num_pads)
+    assert set(ids_BP[0, :num_pads].tolist()) == {engine.tokenizer.pad_token_id}
