@@ -107,7 +107,7 @@ def test_the_mask_of_a_row_covers_what_the_policy_said_and_nothing_else(
 
 def test_prompts_are_padded_on_the_left_to_the_longest(engine: RolloutEngine) -> None:
     prompts = rows(0, 0)
-    prompts.non_tensor_batch["prompt"][1] = [{"role": "user", "content": "hello " * 5}]
+    prompts.non_tensor_batch["item"][1]["prompt"] = [{"role": "user", "content": "hello " * 5}]
     batch = engine.rollout(prompts, 0)
     assert batch is not None
     width = batch.tensor("input_ids").shape[1] - batch.tensor("response_mask").shape[1]
