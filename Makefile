@@ -67,12 +67,13 @@ check: $(STAMP) ## lint, format, types, the house rules and the reference
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest tests/test_layers.py tests/test_house_rules.py tests/flows/test_reference.py
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_house_rules.py tests/flows/test_reference.py \
+		tests/flows/test_promises.py
 
 check-models: $(STAMP) ## compare every family of language models with plain transformers, into docs/models.md (half an hour)
 	$(BIN)/python -m benchmarks.check_models --fresh --write
 
-reference: $(STAMP) ## write docs/reference from the code
+reference: $(STAMP) ## write docs/reference and docs/seeds.md from the code
 	$(BIN)/python -m flows.reference
 
 docs: $(STAMP) ## build the site of docs/ into build/site; a warning is an error

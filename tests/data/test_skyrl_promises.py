@@ -51,6 +51,28 @@ def test_complete_example_is_accepted_and_read_back_as_written(
     assert list(read_rows(path)) == [(1, row)]
 
 
+def test_what_the_dataset_script_writes_is_good(tmp_path: Path, check) -> None:
+    def example(split: str, number: int) -> dict[str, Any]:
+        asked = [
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": f"{split} question {number}"},
+        ]
+        return {
+            "data_source": "my_custom_dataset",
+            "prompt": asked,
+            "env_class": "my_env",
+            "reward_spec": {"method": "rule", "ground_truth": f"Answer {number}"},
+            "extra_info": {"split": split, "index": number},
+        }
+
+    files = [tmp_path / f"{split}.parquet" for split in ("train", "validation")]
+    for file, number in zip(files, (20, 5), strict=True):
+        Dataset.from_list([example(file.stem, i) for i in range(number)]).to_parquet(file)
+    allowed = {"my_env": frozenset({"string"})}
+    assert check(*files, allowed_env_classes=allowed).num_accepted == 25
+    assert [row for _, row in read_rows(files[1])] == [example("validation", i) for i in range(5)]
+
+
 @pytest.mark.parametrize("field", ["prompt", "env_class", "reward_spec"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_required_field_is_required(field: str, kind: str, tmp_path: Path, check) -> None:

@@ -119,6 +119,13 @@ def test_extra_keys_fold_into_metadata_only_when_it_is_absent(tmp_path: Path) ->
     assert [prompt.metadata for prompt in read] == [{"style": "oil"}, {"seed": 1}]
 
 
+def test_a_row_has_no_seed_and_no_negative_prompt_of_its_own(tmp_path: Path) -> None:
+    row = {"prompt": "x", "negative_prompt": "blurred", "seed": 3, "guidance_scale": 9}
+    (prompt,) = read_media_prompts(write(tmp_path / "a.jsonl", [row]))
+    assert prompt == MediaPrompt("x", "a.jsonl:0", {key: row[key] for key in list(row)[1:]})
+    assert set(vars(prompt)) == {"prompt", "prompt_id", "metadata", "media_refs"}
+
+
 @pytest.mark.parametrize("name", LEGACY_FIELDS)
 def test_legacy_embedding_field_is_a_hard_error(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", name: "embeds.pt"}])
@@ -249,6 +256,29 @@ def test_recipe_interpolates_the_environment(
     )
     data = load_recipe(str(recipe)).data
     assert (data.train, data.eval) == ([str(tmp_path / "prompts.json")], ["held-out.json"])
+
+
+SCALE = sorted(
+    path.stem
+    for path in (Path(__file__).parents[2] / "deployments" / "recipes" / "scale").glob("*.yaml")
+    if "oc.env:EVAL_DATA_PATH" in path.read_text()
+)
+
+
+@pytest.mark.parametrize("name", SCALE)
+def test_shipped_recipes_read_the_files_that_the_environment_names(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rl_core.runs.recipes import load_recipe
+
+    monkeypatch.setenv("DATA_PATH", "mine.json")
+    monkeypatch.setenv("EVAL_DATA_PATH", "held-out.json")
+    data = load_recipe(f"scale/{name}").data
+    assert (data.train, data.eval) == (["mine.json"], ["held-out.json"])
+
+
+def test_most_recipes_for_real_models_read_such_files() -> None:
+    assert len(SCALE) >= 7
 
 
 def test_text_only_source_imports_no_vision_package(tmp_path: Path) -> None:

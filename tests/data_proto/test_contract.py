@@ -266,6 +266,21 @@ def test_to_moves_in_place_and_returns_self():
     assert proto[1:].batch.device == torch.device("cpu")
 
 
+def test_the_batch_is_a_whole_tensordict():
+    batch = DataProto(
+        TensorDict({"zeros": torch.zeros(6, 3, 4), "ones": torch.ones(6, 5)}, [6])
+    ).batch
+    assert isinstance(batch, TensorDict)
+    batch["twos"] = 2 * batch["ones"]
+    assert {name: list(value.shape) for name, value in batch[:1].items()} == {
+        "zeros": [1, 3, 4],
+        "ones": [1, 5],
+        "twos": [1, 5],
+    }
+    assert batch.to("cpu").device == torch.device("cpu")
+    assert batch.reshape(2, 3)["ones"].shape == (2, 3, 5)
+
+
 def test_a_name_used_twice_cannot_become_a_tensordict():
     with pytest.raises(DataProtoError, match=r"\['pair'\] are in more than one"):
         rows(2).union(DataProto(non_tensor_batch={"pair": np.arange(2)})).to_tensordict()

@@ -31,13 +31,19 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("name", ["recipe.md", "plugins.md", "commands.md", "metrics.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"reference/{name}.md" for name in ("recipe", "plugins", "commands", "metrics")),
+        "seeds.md",
+    ],
+)
 def test_the_reference_is_what_the_code_says(name: str):
     assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run: make reference"
 
 
 def test_every_key_of_a_recipe_is_described():
-    rows = [line for line in pages()["recipe.md"].splitlines() if line.startswith("| `")]
+    rows = [line for line in pages()["reference/recipe.md"].splitlines() if line.startswith("| `")]
     assert len(rows) > 100
     assert [row for row in rows if row.endswith("|  |")] == []
 
@@ -55,7 +61,9 @@ def test_every_key_of_a_recipe_is_described():
 )
 def test_a_preset_shows_its_own_defaults(preset: str, key: str, default: str):
     (section,) = re.findall(
-        rf"^### `{preset}`\n(.*?)^###", pages()["plugins.md"], flags=re.DOTALL | re.MULTILINE
+        rf"^### `{preset}`\n(.*?)^###",
+        pages()["reference/plugins.md"],
+        flags=re.DOTALL | re.MULTILINE,
     )
     (row,) = (line for line in section.splitlines() if line.startswith(f"| `{key}` "))
     assert row.split(" | ")[2].strip() == default

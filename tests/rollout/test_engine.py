@@ -113,3 +113,17 @@ def test_rows_carry_the_names_of_their_group_and_sample(engine: RolloutEngine) -
     assert columns["sample_id"].tolist() == [
         f"prompt:row-{row}:sample:{sibling}" for row in range(2) for sibling in range(2)
     ]
+
+
+def test_prompts_are_padded_on_the_left_to_the_longest(engine: RolloutEngine) -> None:
+    prompts = rows(0, 0)
+    prompts.non_tensor_batch["item"][1]["prompt"] = [{"role": "user", "content": "hello " * 5}]
+    batch = engine.rollout(prompts, 0)
+    assert batch is not None
+    width = batch.tensor("input_ids").shape[1] - batch.tensor("response_mask").shape[1]
+    ids_BP, mask_BP = (batch.tensor(name)[:, :width] for name in ("input_ids", "attention_mask"))
+    assert mask_BP.sum(1).tolist()[-NUM_SIBLINGS:] == [width] * NUM_SIBLINGS, "the longest fits"
+    num_pads = width - int(mask_BP[0].sum())
+    assert num_pads > 0
+    assert mask_BP[0].tolist() == [0] * num_pads + [1] * (width - num_pads)
+    assert set(ids_BP[0, :num_pads].tolist()) == {engine.tokenizer.pad_token_id}

@@ -94,6 +94,19 @@ def test_a_version_holds_inputs_metadata_and_the_small_files(
     assert run.data.metrics["rows/kept"] == 24
 
 
+def test_a_version_leads_to_the_dataset_it_was_made_of(
+    prepare: Prepare, uri: str, folder: Path
+) -> None:
+    made = register(uri, folder, prepare("vision", "preview_rows=7"))
+    run = MlflowClient(tracking_uri=uri).get_run(made.run_id)
+    assert run.data.params["source_uri"] == "hf://OpenGVLab/MMPR-Tiny"
+    assert "revision" in run.data.params
+    assert {entry.dataset.name for entry in run.inputs.dataset_inputs} == {
+        "raw/images.zip",
+        "raw/mmpr_tiny.parquet",
+    }
+
+
 def test_a_hit_makes_no_new_version_and_a_rebuild_does(
     prepare: Prepare, uri: str, folder: Path
 ) -> None:
