@@ -33,7 +33,7 @@ class Promise(BaseModel):
     numbers: list[int]
     """Numbers in the list of all promises, counted from 1."""
     promise: str
-    """What is promised, in one sentence."""
+    """The promise, in one sentence."""
     lines: str
     """Lines of the document."""
     kept: list[str]
@@ -41,7 +41,7 @@ class Promise(BaseModel):
     test: list[str]
     """Tests that fail when it is broken, as `path.py::name`."""
     note: str = ""
-    """What is called otherwise or is stricter here."""
+    """Remark about another name, or a stricter rule, in this project."""
 
     @field_validator("numbers", "kept", "test", mode="before")
     @classmethod
@@ -62,7 +62,7 @@ class Document(BaseModel):
     title: str
     """Heading in the page."""
     about: str
-    """What the document is about, in one sentence."""
+    """Contents of the document, in one sentence."""
     first: int
     """Number of its first promise."""
     last: int
