@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet
 from rl_core.data.read.readers import check_file, raw_values
 from schemas.contract import RowContract, SchemaName
@@ -50,7 +51,7 @@ def contract_of(
 def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
     """Recognise the contract from a file's first readable rows; the default is prompt rows."""
     file = check_file(path)
-    if file.suffix.lower() == ".parquet":
+    if format_of(file) == PARQUET:
         with open_parquet(file) as table:
             first = list(islice(table.iter_batches(NUM_LOOKED_AT), 1))
             values = [

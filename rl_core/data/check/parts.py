@@ -11,6 +11,7 @@ from rl_core.data.check.columns import suspicious_rows
 from rl_core.data.check.contracts import contract_of, recognise
 from rl_core.data.check.overlap import HeldOut
 from rl_core.data.prepare.parallel import ordered_map
+from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet, record_batches
 from rl_core.data.read.readers import check_file, normalise
 from rl_core.errors import DataError
@@ -80,7 +81,7 @@ def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
     """Return the parts of a file. Raises: DataError when it cannot be opened."""
     file = check_file(path)
     schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
-    if file.suffix.lower() != ".parquet" or schema is not SchemaName.PROMPT:
+    if format_of(file) != PARQUET or schema is not SchemaName.PROMPT:
         return [Part(str(path), schema)]
     with open_parquet(file) as table:
         sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]

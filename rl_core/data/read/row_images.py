@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_core.data.order.vision_dataset import IMAGES, cache_path
 from rl_core.errors import DataError
-from schemas.media_checks import is_remote, load_image, resolve_uri
+from schemas.media_checks import existing_form, is_remote, load_image, resolve_uri
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,7 +58,9 @@ def _placed(image: Any, folder: Path, where: str) -> str:
     if is_remote(path):
         return path
     found = (
-        str(folder / cache_path(path)) if (folder / IMAGES).is_dir() else resolve_uri(path, folder)
+        existing_form(str(folder / cache_path(path)))
+        if (folder / IMAGES).is_dir()
+        else resolve_uri(path, folder)
     )
     if not Path(found).is_file():
         raise DataError(f"{where}: no file {found}")
