@@ -14,6 +14,7 @@ from schemas.ground_truth import AllowedEnvClasses
 from schemas.media_checks import MediaLimits
 from schemas.media_prompts import LEGACY_FIELDS, media_contract
 from schemas.preference_rows import preference_contract
+from schemas.preference_shapes import is_pair
 from schemas.prompt_rows import prompt_contract
 from schemas.response_rows import PARAMS, response_contract
 
@@ -34,15 +35,13 @@ def contract_of(
     """Return the contract of a file's rows.
 
     Args: media_root: folder of relative media paths; unset means the file's own folder.
-    pairs_alone: preference rows need no image, and no image is opened.
+    pairs_alone: no image of a preference row is opened.
     """
     folder = media_root or Path(path).expanduser().absolute().parent
     if schema is SchemaName.MEDIA:
         return media_contract(folder, limits, prompt_key)
     if schema is SchemaName.PREFERENCE:
-        return preference_contract(
-            None if pairs_alone else folder, limits, needs_image=not pairs_alone
-        )
+        return preference_contract(None if pairs_alone else folder, limits, needs_image=False)
     if schema is SchemaName.RESPONSE:
         return response_contract()
     return prompt_contract(allowed_env_classes, default_env_class)
@@ -72,7 +71,7 @@ def _kind_of(value: str | Mapping[str, Any], prompt_key: str) -> SchemaName:
     keys = value.keys()
     if PARAMS in keys:
         return SchemaName.RESPONSE
-    if keys & {"chosen", "rejected", "chosen_response", "rejected_response"}:
+    if is_pair(keys):
         return SchemaName.PREFERENCE
     if keys & {"env_class", "reward_spec", "reward_model"}:
         return SchemaName.PROMPT

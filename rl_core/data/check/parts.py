@@ -40,8 +40,7 @@ class CheckSettings:
     """Folder of relative media paths; unset means the folder of the file that names them."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     pairs_alone: bool = False
-    """Check only the texts of preference rows: there may be no image, and a published cache has
-    checked its own."""
+    """Check only the texts of preference rows: a published cache has checked its images."""
 
     def contract(self, schema: SchemaName, file: str) -> RowContract:
         """Return the contract of a file's rows."""
@@ -116,7 +115,9 @@ def check_part(
         batch.rejections += held_out.rejections(rows, batch.numbers, part.file)
         return batch
 
-    for batch in ordered_map(check, raw_batches(part.file, settings.prompt_key), num_threads):
+    pairs = part.schema is SchemaName.PREFERENCE
+    batches = raw_batches(part.file, settings.prompt_key, pairs=pairs)
+    for batch in ordered_map(check, batches, num_threads):
         if part.schema is SchemaName.MEDIA:
             batch.rejections += ids.repeated(batch)
         batch.rejections.sort(key=lambda rejection: rejection.row)

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from rl_core.errors import DataError
-from schemas.problems import as_list, get
+from schemas.preference_shapes import ASKED, pair_of
+from schemas.problems import Problem, as_list, get
 from schemas.prompt_rows import ROLES
 
 Row = dict[str, Any]
@@ -82,27 +83,13 @@ def _trl(row: Row, place: str) -> Row:
 
 
 def _pair(row: Row, place: str) -> Row:
-    """Both answers of TRL, with the prompt in a column of its own or at the head of both."""
-    prompt = row.pop("prompt", None)
-    chosen, rejected = row.pop("chosen"), row.pop("rejected")
-    if prompt is None:
-        spoken = {"chosen": as_list(chosen), "rejected": as_list(rejected)}
-        for name, messages in spoken.items():
-            if not messages or len(messages) < 2:
-                expected = "a column prompt, or conversations that begin with it"
-                raise DataError(f"{place} field {name}: holds no prompt; expected {expected}")
-        head, other = ([*messages[:-1]] for messages in spoken.values() if messages)
-        if head != other:
-            raise DataError(f"{place} field rejected: answers another prompt than chosen")
-        prompt, chosen, rejected = head, chosen[-1:], rejected[-1:]
-    question = _messages(prompt, f"{place} field prompt")
-    if len(question) != 1 or question[0]["role"] != "user":
-        said = "/".join(one["role"] for one in question)
-        raise DataError(f"{place} field prompt: a pair asks one question; these are {said}")
-    row["question"] = question[0]["content"]
-    row["chosen"] = _spoken(chosen, f"{place} field chosen")
-    row["rejected"] = _spoken(rejected, f"{place} field rejected")
-    return row
+    """Two answers, with the prompt in a column of its own or at the head of both."""
+    said = pair_of(row)
+    for value in said.values():
+        if isinstance(value, Problem):
+            raise DataError(value.at(place))
+    kept = {key: value for key, value in row.items() if key not in (*ASKED, "system")}
+    return kept | said
 
 
 def _openai(row: Row, place: str) -> Row:

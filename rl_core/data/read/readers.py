@@ -58,7 +58,7 @@ def raw_values(
     file = check_file(path)
     num_rows = 0
     read = READERS[format_of(file) or ""]
-    for raw in read(file, prompt_key, on_bad_line or _raise):
+    for raw in read(file, prompt_key, on_bad_line or raise_it):
         num_rows += 1
         yield raw
     if not num_rows and on_bad_line is None:
@@ -94,5 +94,6 @@ def normalise(value: str | dict[str, Any], prompt_key: str = "prompt") -> dict[s
     return row
 
 
-def _raise(_number: int, error: DataError) -> None:
+def raise_it(_number: int, error: DataError) -> None:
+    """The `on_bad_line` of a reader to which none was given."""
     raise error
