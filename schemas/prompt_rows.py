@@ -8,6 +8,7 @@ truth (search), test cases written as a JSON string, `max_turns` and `db_id` nex
 `extra_info`, and numpy arrays for lists, since that is what pandas reads from Parquet.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -53,6 +54,40 @@ OPTIONAL_TYPES: dict[str, tuple[type, str]] = {
 }
 
 
+_ENVIRONMENT_OF_SOURCE = {
+    "openai/gsm8k": "gsm8k",
+    "gsm8k": "gsm8k",
+    "aime": "aime",
+    "dapo": "aime",
+    "math_dapo": "aime",
+    "livecodebench": "lcb",
+    "apps": "lcb",
+    "taco": "lcb",
+    "codecontests": "lcb",
+    "code_contests": "lcb",
+    "codeforces": "lcb",
+    "geometry3k": "geo3k",
+    "hiyouga/geometry3k": "geo3k",
+    "searchr1": "search",
+    "nq": "search",
+    "hotpotqa": "search",
+}
+"""Environments that judge rows of these `data_source` as verl does."""
+
+
+def suggested_environment(row: Mapping[str, Any]) -> str:
+    """Return the end of a message about a missing environment: what a row's `data_source` points
+    to, which is nowhere taken for granted."""
+    source = get(row, "data_source")
+    if not isinstance(source, str):
+        return ""
+    words = [source.lower(), *re.split(r"[^a-z0-9_]+|_(?=nq|hotpotqa)", source.lower())]
+    found = next(
+        (_ENVIRONMENT_OF_SOURCE[word] for word in words if word in _ENVIRONMENT_OF_SOURCE), ""
+    )
+    return f" (data_source {source!r} may be {found!r})" if found else ""
+
+
 def reward_spec_of(row: Mapping[str, Any]) -> Any:
     """Return the row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it)."""
     return get(row, "reward_spec", "reward_model")
@@ -79,9 +114,10 @@ def prompt_contract(
 
     def extract(row: Mapping[str, Any]) -> dict[str, Any]:
         env_class = get(row, "env_class")
+        env_class = default_env_class if env_class is None else env_class
         return {
             "prompt": get(row, "prompt"),
-            "env_class": default_env_class if env_class is None else env_class,
+            "env_class": _no_environment(row) if env_class is None else env_class,
             "reward_spec": reward_spec_of(row),
             "max_turns": max_turns_of(row),
             "images": get(row, "images"),
@@ -149,16 +185,20 @@ def prompt_problems(value: Any) -> list[Problem]:
 
 
 def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
-    """Return every problem of a row's environment name."""
-    if value is None:
-        expected = "the name of an environment, or data.default_env_class in the recipe"
-        return [Problem("env_class", "missing", value, expected)]
+    """Return every problem of a row's environment name, or the one that it is."""
+    if isinstance(value, Problem):
+        return [value]
     if not isinstance(value, str):
         return [Problem("env_class", "not a string", value, "the name of an environment")]
     if value not in allowed:
         expected = "a registered environment" + nearest(value, list(allowed))
         return [Problem("env_class", "unknown environment", value, expected)]
     return []
+
+
+def _no_environment(row: Mapping[str, Any]) -> Problem:
+    expected = "the name of an environment, or data.default_env_class in the recipe"
+    return Problem("env_class", "missing", None, expected + suggested_environment(row))
 
 
 def max_turns_problems(value: Any) -> list[Problem]:
