@@ -4,8 +4,9 @@ rows.
 A row is `prompt` (chat messages), `env_class` (a registered environment) and `reward_spec` (with
 `ground_truth`); `data_source`, `extra_info` and `ability` are optional and any other column is
 kept. Also accepted: `reward_model` for `reward_spec` (DAPO, verl), `{"target": ...}` as ground
-truth (search), test cases written as a JSON string, `max_turns` and `db_id` next to or inside
-`extra_info`, and numpy arrays for lists, since that is what pandas reads from Parquet.
+truth (search), test cases written as a JSON string or as lists of inputs and outputs, `max_turns`
+and `db_id` next to or inside `extra_info`, and numpy arrays for lists, since that is what pandas
+reads from Parquet.
 """
 
 import re
@@ -24,6 +25,7 @@ from schemas.ground_truth import (
     reward_spec_problems,
 )
 from schemas.media_checks import embedded_image_problems
+from schemas.messages import called_tools
 from schemas.problems import Problem, as_list, get, is_missing
 from schemas.receipts import Rejection
 from schemas.response_rows import PARAMS, tools_problems
@@ -41,7 +43,7 @@ __all__ = [
     "validate_rows",
 ]
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 """Version of the accepted rows, raised whenever they change; cached reports and prepared rows of
 another version are made anew."""
 
@@ -175,7 +177,9 @@ def prompt_problems(value: Any) -> list[Problem]:
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
         return [Problem("prompt", "not a list of messages", value, MESSAGES)]
     problems = [
-        problem for i, message in enumerate(messages) for problem in _message_problems(i, message)
+        problem
+        for i, message in enumerate(messages)
+        for problem in _message_problems(i, message, messages[:i])
     ]
     if not any(message.get("role") == "user" for message in messages):
         problems.append(
@@ -212,13 +216,19 @@ def max_turns_problems(value: Any) -> list[Problem]:
     )
 
 
-def _message_problems(index: int, message: Mapping[str, Any]) -> list[Problem]:
+def _message_problems(
+    index: int, message: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+) -> list[Problem]:
     problems = []
     role, content = message.get("role"), message.get("content")
-    if role not in ROLES:
-        problems.append(
-            Problem(f"prompt[{index}].role", "unknown role", role, "system, user or assistant")
-        )
+    answers = role == "tool" and any(called_tools(one) for one in before)
+    if role not in ROLES and not answers:
+        expected = "system, user or assistant; tool after the assistant's tool_calls"
+        problems.append(Problem(f"prompt[{index}].role", "unknown role", role, expected))
+    if (called := called_tools(message)) and (role != "assistant" or None in called):
+        expected = "calls of the assistant, each with a function's name"
+        calls = message.get("tool_calls")
+        problems.append(Problem(f"prompt[{index}].tool_calls", "not calls", calls, expected))
     if not isinstance(content, str):
         value = None if is_missing(content) else content
         problems.append(

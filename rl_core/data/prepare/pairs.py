@@ -43,7 +43,7 @@ from schemas.preference_rows import PreferencePair
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 """Version of this code, raised whenever the same inputs would be prepared into other pairs."""
 
 

@@ -14,9 +14,9 @@
 | a name     | a Hugging Face dataset, see `rl_core.data.read.sources` |
 
 A string, as a row or as its prompt, becomes one user message, unless it is a list of messages as
-JSON text, which is read. A response row (what `rl-train prep -c text` publishes) becomes a prompt
-row. Nothing else is converted: a ground truth keeps the type that was written, an integer all its
-digits.
+JSON text, which is read. The role `developer` becomes `system`, parts of text one text. A response
+row (what `rl-train prep -c text` publishes) becomes a prompt row. Nothing else is converted: a
+ground truth keeps the type that was written, an integer all its digits.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,8 @@ from rl_core.data.read.formats import KNOWN, READERS, format_of
 from rl_core.data.read.sources import data_files
 from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
-from schemas.messages import messages_of_text
+from schemas.messages import messages_of_text, plain_messages
+from schemas.problems import as_list
 from schemas.response_rows import PARAMS, as_prompt_row
 
 NumberedRow = tuple[int, dict[str, Any]]
@@ -91,6 +92,8 @@ def normalise(value: str | dict[str, Any], prompt_key: str = "prompt") -> dict[s
         return as_prompt_row(row)
     if isinstance(row.get("prompt"), str):
         row["prompt"] = messages_of_text(row["prompt"])
+    if (messages := as_list(row.get("prompt"))) is not None:
+        row["prompt"] = plain_messages(messages)
     return row
 
 
