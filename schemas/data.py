@@ -72,6 +72,15 @@ class DataConfig(Section):
             )
         return self
 
+    @field_validator("train", "eval")
+    @classmethod
+    def _each_names_something(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+        for index, entry in enumerate(value):
+            path = entry.get("path", entry) if isinstance(entry, dict) else entry
+            if isinstance(path, str) and not path.strip():
+                raise ValueError(f"entry [{index}] is empty; name a file, folder or dataset")
+        return value
+
     @field_validator("map")
     @classmethod
     def _map_can_be_read(cls, value: dict[str, str] | None) -> dict[str, str] | None:

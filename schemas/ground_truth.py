@@ -29,6 +29,8 @@ def ground_truth_kind(ground_truth: Any) -> str | None:
     if isinstance(ground_truth, str):
         return "string"
     if isinstance(ground_truth, Mapping):
+        if paired_test_cases(ground_truth) is not None:
+            return "test_cases"
         return (
             ground_truth_kind(ground_truth["target"]) if set(ground_truth) == {"target"} else None
         )
@@ -38,6 +40,32 @@ def ground_truth_kind(ground_truth: Any) -> str | None:
     if items and all(isinstance(item, str) or _is_number(item) for item in items):
         return "list"
     return "test_cases" if items and all(isinstance(item, Mapping) for item in items) else None
+
+
+def paired_test_cases(ground_truth: Any) -> list[dict[str, Any]] | None:
+    """Return test cases that are written as `{"inputs", "outputs", "fn_name"}`, which APPS, PRIME
+    and Eurus do, as objects; None for anything else.
+
+    A function's output may be wrapped in a list of its own there: such cases are marked `wrapped`.
+    """
+    if not isinstance(ground_truth, Mapping):
+        return None
+    inputs, outputs = (as_list(ground_truth.get(name)) for name in ("inputs", "outputs"))
+    if not inputs or outputs is None or len(inputs) != len(outputs):
+        return None
+    name = ground_truth.get("fn_name")
+    if is_missing(name) or not name:
+        pairs = zip(map(_as_lines, inputs), map(_as_lines, outputs), strict=True)
+        return [{"input": given, "output": said, "testtype": "stdin"} for given, said in pairs]
+    marks = {"testtype": "functional", "metadata": {"func_name": name}, "wrapped": True}
+    pairs = zip(inputs, outputs, strict=True)
+    return [{"input": given, "output": said, **marks} for given, said in pairs]
+
+
+def _as_lines(value: Any) -> str:
+    items = as_list(value)
+    texts = [value] if items is None else items
+    return "\n".join(one if isinstance(one, str) else json.dumps(one) for one in texts)
 
 
 def reward_spec_problems(value: Any) -> list[Problem]:
@@ -116,7 +144,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _holds_test_cases(ground_truth: Any) -> bool:
-    if not isinstance(ground_truth, str) or not ground_truth.lstrip().startswith("["):
+    if not isinstance(ground_truth, str) or not ground_truth.lstrip().startswith(("[", "{")):
         return False
     try:
         return ground_truth_kind(json.loads(ground_truth)) == "test_cases"

@@ -9,6 +9,7 @@ fsspec when the bytes are needed.
 import io
 import posixpath
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -92,7 +93,23 @@ def resolve_uri(uri: str, folder: Path | str) -> str:
     if isinstance(folder, str) and not uri.startswith("~"):
         scheme, _, rest = folder.partition("://")
         return f"{scheme}://{posixpath.normpath(posixpath.join(rest, uri))}"
-    return str(Path(uri).expanduser()) if uri.startswith("~") else str(folder / uri)
+    return str(Path(uri).expanduser()) if uri.startswith("~") else existing_form(str(folder / uri))
+
+
+def unicode_forms(path: str) -> tuple[str, ...]:
+    """Return a path as written, and with its letters composed and decomposed: macOS and archives
+    made there write `e` and its accent as two characters."""
+    if path.isascii():
+        return (path,)
+    return (path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))
+
+
+def existing_form(path: str) -> str:
+    """Return the form of a path in which there is a file, or the path itself."""
+    forms = unicode_forms(path)
+    if len(forms) == 1:
+        return path
+    return next((form for form in forms if Path(form).is_file()), path)
 
 
 def local_path(uri: str) -> Path:

@@ -21,6 +21,7 @@ from schemas.media_checks import (
     resolve_uri,
     uri_problems,
 )
+from schemas.messages import is_messages_text
 from schemas.problems import Problem, as_list, get
 
 LEGACY_FIELDS = (
@@ -156,6 +157,9 @@ def _ref_problems(
 def _text_problems(value: Any) -> list[Problem]:
     if value is None:
         return [Problem("prompt", "missing", value, "a text under prompt or caption")]
+    if isinstance(value, str) and is_messages_text(value):
+        expected = "a text; these are messages, kept as one"
+        return [Problem("prompt", "messages as a text", value, expected)]
     good = isinstance(value, str) and value.strip()
     return [] if good else [Problem("prompt", "not a text", value, "a non-empty text")]
 

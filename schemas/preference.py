@@ -60,8 +60,8 @@ class PairSource(Section):
 
     path: str | None = None
     """A cache published by the stage `mpo`, its `meta_public.json`, or
-    `art://omni3/rl/mpo/data@latest`; or a `.jsonl`, `.json` or `.parquet` file of rows with
-    `question`, `chosen`, `rejected` and optionally `image`."""
+    `art://omni3/rl/mpo/data@latest`; or a file, glob, folder or Hugging Face dataset of rows with
+    `question`, `chosen`, `rejected` and optionally `image`, or of another system's pairs."""
     fixture: PairFixture | None = None
     """Generated pairs, instead of a path."""
     num_rows: int = Field(default=400, ge=4)

@@ -1,6 +1,7 @@
-"""MMPR preference rows: an image (a path or a list), a question, and a better and a worse answer.
+"""Preference rows: a question with a better and a worse answer, and images (a path or a list).
 
-`chosen` may be written `chosen_response`, and `rejected` `rejected_response`.
+The question is a text, or a conversation that ends with the user's message. The shapes in which
+other systems write pairs are read by `schemas.preference_shapes`.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 from rl_core.errors import DataError
 from schemas.contract import RowContract, SchemaName
 from schemas.media_checks import MediaLimits, file_problems, resolve_uri, uri_problems
+from schemas.preference_shapes import conversation_problems, pair_of
 from schemas.problems import Problem, as_list, get
 
 
@@ -20,9 +22,17 @@ class PreferencePair:
 
     images: tuple[str, ...]
     """Resolved URIs of the images."""
-    question: str
+    question: str | list[dict[str, Any]]
+    """A text, or the messages of a conversation."""
     chosen: str
     rejected: str
+
+    @property
+    def prompt(self) -> list[dict[str, Any]]:
+        """The question as chat messages."""
+        if isinstance(self.question, str):
+            return [{"role": "user", "content": self.question}]
+        return [dict(message) for message in self.question]
 
 
 def preference_contract(
@@ -43,7 +53,7 @@ def preference_contract(
             if value is None and not needs_image
             else _image_problems(value, folder, limits or MediaLimits())
         ),
-        "question": text("question"),
+        "question": _question_problems,
         "chosen": text("chosen"),
         "rejected": text("rejected"),
     }
@@ -51,13 +61,8 @@ def preference_contract(
 
 
 def preference_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row, with aliases resolved."""
-    return {
-        "image": get(row, "image"),
-        "question": get(row, "question"),
-        "chosen": get(row, "chosen", "chosen_response"),
-        "rejected": get(row, "rejected", "rejected_response"),
-    }
+    """Return the fields of a row, whatever system wrote it."""
+    return {"image": get(row, "image"), **pair_of(row)}
 
 
 def preference_pair(
@@ -94,7 +99,17 @@ def _image_problems(value: Any, folder: Path | str | None, limits: MediaLimits) 
     return problems
 
 
+def _question_problems(value: Any) -> list[Problem]:
+    if isinstance(value, list) and value:
+        return conversation_problems(value)
+    return _text_problems("question", value)
+
+
 def _text_problems(field: str, value: Any) -> list[Problem]:
+    if isinstance(value, Problem):
+        # What is wrong with a whole row is in all three places, and said once.
+        own = value.field if value.field in ("chosen", "rejected") else "question"
+        return [value] if own == field else []
     if value is None:
         return [Problem(field, "missing", value, "a non-empty text")]
     good = isinstance(value, str) and value.strip()

@@ -4,10 +4,12 @@ rows.
 A row is `prompt` (chat messages), `env_class` (a registered environment) and `reward_spec` (with
 `ground_truth`); `data_source`, `extra_info` and `ability` are optional and any other column is
 kept. Also accepted: `reward_model` for `reward_spec` (DAPO, verl), `{"target": ...}` as ground
-truth (search), test cases written as a JSON string, `max_turns` and `db_id` next to or inside
-`extra_info`, and numpy arrays for lists, since that is what pandas reads from Parquet.
+truth (search), test cases written as a JSON string or as lists of inputs and outputs, `max_turns`
+and `db_id` next to or inside `extra_info`, and numpy arrays for lists, since that is what pandas
+reads from Parquet.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -23,6 +25,7 @@ from schemas.ground_truth import (
     reward_spec_problems,
 )
 from schemas.media_checks import embedded_image_problems
+from schemas.messages import called_tools
 from schemas.problems import Problem, as_list, get, is_missing
 from schemas.receipts import Rejection
 from schemas.response_rows import PARAMS, tools_problems
@@ -40,7 +43,7 @@ __all__ = [
     "validate_rows",
 ]
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 """Version of the accepted rows, raised whenever they change; cached reports and prepared rows of
 another version are made anew."""
 
@@ -51,6 +54,40 @@ OPTIONAL_TYPES: dict[str, tuple[type, str]] = {
     "extra_info": (dict, "an object"),
     "ability": (str, "a string"),
 }
+
+
+_ENVIRONMENT_OF_SOURCE = {
+    "openai/gsm8k": "gsm8k",
+    "gsm8k": "gsm8k",
+    "aime": "aime",
+    "dapo": "aime",
+    "math_dapo": "aime",
+    "livecodebench": "lcb",
+    "apps": "lcb",
+    "taco": "lcb",
+    "codecontests": "lcb",
+    "code_contests": "lcb",
+    "codeforces": "lcb",
+    "geometry3k": "geo3k",
+    "hiyouga/geometry3k": "geo3k",
+    "searchr1": "search",
+    "nq": "search",
+    "hotpotqa": "search",
+}
+"""Environments that judge rows of these `data_source` as verl does."""
+
+
+def suggested_environment(row: Mapping[str, Any]) -> str:
+    """Return the end of a message about a missing environment: what a row's `data_source` points
+    to, which is nowhere taken for granted."""
+    source = get(row, "data_source")
+    if not isinstance(source, str):
+        return ""
+    words = [source.lower(), *re.split(r"[^a-z0-9_]+|_(?=nq|hotpotqa)", source.lower())]
+    found = next(
+        (_ENVIRONMENT_OF_SOURCE[word] for word in words if word in _ENVIRONMENT_OF_SOURCE), ""
+    )
+    return f" (data_source {source!r} may be {found!r})" if found else ""
 
 
 def reward_spec_of(row: Mapping[str, Any]) -> Any:
@@ -79,9 +116,10 @@ def prompt_contract(
 
     def extract(row: Mapping[str, Any]) -> dict[str, Any]:
         env_class = get(row, "env_class")
+        env_class = default_env_class if env_class is None else env_class
         return {
             "prompt": get(row, "prompt"),
-            "env_class": default_env_class if env_class is None else env_class,
+            "env_class": _no_environment(row) if env_class is None else env_class,
             "reward_spec": reward_spec_of(row),
             "max_turns": max_turns_of(row),
             "images": get(row, "images"),
@@ -139,7 +177,9 @@ def prompt_problems(value: Any) -> list[Problem]:
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
         return [Problem("prompt", "not a list of messages", value, MESSAGES)]
     problems = [
-        problem for i, message in enumerate(messages) for problem in _message_problems(i, message)
+        problem
+        for i, message in enumerate(messages)
+        for problem in _message_problems(i, message, messages[:i])
     ]
     if not any(message.get("role") == "user" for message in messages):
         problems.append(
@@ -149,16 +189,20 @@ def prompt_problems(value: Any) -> list[Problem]:
 
 
 def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
-    """Return every problem of a row's environment name."""
-    if value is None:
-        expected = "the name of an environment, or data.default_env_class in the recipe"
-        return [Problem("env_class", "missing", value, expected)]
+    """Return every problem of a row's environment name, or the one that it is."""
+    if isinstance(value, Problem):
+        return [value]
     if not isinstance(value, str):
         return [Problem("env_class", "not a string", value, "the name of an environment")]
     if value not in allowed:
         expected = "a registered environment" + nearest(value, list(allowed))
         return [Problem("env_class", "unknown environment", value, expected)]
     return []
+
+
+def _no_environment(row: Mapping[str, Any]) -> Problem:
+    expected = "the name of an environment, or data.default_env_class in the recipe"
+    return Problem("env_class", "missing", None, expected + suggested_environment(row))
 
 
 def max_turns_problems(value: Any) -> list[Problem]:
@@ -172,13 +216,19 @@ def max_turns_problems(value: Any) -> list[Problem]:
     )
 
 
-def _message_problems(index: int, message: Mapping[str, Any]) -> list[Problem]:
+def _message_problems(
+    index: int, message: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+) -> list[Problem]:
     problems = []
     role, content = message.get("role"), message.get("content")
-    if role not in ROLES:
-        problems.append(
-            Problem(f"prompt[{index}].role", "unknown role", role, "system, user or assistant")
-        )
+    answers = role == "tool" and any(called_tools(one) for one in before)
+    if role not in ROLES and not answers:
+        expected = "system, user or assistant; tool after the assistant's tool_calls"
+        problems.append(Problem(f"prompt[{index}].role", "unknown role", role, expected))
+    if (called := called_tools(message)) and (role != "assistant" or None in called):
+        expected = "calls of the assistant, each with a function's name"
+        calls = message.get("tool_calls")
+        problems.append(Problem(f"prompt[{index}].tool_calls", "not calls", calls, expected))
     if not isinstance(content, str):
         value = None if is_missing(content) else content
         problems.append(

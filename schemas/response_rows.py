@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.contract import RowContract, SchemaName
+from schemas.messages import plain_messages
 from schemas.problems import Problem, as_list, get
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -94,17 +95,8 @@ def _prompt_message(item: Any) -> Any:
     """Return a message of `input` with role and text; any other item as it is."""
     if not isinstance(item, Mapping) or "role" not in item:
         return item
-    content, role = item.get("content"), item["role"]
-    parts = None if isinstance(content, str) else as_list(content)
-    if parts and all(isinstance(part, Mapping) and _is_text(part) for part in parts):
-        content = "".join(part["text"] for part in parts)
-    return {"role": "system" if role == "developer" else role, "content": content}
-
-
-def _is_text(part: Mapping[str, Any]) -> bool:
-    return part.get("type") in ("text", "input_text", "output_text") and isinstance(
-        part.get("text"), str
-    )
+    plain = plain_messages([item])[0]
+    return {"role": plain["role"], "content": plain.get("content")}
 
 
 def _item_problems(index: int, item: Mapping[str, Any]) -> list[Problem]:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from rl_core.envs.tools.core import ToolGroup
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import PluginConfig, describe_validation_error
-from schemas.ground_truth import ground_truth_kind
+from schemas.ground_truth import ground_truth_kind, paired_test_cases
 
 Message: TypeAlias = dict[str, Any]
 """A chat message, `{"role": ..., "content": ...}`."""
@@ -153,6 +153,9 @@ class BaseTextEnv:
             value = plain(value["target"])
         if isinstance(value, str) and self.ground_truth_kinds == {"test_cases"}:
             value = _from_json(value)
+        if "test_cases" in self.ground_truth_kinds:
+            cases = paired_test_cases(value)
+            value = value if cases is None else cases
         if ground_truth_kind(value) not in self.ground_truth_kinds:
             allowed = ", ".join(sorted(self.ground_truth_kinds))
             raise EnvError(

@@ -3,7 +3,8 @@
 A test case is `{input, output, testtype, metadata}`. `stdin` tests give the program its input and
 compare its output; `functional` tests, which name `metadata.func_name`, call that function (or
 method of `Solution`) with the lines of the input as JSON arguments and compare its return value. A
-`stdin` program that only defines functions is called too.
+`stdin` program that only defines functions is called too. All tests may also be one object of
+`inputs`, `outputs` and, for functions, `fn_name`, as APPS, PRIME and Eurus write them.
 
 The program runs in a sandbox, each test in a fresh process there. Expected outputs never enter the
 sandbox: the program only sees the input of a test. Tests run in order until one fails; there is a
@@ -16,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -49,6 +50,8 @@ class TestCase:
     stdin: str
     expected: Any
     call: Call | None
+    wrapped: bool = False
+    """A returned value may also be the one item of `expected`, as in APPS."""
 
 
 @environments.register("lcb")
@@ -160,7 +163,7 @@ class LCBEnv(BaseTextEnv):
             arguments = [read_literal(line) for line in given.splitlines() if line.strip()]
         else:
             arguments = given if isinstance(given, list) else [given]
-        return TestCase("", expected, Call(name, arguments))
+        return TestCase("", expected, Call(name, arguments), bool(case.get("wrapped")))
 
     def _function_name(self, case: Mapping[str, Any], place: str) -> str | None:
         metadata = plain(case.get("metadata"))
@@ -182,6 +185,9 @@ class LCBEnv(BaseTextEnv):
 
 
 def _passes(test: TestCase, execution: Execution) -> bool:
+    if test.wrapped and isinstance(test.expected, list) and len(test.expected) == 1:
+        inner = replace(test, expected=test.expected[0], wrapped=False)
+        return _passes(inner, execution) or _passes(replace(test, wrapped=False), execution)
     if test.call is not None or execution.result:
         return same_result(execution.result, test.expected, as_printed=test.call is None)
     return same_output(execution.stdout.decode("utf-8", "replace"), test.expected)

@@ -3,6 +3,8 @@
 Separate from `rl_core.runs.recipes`, so that commands without a recipe start without its schemas.
 """
 
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rl_core.errors import RecipeError
 from schemas.foreign_keys import foreign_key_lines
+
+_VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)")
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 """Folder of the settings that ship with the project."""
@@ -70,4 +74,25 @@ def resolved(config: Any, path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
+    if empty := _set_but_empty(OmegaConf.to_container(config, resolve=False), ""):
+        place, name = empty
+        raise RecipeError(f"{path}: {place}: empty; is {name} set? (it is there, and empty)")
     return {str(key): value for key, value in values.items()}
+
+
+def _set_but_empty(written: Any, place: str) -> tuple[str, str] | None:
+    """Return the first key whose value is from a variable that is set and empty, and its name."""
+    if isinstance(written, dict):
+        inner = [(f"{place}.{key}" if place else str(key), one) for key, one in written.items()]
+    elif isinstance(written, list):
+        inner = [(f"{place}[{index}]", one) for index, one in enumerate(written)]
+    elif isinstance(written, str):
+        for name in _VARIABLE.findall(written):
+            if not (value := os.environ.get(name)) and value is not None:
+                return place, name
+            if value is not None:
+                break  # what follows is what would hold without it
+        return None
+    else:
+        return None
+    return next((found for key, one in inner if (found := _set_but_empty(one, key))), None)

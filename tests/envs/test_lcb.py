@@ -6,6 +6,7 @@ import pytest
 
 from rl_core.envs import BaseTextEnv, make
 from rl_core.errors import EnvError
+from schemas.ground_truth import accepted_kind_problems, reward_spec_problems
 
 SUM = [{"input": "1 2\n", "output": "3\n"}, {"input": "10 -4\n", "output": "6\n"}]
 SQUARE = [
@@ -245,3 +246,34 @@ def test_tests_of_a_parquet_row_are_arrays_of_dicts_with_gaps() -> None:
 
     tests = np.array([{**test, "testtype": None, "metadata": None} for test in SUM], dtype=object)
     assert grade(tests, fenced(GOOD))["reward"] == 1.0
+
+
+DOUBLE = "def double(x):\n    return 2 * x"
+READ = "a, b = input(), input()\nprint(a)\nprint(int(a) + int(b))"
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize(
+    ("tests", "code"),
+    [
+        ({"inputs": ["1\n2\n", "3\n4\n"], "outputs": ["1\n3\n", "3\n7\n"]}, READ),
+        ({"inputs": [["1", "2"]], "outputs": [["1", "3"]], "fn_name": None}, READ),
+        ({"inputs": [[2], [5]], "outputs": [4, 10], "fn_name": "double"}, DOUBLE),
+        ({"inputs": [[2], [[1]]], "outputs": [[4], [1, 1]], "fn_name": "double"}, DOUBLE),
+    ],
+)
+def test_tests_of_apps_prime_and_eurus_are_run(
+    tests: dict[str, Any], code: str, as_text: bool
+) -> None:
+    given = json.dumps(tests) if as_text else tests
+    reply = f"```python\n{code}\n```"
+    assert grade(given, reply)["reward"] == 1.0
+    assert grade(given, reply.replace("2 * x", "3 * x").replace("+ int(b)", "- 9"))["reward"] == 0.0
+    assert reward_spec_problems({"ground_truth": given}) == []
+    allowed = {"lcb": frozenset({"test_cases"})}
+    assert accepted_kind_problems("lcb", {"ground_truth": given}, allowed) == []
+
+
+def test_inputs_without_their_outputs_are_no_tests() -> None:
+    problems = reward_spec_problems({"ground_truth": {"inputs": ["1"], "outputs": []}})
+    assert [problem.reason for problem in problems] == ["not a ground truth"]

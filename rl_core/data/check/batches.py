@@ -10,6 +10,7 @@ from rl_core.data.check.contracts import contract_of
 from rl_core.data.check.overlap import HeldOut
 from rl_core.data.read.readers import normalise, raw_values
 from rl_core.data.read.text_files import RawValue
+from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
 from schemas.contract import SchemaName
 from schemas.ground_truth import AllowedEnvClasses
@@ -70,9 +71,14 @@ def checked_batches(
         raise DataError(f"{path}: the file is empty; expected at least one row")
 
 
-def raw_batches(path: Path | str, prompt_key: str = "prompt") -> Iterator[Batch]:
+def raw_batches(
+    path: Path | str, prompt_key: str = "prompt", *, pairs: bool = False
+) -> Iterator[Batch]:
     """Yield the raw values of a file in batches of at most `BATCH_ROWS` rows and about
-    `BATCH_BYTES` bytes."""
+    `BATCH_BYTES` bytes.
+
+    Args: pairs: the rows are pairs, or answers that may be paired.
+    """
     bad_lines: list[Rejection] = []
 
     def on_bad_line(number: int, error: DataError) -> None:
@@ -80,7 +86,8 @@ def raw_batches(path: Path | str, prompt_key: str = "prompt") -> Iterator[Batch]
         bad_lines.append(unreadable(str(path), number, reason))
 
     batch, size = Batch(), 0
-    for raw in raw_values(path, prompt_key=prompt_key, on_bad_line=on_bad_line):
+    values = raw_values(path, prompt_key=prompt_key, on_bad_line=on_bad_line)
+    for raw in paired(values, str(Path(path).expanduser()), on_bad_line) if pairs else values:
         _add(batch, raw)
         size += raw.num_bytes
         if len(batch.rows) + len(bad_lines) >= BATCH_ROWS or size >= BATCH_BYTES:

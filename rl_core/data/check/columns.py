@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rl_core.data.read.arrow import compute
 from schemas.contract import failing_rows
 from schemas.ground_truth import GROUND_TRUTH_KINDS, AllowedEnvClasses
+from schemas.messages import MESSAGES_AS_TEXT
 from schemas.prompt_rows import ROLES
 from schemas.response_rows import PARAMS
 
@@ -100,11 +101,18 @@ def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, n
     if prompts is None:
         return zeros, zeros
     if is_text(prompts.type):
-        return zeros, _mask(pc.is_valid(prompts)).astype(np.int64)
+        texts = _plain(prompts)
+        asked = pc.and_(
+            pc.is_valid(texts), pc.invert(pc.match_substring_regex(texts, MESSAGES_AS_TEXT))
+        )
+        return zeros, _mask(pc.fill_null(asked, False)).astype(np.int64)
     if not has_messages(prompts.type):
         return ones, zeros
     messages = pc.list_flatten(prompts)
-    roles, contents = pc.struct_field(messages, "role"), pc.struct_field(messages, "content")
+    roles, contents = (
+        _plain(pc.struct_field(messages, "role")),
+        pc.struct_field(messages, "content"),
+    )
     parents = pc.list_parent_indices(prompts).to_numpy(zero_copy_only=False)
     known = pc.fill_null(pc.is_in(roles, value_set=pa.array(ROLES, roles.type)), False)
     bad = ~_mask(pc.and_(known, pc.is_valid(contents)))
@@ -226,6 +234,13 @@ def is_text(type_: "pa.DataType") -> bool:
 
     plain = types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
     return plain or (types.is_dictionary(type_) and is_text(type_.value_type))
+
+
+def _plain(values: Any) -> "pa.Array":
+    """Return a column of categories (pandas writes them) as the texts that they stand for."""
+    import pyarrow.types as types
+
+    return values.cast(values.type.value_type) if types.is_dictionary(values.type) else values
 
 
 def _is_number(type_: "pa.DataType") -> bool:

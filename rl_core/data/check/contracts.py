@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet
 from rl_core.data.read.readers import check_file, raw_values
 from rl_core.data.read.remote import base_of
@@ -14,6 +15,7 @@ from schemas.ground_truth import AllowedEnvClasses
 from schemas.media_checks import MediaLimits
 from schemas.media_prompts import LEGACY_FIELDS, media_contract
 from schemas.preference_rows import preference_contract
+from schemas.preference_shapes import is_pair
 from schemas.prompt_rows import prompt_contract
 from schemas.response_rows import PARAMS, response_contract
 
@@ -34,15 +36,13 @@ def contract_of(
     """Return the contract of a file's rows.
 
     Args: media_root: folder of relative media paths; unset means the file's own folder.
-    pairs_alone: preference rows need no image, and no image is opened.
+    pairs_alone: no image of a preference row is opened.
     """
     folder = media_root or base_of(Path(path))
     if schema is SchemaName.MEDIA:
         return media_contract(folder, limits, prompt_key)
     if schema is SchemaName.PREFERENCE:
-        return preference_contract(
-            None if pairs_alone else folder, limits, needs_image=not pairs_alone
-        )
+        return preference_contract(None if pairs_alone else folder, limits, needs_image=False)
     if schema is SchemaName.RESPONSE:
         return response_contract()
     return prompt_contract(allowed_env_classes, default_env_class)
@@ -51,7 +51,7 @@ def contract_of(
 def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
     """Recognise the contract from a file's first readable rows; the default is prompt rows."""
     file = check_file(path)
-    if file.suffix.lower() == ".parquet":
+    if format_of(file) == PARQUET:
         with open_parquet(file) as table:
             first = list(islice(table.iter_batches(NUM_LOOKED_AT), 1))
             values = [
@@ -72,7 +72,7 @@ def _kind_of(value: str | Mapping[str, Any], prompt_key: str) -> SchemaName:
     keys = value.keys()
     if PARAMS in keys:
         return SchemaName.RESPONSE
-    if keys & {"chosen", "rejected", "chosen_response", "rejected_response"}:
+    if is_pair(keys):
         return SchemaName.PREFERENCE
     if keys & {"env_class", "reward_spec", "reward_model"}:
         return SchemaName.PROMPT

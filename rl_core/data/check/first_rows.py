@@ -8,7 +8,9 @@ from rl_core.data.check.batches import unreadable
 from rl_core.data.check.contracts import recognise
 from rl_core.data.check.parts import CheckSettings, as_contract_rows
 from rl_core.data.read.readers import raw_values
+from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
+from schemas.contract import SchemaName
 from schemas.receipts import Rejection
 
 NUM_ROWS = 100
@@ -32,9 +34,10 @@ def _check(file: Path, settings: CheckSettings) -> tuple[int, list[Rejection]]:
     def on_bad_line(number: int, error: DataError) -> None:
         bad_lines.append(unreadable(str(file), number, str(error)))
 
-    raws = list(
-        islice(raw_values(file, prompt_key=settings.prompt_key, on_bad_line=on_bad_line), NUM_ROWS)
-    )
+    values = raw_values(file, prompt_key=settings.prompt_key, on_bad_line=on_bad_line)
+    if schema is SchemaName.PREFERENCE:
+        values = paired(values, str(file), on_bad_line)
+    raws = list(islice(values, NUM_ROWS))
     rows = as_contract_rows([raw.value for raw in raws], schema, settings)
     contract = settings.contract(schema, str(file))
     found = contract.validate(rows, file=str(file), row_numbers=[raw.number for raw in raws])

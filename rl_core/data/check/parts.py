@@ -11,6 +11,7 @@ from rl_core.data.check.columns import suspicious_rows
 from rl_core.data.check.contracts import contract_of, recognise
 from rl_core.data.check.overlap import HeldOut
 from rl_core.data.prepare.parallel import ordered_map
+from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet, record_batches
 from rl_core.data.read.readers import check_file, normalise
 from rl_core.errors import DataError
@@ -39,8 +40,7 @@ class CheckSettings:
     """Folder of relative media paths; unset means the folder of the file that names them."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     pairs_alone: bool = False
-    """Check only the texts of preference rows: there may be no image, and a published cache has
-    checked its own."""
+    """Check only the texts of preference rows: a published cache has checked its images."""
 
     def contract(self, schema: SchemaName, file: str) -> RowContract:
         """Return the contract of a file's rows."""
@@ -80,7 +80,7 @@ def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
     """Return the parts of a file. Raises: DataError when it cannot be opened."""
     file = check_file(path)
     schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
-    if file.suffix.lower() != ".parquet" or schema is not SchemaName.PROMPT:
+    if format_of(file) != PARQUET or schema is not SchemaName.PROMPT:
         return [Part(str(path), schema)]
     with open_parquet(file) as table:
         sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
@@ -115,7 +115,9 @@ def check_part(
         batch.rejections += held_out.rejections(rows, batch.numbers, part.file)
         return batch
 
-    for batch in ordered_map(check, raw_batches(part.file, settings.prompt_key), num_threads):
+    pairs = part.schema is SchemaName.PREFERENCE
+    batches = raw_batches(part.file, settings.prompt_key, pairs=pairs)
+    for batch in ordered_map(check, batches, num_threads):
         if part.schema is SchemaName.MEDIA:
             batch.rejections += ids.repeated(batch)
         batch.rejections.sort(key=lambda rejection: rejection.row)

@@ -52,7 +52,7 @@ class PairRows(Sequence[Item]):
         pair = pairs[row]
         return {
             "uid": self.uids[index],
-            "prompt": [{"role": "user", "content": pair.question}],
+            "prompt": pair.prompt,
             "chosen": pair.chosen,
             "rejected": pair.rejected,
             "env_extras": {"data_source": pairs.subset_of(row), "images": list(pair.images)},

@@ -8,7 +8,7 @@ disagree. A row has `prompt` (content, role), `images[].{bytes, path}` and
 
 import json
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rl_core.data.read.parquet_files import read_parquet
 from rl_core.data.store.publish import files_below, open_published
 from rl_core.errors import DataError
-from schemas.media_checks import load_image
+from schemas.media_checks import load_image, unicode_forms
 from schemas.problems import as_list, get
 
 if TYPE_CHECKING:
@@ -171,6 +171,9 @@ def judged_rows(
         unreadable.clear()
         try:
             row = vision_row(raw.value, raw.number)
+            if isinstance(row.image, str):
+                forms = (form for form in unicode_forms(row.image) if form in files)
+                row = replace(row, image=next(forms, row.image))
             _check_image(row, files, bad_images)
             yield raw.number, row
         except RowRefused as refused:

@@ -13,11 +13,13 @@ differences between templates are handled here:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from rl_core.errors import ModelError, RecipeError
+from schemas.messages import called_tools
 from schemas.policy import reserved_template_kwargs
 
 Message = dict[str, Any]
@@ -72,9 +74,12 @@ class ChatTemplate:
 
     def _render(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
         shown = [self._shaped(message) for message in messages]
-        return self.owner.apply_chat_template(
+        text = self.owner.apply_chat_template(
             shown, tokenize=False, **options, **self.template_kwargs
         )
+        for message in messages:
+            _check_tools_are_shown(message, text)
+        return text
 
     def _shaped(self, message: Mapping[str, Any]) -> Message:
         content = message.get("content")
@@ -106,6 +111,17 @@ class ChatTemplate:
 def is_prefilled(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if the last message is the beginning of the assistant's reply."""
     return bool(messages) and messages[-1].get("role") == "assistant"
+
+
+def _check_tools_are_shown(message: Mapping[str, Any], text: str) -> None:
+    """Raises: ModelError where a template, as many do, leaves out calls of tools or their
+    answers."""
+    for name in called_tools(message):
+        if name is not None and name not in text:
+            raise ModelError(f"it does not show the call of the tool {name!r}; drop such rows")
+    said = text_of(message).strip() if message.get("role") == "tool" else ""
+    if said not in text and json.dumps(said, ensure_ascii=False)[1:-1] not in text:
+        raise ModelError(f"it does not show the tool's answer {said[:60]!r}; drop such rows")
 
 
 def text_of(message: Mapping[str, Any]) -> str:

@@ -17,14 +17,17 @@ from rl_core.builtin.data.pair_fixture import make_pairs, planned_fixture
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
+from rl_core.data.read.hub import DatasetNotHere
 from rl_core.data.read.pair_files import (
     PairFile,
     Pairs,
     content_files,
     digest_of,
+    is_cache,
     open_pairs,
     relative_images,
 )
+from rl_core.data.read.sources import data_files
 from rl_core.data.store.publish import HASH_CHARS, Built
 from rl_core.data.store.split_cache import (
     SPLITS,
@@ -40,7 +43,7 @@ from schemas.preference_rows import PreferencePair
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 """Version of this code, raised whenever the same inputs would be prepared into other pairs."""
 
 
@@ -50,22 +53,31 @@ class Located:
 
     source: PairSource
     path: Path
+    entry: int = 0
+    """Number of the recipe's entry that it is of; a folder or a dataset has several files."""
+    goes_on: bool = False
+    """True if the file before it is of the same entry."""
 
     def describe(self) -> str:
         """Describe the selection of its pairs, for the run hash, without its path."""
         kept = self.source.model_dump(include={"split", "eval_fraction", "size"}, exclude_none=True)
-        return f"{digest_of(self.path)[:HASH_CHARS]} {json.dumps(kept, sort_keys=True)}"
+        joined = "and " if self.goes_on else ""
+        return f"{joined}{digest_of(self.path)[:HASH_CHARS]} {json.dumps(kept, sort_keys=True)}"
 
 
 def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[str, list[Located]]:
-    """Return the sources of each split, with fixtures made on first use.
+    """Return the sources of each split, with fixtures made and datasets fetched on first use.
 
-    Args: make: False only returns the paths of fixtures. Raises: DataError when a path does not
-    exist.
+    Args: make: False only returns the paths of what is to be made or fetched. Raises: DataError
+    when a path does not exist.
     """
     entries = {"train": recipe.data.train, "eval": recipe.data.eval}
     return {
-        split: [_locate(entry, data_dir / "generated", make) for entry in entries[split]]
+        split: [
+            Located(source, path, number, goes_on=position > 0)
+            for number, entry in enumerate(entries[split])
+            for position, (source, path) in enumerate(_locate(entry, data_dir / "generated", make))
+        ]
         for split in SPLITS
     }
 
@@ -86,7 +98,7 @@ def plan_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CachePlan:
     sources = pair_sources(recipe, data_dir, make=False)
     absent = [one.path for split in SPLITS for one in sources[split] if not one.path.exists()]
     if absent:
-        return CachePlan("", False, "the pairs would be made first", absent[0])
+        return CachePlan("", False, "the pairs would be made or fetched first", absent[0])
     return plan_of(_job(recipe, sources, cache_root, data_dir / "memo"))
 
 
@@ -103,19 +115,27 @@ def prepare_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CacheRece
     return publish_cache(job, lambda work: _build(work, sources, recipe), places=places)
 
 
-def _locate(entry: str | dict[str, Any], folder: Path, make: bool) -> Located:
+def _locate(entry: str | dict[str, Any], folder: Path, make: bool) -> list[tuple[PairSource, Path]]:
     source = PairSource(path=entry) if isinstance(entry, str) else PairSource(**entry)
     if source.path is None:
-        return Located(
-            source, make_pairs(source, folder) if make else planned_fixture(source, folder)
-        )
+        return [(source, make_pairs(source, folder) if make else planned_fixture(source, folder))]
     path = Path(source.path).expanduser().absolute()
-    if not path.exists():
+    if is_cache(path):
+        return [(source, path)]
+    try:
+        files = data_files(source.path, download=make)
+    except DatasetNotHere:
+        if make:
+            raise
+        files = []
+    missing = [file for file in files if not file.exists()]
+    if missing:
         raise DataError(
             f"{source.path}: no such file or folder; name a published mpo cache (rl-train prep "
-            "-c mpo) or a file of rows with question, chosen and rejected"
+            "-c mpo), or files or a dataset with a question, a chosen and a rejected answer in "
+            "each row"
         )
-    return Located(source, path)
+    return [(source, file.expanduser().absolute()) for file in files] or [(source, path)]
 
 
 def _job(
@@ -150,10 +170,11 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
     held_out: set[str] = set()
     for split in reversed(SPLITS):
         columns: dict[str, list[Any]] = {"uid": [], "source": [], "row": []}
+        taken: Counter[int] = Counter()
         for one in sources[split]:
             digest = digest_of(one.path)
             for index, question, uid in _chosen(
-                one, digest, recipe, dropped, held_out if split == "train" else set()
+                one, digest, recipe, dropped, held_out if split == "train" else set(), taken
             ):
                 if split == "eval":
                     held_out.add(question)
@@ -169,15 +190,19 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
 
 
 def _chosen(
-    one: Located, digest: str, recipe: Recipe, dropped: Counter[str], held_out: set[str]
+    one: Located,
+    digest: str,
+    recipe: Recipe,
+    dropped: Counter[str],
+    held_out: set[str],
+    taken: Counter[int],
 ) -> Iterator[tuple[int, str, str]]:
     """Yield index, question and uid of each pair that a source contributes to its split.
 
-    Args: held_out: questions to leave out.
+    Args: held_out: questions to leave out. taken: number of pairs of each entry so far.
     """
     bad: list[DataError] = []
     pairs = open_pairs(one.path, digest, lambda _, error: bad.append(error))
-    num_taken = 0
     for index, pair in _readable(pairs, bad):
         question, uid = _identity(pair, one.path)
         if one.source.split and belongs_to_eval(question, one.source.eval_fraction) != (
@@ -187,9 +212,9 @@ def _chosen(
         if question in held_out:
             dropped["also held out"] += 1
             continue
-        if one.source.size is not None and num_taken == one.source.size:
+        if one.source.size is not None and taken[one.entry] == one.source.size:
             break
-        num_taken += 1
+        taken[one.entry] += 1
         yield index, question, uid
     _check_policy(bad, pairs, recipe, dropped)
 

@@ -33,6 +33,7 @@ from schemas.section import Section
 RATIO_FROM_BYTES = 2**20
 """Size from which a member's compression ratio is checked."""
 MAX_NAME_BYTES = 255
+_SAYS_UTF8 = 0x800
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 Parts = tuple[str, ...]
@@ -91,9 +92,20 @@ def list_members(path: Path, limits: ArchiveLimits, place: Place) -> list[Member
                 packed = Packed(
                     info.header_offset, info.compress_size, info.compress_type, info.CRC
                 )
-                members.append(Member(info.filename, target, info.file_size, packed))
+                members.append(Member(member_name(info), target, info.file_size, packed))
     refuse_clashes(members, str(path))
     return members
+
+
+def member_name(info: zipfile.ZipInfo) -> str:
+    """Return the name of a member: UTF-8 where its bytes are, which some programs write without
+    the flag that says so, else of the code page 437."""
+    if info.filename.isascii() or info.flag_bits & _SAYS_UTF8:
+        return info.filename
+    try:
+        return info.filename.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return info.filename
 
 
 def folder_members(folder: Path, files: Sequence[Path], place: Place) -> list[Member]:
@@ -199,7 +211,7 @@ def _checked_parts(path: Path, info: zipfile.ZipInfo) -> Parts:
 
     Raises: DataError unless it is an ordinary file below the archive's root.
     """
-    name = info.filename.replace("\\", "/")
+    name = member_name(info).replace("\\", "/")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     kind = stat.S_IFMT(info.external_attr >> 16)
     reason = None

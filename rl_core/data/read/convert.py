@@ -23,18 +23,19 @@ from rl_core.data.check.contracts import contract_of, recognise
 from rl_core.data.read.foreign_rows import RowFormat, own_row
 from rl_core.data.read.mapped import mapped_row, source_rows
 from rl_core.data.read.parquet_rows import write_parquet_rows
-from rl_core.data.read.readers import normalise
+from rl_core.data.read.readers import normalise, raise_it
 from rl_core.data.read.sources import data_files
+from rl_core.data.read.unpaired_rows import paired
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, spec
-from rl_core.errors import DataError
+from rl_core.errors import DataError, RecipeError
 from schemas.column_map import ColumnMap
 from schemas.contract import SchemaName
 from schemas.ground_truth import GROUND_TRUTH_KINDS
 from schemas.media_prompts import KNOWN_FIELDS
 from schemas.problems import get
-from schemas.prompt_rows import reward_spec_of
+from schemas.prompt_rows import reward_spec_of, suggested_environment
 from schemas.response_rows import PARAMS, as_prompt_row, params_problems
 
 Row = dict[str, Any]
@@ -55,6 +56,8 @@ class Conversion:
     prompt_key: str = "prompt"
 
     def __post_init__(self) -> None:
+        if self.env_class is not None and self.to is SchemaName.PREFERENCE:
+            raise RecipeError("--env-class: pairs are not judged by an environment; leave it out")
         if self.env_class is not None:
             kinds_of(spec(self.env_class).load())
 
@@ -67,6 +70,8 @@ def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bo
     Raises: DataError naming the first row that cannot be converted or breaks the contract of its
     kind; `target` is then untouched.
     """
+    if target.is_dir():
+        raise DataError(f"{target}: is a folder; give the name of the file to write")
     if target.exists() and not force:
         raise DataError(
             f"{target}: there is such a file already; write elsewhere, or over it with --force"
@@ -94,9 +99,10 @@ def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bo
 def convert_row(
     row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
 ) -> Row:
-    """Convert one row to another kind. Raises: DataError naming `place`."""
+    """Convert one row to another kind. Args: env_class: of rows that name none. Raises: DataError
+    naming `place`."""
     if kind is to and to is not SchemaName.PROMPT:
-        return dict(row)
+        return _judged_by(dict(row), env_class if to is SchemaName.RESPONSE else None)
     if SchemaName.PREFERENCE in (kind, to):
         said = (
             "it holds two answers: use --to preference"
@@ -104,9 +110,9 @@ def convert_row(
             else "it holds one answer"
         )
         raise DataError(f"{place}: a {kind} row cannot become a {to} row, since {said}")
-    prompt_row = _TO_PROMPT[kind](row, place)
+    prompt_row = _judged_by(_TO_PROMPT[kind](row, place), env_class)
     if to is SchemaName.PROMPT:
-        return _complete(prompt_row, place, env_class)
+        return _complete(prompt_row, place)
     return _FROM_PROMPT[to](prompt_row, place)
 
 
@@ -116,7 +122,10 @@ def _converted(source: str | Path, target: Path, how: Conversion) -> Iterator[Ro
     for file in data_files(source):
         foreign = how.written_as is not None or how.mapping
         kind = None if foreign else recognise(file, prompt_key=how.prompt_key)
-        for raw in source_rows(file, how.mapping, how.prompt_key):
+        rows = source_rows(file, how.mapping, how.prompt_key)
+        if how.to is SchemaName.PREFERENCE:
+            rows = paired(rows, str(file), raise_it)
+        for raw in rows:
             place = f"{file}:{raw.number}"
             row = convert_row(*_own_row(raw.value, kind, how, place), how.to, place, how.env_class)
             if isinstance(env_class := row.get("env_class"), str):
@@ -199,16 +208,19 @@ def _prompt_to_response(row: Row, place: str) -> Row:
     return {PARAMS: {"input": row["prompt"], **(others or {})}, **rest}
 
 
-def _complete(row: Row, place: str, env_class: str | None) -> Row:
-    """Complete a prompt row with environment and reward specification, from a response row's
-    columns if necessary."""
+def _judged_by(row: Row, env_class: str | None) -> Row:
+    named = env_class is None or get(row, "env_class") is not None
+    return row if named else {**row, "env_class": env_class}
+
+
+def _complete(row: Row, place: str) -> Row:
+    """Return a prompt row that has environment and reward specification. Raises: DataError naming
+    what is missing."""
     if get(row, "env_class") is None:
-        if env_class is None:
-            raise DataError(
-                f"{place} field env_class: missing; name the environment of these rows with "
-                "--env-class"
-            )
-        row["env_class"] = env_class
+        raise DataError(
+            f"{place} field env_class: missing; name the environment of these rows with "
+            "--env-class" + suggested_environment(row)
+        )
     if reward_spec_of(row) is None:
         raise DataError(
             f"{place} field reward_spec: missing, and no expected_answer to make it from"

@@ -8,16 +8,18 @@ preference rows. Columns that are not read stay.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from rl_core.errors import DataError
-from schemas.problems import as_list, get
+from schemas.messages import called_tools, plain_messages
+from schemas.preference_shapes import ASKED, pair_of
+from schemas.problems import Problem, as_list, get
 from schemas.prompt_rows import ROLES
 
 Row = dict[str, Any]
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 
 
 class RowFormat(StrEnum):
@@ -47,7 +49,6 @@ _SPEAKERS = {
     "bard": "assistant",
     "system": "system",
 }
-_SAME_ROLES = {"developer": "system"}
 _TRUTHS = ("ground_truth", "solution", "answer")
 """Columns in which rows of TRL keep what a reply is compared with."""
 
@@ -82,27 +83,13 @@ def _trl(row: Row, place: str) -> Row:
 
 
 def _pair(row: Row, place: str) -> Row:
-    """Both answers of TRL, with the prompt in a column of its own or at the head of both."""
-    prompt = row.pop("prompt", None)
-    chosen, rejected = row.pop("chosen"), row.pop("rejected")
-    if prompt is None:
-        spoken = {"chosen": as_list(chosen), "rejected": as_list(rejected)}
-        for name, messages in spoken.items():
-            if not messages or len(messages) < 2:
-                expected = "a column prompt, or conversations that begin with it"
-                raise DataError(f"{place} field {name}: holds no prompt; expected {expected}")
-        head, other = ([*messages[:-1]] for messages in spoken.values() if messages)
-        if head != other:
-            raise DataError(f"{place} field rejected: answers another prompt than chosen")
-        prompt, chosen, rejected = head, chosen[-1:], rejected[-1:]
-    question = _messages(prompt, f"{place} field prompt")
-    if len(question) != 1 or question[0]["role"] != "user":
-        said = "/".join(one["role"] for one in question)
-        raise DataError(f"{place} field prompt: a pair asks one question; these are {said}")
-    row["question"] = question[0]["content"]
-    row["chosen"] = _spoken(chosen, f"{place} field chosen")
-    row["rejected"] = _spoken(rejected, f"{place} field rejected")
-    return row
+    """Two answers, with the prompt in a column of its own or at the head of both."""
+    said = pair_of(row)
+    for value in said.values():
+        if isinstance(value, Problem):
+            raise DataError(value.at(place))
+    kept = {key: value for key, value in row.items() if key not in (*ASKED, "system")}
+    return kept | said
 
 
 def _openai(row: Row, place: str) -> Row:
@@ -171,18 +158,21 @@ def _messages(value: Any, where: str) -> Messages:
         raise DataError(
             f"{where}: expected a text, or a list of messages with role and content, got {value!r}"
         )
-    return [_message(item, f"{where}[{index}]") for index, item in enumerate(items)]
+    plain = plain_messages(items)
+    return [_message(item, f"{where}[{index}]", plain) for index, item in enumerate(plain)]
 
 
-def _message(item: Mapping[str, Any], where: str) -> dict[str, str]:
-    role = _SAME_ROLES.get(str(item.get("role")), item.get("role"))
+def _message(
+    item: Mapping[str, Any], where: str, messages: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    role = item.get("role")
+    if any(map(called_tools, messages)) and isinstance(item.get("content"), str):
+        return dict(item)  # for the contract and the chat template to judge
     if role not in ROLES:
         raise DataError(
             f"{where}.role: {role!r} has no place in a prompt row; expected {', '.join(ROLES)}"
         )
-    if item.get("tool_calls"):
-        raise DataError(f"{where}.tool_calls: a prompt row holds texts; environments call tools")
-    return {"role": role, "content": _content(item.get("content"), f"{where}.content")}
+    return {"role": str(role), "content": _content(item.get("content"), f"{where}.content")}
 
 
 def _content(value: Any, where: str) -> str:

@@ -1,8 +1,7 @@
 """Files of a Hugging Face dataset's split, at one commit, in the hub's own cache.
 
 `datasets` finds the files of a split (by configs, patterns and README entries); the rows are read
-by this project's readers. A format that they do not support (CSV, Arrow, compressed JSON) is
-converted once to Parquet.
+by this project's readers.
 """
 
 import re
@@ -12,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.read.formats import READERS
+from rl_core.data.read.formats import KNOWN, format_of
 from rl_core.errors import DataError
-from rl_core.runtime.home import Home
 
 _NAME = re.compile(
     r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
@@ -71,13 +69,25 @@ def split_files(name: HubName, *, download: bool = True) -> list[Path]:
     with _explained(name):
         local = is_offline_mode() or not download
         files = _cached(name) if local else _fetched(name)
-        if all(file.suffix.lower() in READERS for file in files):
-            return files
-        if not download:
-            raise DatasetNotHere(
-                f"{name}: its files are not read directly and are converted by a run"
-            )
-        return [_as_parquet(name, files)]
+        return _readable(files, str(name))
+
+
+def files_of_copy(folder: Path, config: str | None, split: str) -> list[Path]:
+    """Return the files of a split of a dataset that was fetched into a folder, by its card.
+
+    Raises: DataError when the config or split is unknown.
+    """
+    name = HubName(str(folder), config, split=split)
+    with _explained(name):
+        files = [Path(file) for file in _files_of_split(str(folder), name, None)]
+        return _readable(files, str(name))
+
+
+def _readable(files: list[Path], name: str) -> list[Path]:
+    for file in files:
+        if format_of(file) is None:
+            raise DataError(f"{name}: its files are {file.suffix or file.name}; expected {KNOWN}")
+    return files
 
 
 def _cached(name: HubName) -> list[Path]:
@@ -124,28 +134,6 @@ def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:
             f"{', '.join(map(str, splits)) or 'none'}"
         )
     return [str(file) for file in splits[name.split]]
-
-
-def _as_parquet(name: HubName, files: list[Path]) -> Path:
-    """Convert the split to Parquet, once per commit, with the loader that `datasets` has for its
-    format."""
-    import datasets
-
-    commit = next((part for part in files[0].parts if re.fullmatch(r"[0-9a-f]{40}", part)), "local")
-    label = re.sub(r"[^\w.-]+", "-", f"{name.repo}-{name.config or 'default'}-{name.split}")
-    target = Home.default().data / "hub" / f"{label}-{commit[:12]}.parquet"
-    if not target.is_file():
-        kind = {".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}.get(
-            files[0].suffix.lower(), "json"
-        )
-        options: dict[str, Any] = {"sep": "\t"} if files[0].suffix.lower() == ".tsv" else {}
-        load: Any = datasets.load_dataset
-        rows = load(kind, data_files=[str(file) for file in files], split="train", **options)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        building = target.with_suffix(".tmp")
-        rows.to_parquet(building)
-        building.replace(target)
-    return target
 
 
 @contextmanager

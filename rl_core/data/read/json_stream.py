@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from rl_core.data.read.compressed import opened_text
 from rl_core.errors import DataError
 
 CHUNK = 2**20
-_decode = json.JSONDecoder().raw_decode
 _SPACE = " \t\r\n"
 
 
@@ -17,10 +17,28 @@ class UnreadableJson(DataError):
     """A text that is not valid JSON, or not accepted here; the message has the reason."""
 
 
+class _RepeatedKey(ValueError):
+    """An object that gives one key two values, of which a parser would keep the last."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    names = [name for name, _ in pairs]
+    repeated = next(name for name in names if names.count(name) > 1)
+    raise _RepeatedKey(f"the key {repeated!r} is there twice")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object)
+_end_of = json.JSONDecoder().raw_decode
+
+
 def parse(text: str) -> Any:
-    """Parse a JSON text; integers are exact. Raises: UnreadableJson."""
+    """Parse a JSON text; integers are exact. Raises: UnreadableJson, also for an object that has a
+    key twice."""
     try:
-        return json.loads(text)
+        return _decoder.decode(text)
     except (ValueError, RecursionError) as error:
         raise UnreadableJson(why(error)) from error
 
@@ -29,12 +47,14 @@ def why(error: Exception) -> str:
     """Describe the error of a text that did not parse."""
     if isinstance(error, json.JSONDecodeError):
         return f"invalid JSON at column {error.colno} ({error.msg})"
+    if isinstance(error, _RepeatedKey):
+        return str(error)
     return "nested too deeply" if isinstance(error, RecursionError) else f"invalid JSON ({error})"
 
 
 def is_list(file: Path) -> bool:
     """Return True if a document begins as a list."""
-    with file.open(encoding="utf-8-sig", errors="surrogateescape") as text:
+    with opened_text(file) as text:
         while chunk := text.read(CHUNK):
             if chunk.strip(_SPACE):
                 return chunk.lstrip(_SPACE).startswith("[")
@@ -42,9 +62,9 @@ def is_list(file: Path) -> bool:
 
 
 def list_values(file: Path) -> Iterator[tuple[Any, str]]:
-    """Yield the values of a document that is a list, each with its source text. Raises: DataError
-    with the line."""
-    with file.open(encoding="utf-8-sig", errors="surrogateescape") as text:
+    """Yield the values of a document that is a list, each with its source text; an UnreadableJson
+    for an object that has a key twice. Raises: DataError with the line."""
+    with opened_text(file) as text:
         reader = _Reader(text, file)
         reader.expect("[")
         if reader.peek() == "]":
@@ -90,7 +110,17 @@ class _Reader:
         size = CHUNK
         while True:
             try:
-                value, end = _decode(self.buffer, self.position)
+                value, end = _decoder.raw_decode(self.buffer, self.position)
+            except _RepeatedKey as error:
+                # Known before the value is read to its end, so it may not be whole yet.
+                try:
+                    _, end = _end_of(self.buffer, self.position)
+                except ValueError:
+                    if self._grow(size):
+                        size *= 2
+                        continue
+                    raise self.error(why(error)) from error
+                value = UnreadableJson(why(error))
             except (ValueError, RecursionError) as error:
                 if isinstance(error, RecursionError) or not self._grow(size):
                     raise self.error(why(error)) from error

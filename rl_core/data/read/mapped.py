@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.data.prepare.fingerprint import fingerprint
+from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import open_parquet
 from rl_core.data.read.parquet_rows import write_parquet_rows
 from rl_core.data.read.readers import check_file, raw_values
@@ -94,7 +95,7 @@ def _check_columns(file: Path, mapping: ColumnMap) -> None:
 
 
 def _column_names(file: Path) -> list[str]:
-    if check_file(file).suffix.lower() == ".parquet":
+    if format_of(check_file(file)) == PARQUET:
         with open_parquet(file) as table:
             return list(table.schema_arrow.names)
     first = islice(raw_values(file, on_bad_line=lambda *_: None), _NUM_LOOKED_AT)
@@ -102,7 +103,7 @@ def _column_names(file: Path) -> list[str]:
 
 
 def _has_bytes(file: Path) -> bool:
-    if file.suffix.lower() != ".parquet":
+    if format_of(file) != PARQUET:
         return False
     with open_parquet(file) as table:
         return "binary" in str(table.schema_arrow)

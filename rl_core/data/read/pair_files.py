@@ -10,9 +10,10 @@ from typing import Protocol
 
 from rl_core.data.order.preference_dataset import META, SENTINEL, PreferenceDataset, read_meta
 from rl_core.data.prepare.fingerprint import sha256_file
-from rl_core.data.read.readers import raw_values
+from rl_core.data.read.readers import raise_it, raw_values
 from rl_core.data.read.remote import base_of
 from rl_core.data.read.text_files import OnBadLine
+from rl_core.data.read.unpaired_rows import paired
 from rl_core.data.store.publish import parse_sentinel
 from rl_core.errors import DataError
 from schemas.preference_rows import PreferencePair, preference_pair
@@ -43,7 +44,8 @@ class PairFile:
 
     def __init__(self, path: Path | str, on_bad_line: OnBadLine | None = None) -> None:
         self.path = Path(path).expanduser()
-        self._rows = list(raw_values(self.path, on_bad_line=on_bad_line))
+        values = raw_values(self.path, on_bad_line=on_bad_line)
+        self._rows = list(paired(values, str(self.path), on_bad_line or raise_it))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -62,8 +64,8 @@ class PairFile:
 
 
 def is_cache(path: Path) -> bool:
-    """Return True if a path is a published cache of the stage `mpo`."""
-    return path.is_dir() or path.name == META
+    """Return True if a path is a published cache of the stage `mpo`, whole or not."""
+    return path.name == META or any((path / name).is_file() for name in (META, SENTINEL))
 
 
 def digest_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, streamed by row group in batches of bounded size."""
+"""Rows of Parquet and Arrow files, streamed in batches of bounded size."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_BATCH_BYTES = 32 * 2**20
 MAX_BATCH_ROWS = 32768
 MIN_BATCH_ROWS = 16
+_ARROW_FILE = b"ARROW1"
 _LEAVES = {str, int, float, bool, bytes}
 
 
@@ -25,6 +26,27 @@ def read_parquet(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterat
     for batch in record_batches(file):
         yield from batch_values(batch, number, file, on_bad_line)
         number += batch.num_rows
+
+
+def read_arrow(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+    """Yield one object per row of an Arrow stream, as `datasets` saves it, or of an Arrow file.
+    Raises: DataError when it is neither."""
+    import pyarrow as pa
+
+    number = 1
+    try:
+        with pa.memory_map(str(file)) as mapped:
+            if mapped.read(len(_ARROW_FILE)) == _ARROW_FILE:
+                table = pa.ipc.open_file(mapped)
+                batches = (table.get_batch(index) for index in range(table.num_record_batches))
+            else:
+                mapped.seek(0)
+                batches = iter(pa.ipc.open_stream(mapped))
+            for batch in batches:
+                yield from batch_values(batch, number, file, on_bad_line)
+                number += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: not a readable Arrow file ({error})") from error
 
 
 def record_batches(file: Path, groups: Sequence[int] | None = None) -> "Iterator[pa.RecordBatch]":
@@ -56,15 +78,16 @@ def open_parquet(file: Path) -> "Iterator[pq.ParquetFile]":
 def batch_values(
     batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_line: OnBadLine
 ) -> Iterator[RawValue]:
-    """Yield the rows of a batch as plain values, converted a few at a time."""
+    """Yield the rows of a batch as plain values, converted a few at a time; a map becomes an
+    object."""
     size = batch.nbytes // max(1, batch.num_rows)
     step = max(1, min(1024, MAX_BATCH_BYTES // max(1, size)))
     plain = not any(_needs_cleaning(column) for column in batch.columns)
     for start in range(0, batch.num_rows, step):
         part = batch.slice(start, step)
         try:
-            rows = part.to_pylist()
-        except UnicodeDecodeError:
+            rows = part.to_pylist(maps_as_pydicts="strict")
+        except (UnicodeDecodeError, KeyError):
             rows = list(_one_by_one(part, first_number + start, file, on_bad_line))
         for i, row in enumerate(rows, start=first_number + start):
             if row is not None:
@@ -108,9 +131,12 @@ def _one_by_one(
 ) -> Iterator[Any]:
     for i in range(part.num_rows):
         try:
-            yield part.slice(i, 1).to_pylist()[0]
-        except UnicodeDecodeError as error:
-            on_bad_line(
-                first + i, DataError(f"{file}:{first + i}: a string is not UTF-8 ({error.reason})")
+            yield part.slice(i, 1).to_pylist(maps_as_pydicts="strict")[0]
+        except (UnicodeDecodeError, KeyError) as error:
+            said = (
+                f"a string is not UTF-8 ({error.reason})"
+                if isinstance(error, UnicodeDecodeError)
+                else "a map has a key twice"
             )
+            on_bad_line(first + i, DataError(f"{file}:{first + i}: {said}"))
             yield None

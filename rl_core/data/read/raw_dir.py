@@ -8,11 +8,11 @@ file by file, any content counts, except the remains of an interrupted download:
 
 import errno
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_core.data.read.folders import walk
 from rl_core.data.read.remote import fetch_folder
 from rl_core.data.store.atomic import atomic_write_json, storage_error
 from rl_core.data.store.lock import Note, output_lock
@@ -60,14 +60,10 @@ class HubSource:
 
 def content_files(folder: Path) -> Iterator[Path]:
     """Yield the data files of a raw folder: nothing hidden, partially fetched, or descriptive."""
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            about = name.lower().startswith(_NO_CONTENT)
-            if not (
-                name.startswith(".") or name.endswith((".incomplete", ".lock", ".part")) or about
-            ):
-                yield Path(root) / name
+    for path in walk(folder):
+        unfinished = path.name.endswith((".incomplete", ".lock", ".part"))
+        if not unfinished and not path.name.lower().startswith(_NO_CONTENT):
+            yield path
 
 
 def missing_files(input_dir: Path, required: Sequence[str]) -> list[str]:

@@ -3,25 +3,32 @@
 | format     | rule |
 |------------|------|
 | `.txt`     | one prompt per non-empty line |
-| `.jsonl`   | one object or string per non-empty line |
+| `.jsonl`   | one object or string per non-empty line; `.ndjson` is the same |
 | `.json`    | a list of strings or objects, an object with such a list under `prompts`,  |
-|            | `caption` or the prompt key, or an object that is itself the one row       |
+|            | `caption` or the prompt key, or an object that is itself the one row; or   |
+|            | JSON Lines, which `.txt` may hold too |
+| `.csv`     | a record per row, its columns named by the first line, all values texts;   |
+|            | `.tsv` is the same with tabs |
 | `.parquet` | streamed by row group; nulls that Arrow added to structs are dropped again |
+| `.arrow`   | a stream, as `datasets` saves it, or a file |
 | a name     | a Hugging Face dataset, see `rl_core.data.read.sources` |
 
-A string, as a row or as its prompt, becomes one user message, and a response row (what `rl-train
-prep -c text` publishes) a prompt row. Nothing else is converted: a ground truth keeps the type that
-was written, an integer all its digits.
+A string, as a row or as its prompt, becomes one user message, unless it is a list of messages as
+JSON text, which is read. The role `developer` becomes `system`, parts of text one text. A response
+row (what `rl-train prep -c text` publishes) becomes a prompt row. Nothing else is converted: a
+ground truth keeps the type that was written, an integer all its digits.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.read.formats import READERS
+from rl_core.data.read.formats import KNOWN, READERS, format_of
 from rl_core.data.read.sources import data_files
 from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
+from schemas.messages import messages_of_text, plain_messages
+from schemas.problems import as_list
 from schemas.response_rows import PARAMS, as_prompt_row
 
 NumberedRow = tuple[int, dict[str, Any]]
@@ -51,7 +58,8 @@ def raw_values(
     `read_rows`."""
     file = check_file(path)
     num_rows = 0
-    for raw in READERS[file.suffix.lower()](file, prompt_key, on_bad_line or _raise):
+    read = READERS[format_of(file) or ""]
+    for raw in read(file, prompt_key, on_bad_line or raise_it):
         num_rows += 1
         yield raw
     if not num_rows and on_bad_line is None:
@@ -62,8 +70,8 @@ def check_file(path: Path | str) -> Path:
     """Return the path of a data file that a reader supports. Raises: DataError when it does not
     exist or has another extension."""
     file = Path(path).expanduser()
-    if file.suffix.lower() not in READERS:
-        expected = f"expected one of {', '.join(READERS)}, or the name of a Hugging Face dataset"
+    if format_of(file) is None:
+        expected = f"expected one of {KNOWN}, or the name of a Hugging Face dataset"
         raise DataError(f"{path}: unknown extension {file.suffix!r}; {expected}")
     if not file.is_file():
         raise DataError(
@@ -76,20 +84,19 @@ def check_file(path: Path | str) -> Path:
 def normalise(value: str | dict[str, Any], prompt_key: str = "prompt") -> dict[str, Any]:
     """Convert a raw value to a prompt row."""
     if isinstance(value, str):
-        return {"prompt": _user_message(value)}
+        return {"prompt": messages_of_text(value)}
     row = dict(value)
     if prompt_key != "prompt" and prompt_key in row:
         row["prompt"] = row.pop(prompt_key)
     if "prompt" not in row and PARAMS in row:
         return as_prompt_row(row)
     if isinstance(row.get("prompt"), str):
-        row["prompt"] = _user_message(row["prompt"])
+        row["prompt"] = messages_of_text(row["prompt"])
+    if (messages := as_list(row.get("prompt"))) is not None:
+        row["prompt"] = plain_messages(messages)
     return row
 
 
-def _user_message(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
-
-
-def _raise(_number: int, error: DataError) -> None:
+def raise_it(_number: int, error: DataError) -> None:
+    """The `on_bad_line` of a reader to which none was given."""
     raise error

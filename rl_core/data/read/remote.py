@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from rl_core.data.prepare.fingerprint import sha256_file
-from rl_core.data.read.formats import READERS
+from rl_core.data.read.folders import is_aside, of_split
+from rl_core.data.read.formats import KNOWN, format_by_name
 from rl_core.data.read.hub import DatasetNotHere
 from rl_core.data.store.atomic import atomic_write_text, sync_path
 from rl_core.data.store.lock import output_lock
@@ -117,25 +118,32 @@ def _filesystem(address: str) -> tuple["AbstractFileSystem", str]:
 
 
 def _found(files: Any, path: str, address: str) -> list[str]:
-    if not address.lower().startswith("http") and glob.has_magic(path):
-        return _readable(files.glob(path), f"{address}: no data file matches")
     if address.lower().startswith("http") or files.isfile(path):
         return [path]
+    if glob.has_magic(path):
+        return _readable(files.glob(path), f"{address}: no data file matches")
+    folder, _, split = path.rpartition(":")
     if files.isdir(path):
-        return _readable(files.find(path), f"{address}: no data file in this folder")
+        return _of_folder(files, path, None, address)
+    if folder and files.isdir(folder):
+        return _of_folder(files, folder, split, address)
     raise FileNotFoundError(address)
 
 
+def _of_folder(files: Any, folder: str, split: str | None, address: str) -> list[str]:
+    inner = _readable(files.find(folder), f"{address}: no data file in this folder")
+    return [path.as_posix() for path in of_split(Path(folder), [Path(one) for one in inner], split)]
+
+
 def _readable(paths: list[str], problem: str) -> list[str]:
-    chosen = sorted(
-        path
-        for path in paths
-        if posixpath.splitext(path)[1].lower() in READERS
-        and not posixpath.basename(path).startswith((".", "_"))
-    )
+    chosen = sorted(path for path in paths if format_by_name(Path(path)) and not _hidden(path))
     if not chosen:
-        raise DataError(f"{problem}; expected {', '.join(READERS)}")
+        raise DataError(f"{problem}; expected {KNOWN}")
     return chosen
+
+
+def _hidden(path: str) -> bool:
+    return posixpath.basename(path).startswith(".") or is_aside(Path(posixpath.basename(path)))
 
 
 def _local(files: Any, path: str, address: str, *, download: bool) -> Path:

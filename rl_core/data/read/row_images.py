@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rl_core.data.order.vision_dataset import IMAGES, cache_path
 from rl_core.data.read.remote import base_of
 from rl_core.errors import DataError
-from schemas.media_checks import is_remote, load_image, resolve_uri
+from schemas.media_checks import existing_form, is_remote, load_image, resolve_uri
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -59,7 +59,7 @@ def _placed(image: Any, folder: Path | str, where: str) -> str:
     if is_remote(path):
         return path
     if isinstance(folder, Path) and (folder / IMAGES).is_dir():
-        found = str(folder / cache_path(path))
+        found = existing_form(str(folder / cache_path(path)))
     else:
         found = resolve_uri(path, folder)
     if not is_remote(found) and not Path(found).is_file():

@@ -2,6 +2,7 @@
 Hugging Face dataset.
 
 Addresses begin with `s3://`, `gs://`, `http://`, `https://` or `file://`; their files are fetched.
+A folder gives the split that is asked for, as `folder:test` (`rl_core.data.read.folders`).
 Dataset names are `name`, `org/name` or `org/name/config`, optionally after `hf://`, and followed by
 `@revision` and `:split`. The default split is `train`, the revision is resolved to a commit, and
 the files of that split are read by this project's own readers, so that no value changes its type on
@@ -9,17 +10,21 @@ the way.
 """
 
 import glob
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from rl_core.data.read.formats import READERS
-from rl_core.data.read.hub import HubName, split_files
+from rl_core.data.read.folders import files_of_folder, has_card
+from rl_core.data.read.formats import KNOWN, format_by_name
+from rl_core.data.read.hub import HubName, files_of_copy, split_files
 from rl_core.data.read.remote import remote_files
 from rl_core.errors import DataError
 from schemas.media_checks import is_remote
 from schemas.section import Section
+
+_SPLIT = re.compile(r"[\w.-]+")
 
 
 class SourceSpec(Section):
@@ -30,7 +35,7 @@ class SourceSpec(Section):
     config: str | None = None
     """Configuration of the dataset."""
     split: str | None = None
-    """Split of the dataset; `train` by default."""
+    """Split of the dataset, or of a folder; `train` by default."""
     revision: str | None = None
     """Branch, tag or commit of the dataset."""
 
@@ -47,11 +52,20 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
         given = spec.model_dump(exclude={"path"}, exclude_none=True)
         if not given:
             return data_files(spec.path, download=download)
+        if is_remote(spec.path):
+            suffix = f":{spec.split}" if spec.split else ""
+            return remote_files(f"{spec.path}{suffix}", download=download)
+        if (folder := Path(spec.path).expanduser()).is_dir():
+            if spec.revision is not None:
+                raise DataError(f"{spec.path}: a folder has no revision {spec.revision!r}")
+            return _folder(folder, spec.split, spec.config)
         return split_files(
             HubName(**{**vars(HubName.parse(_without_scheme(spec.path))), **given}),
             download=download,
         )
     text = str(source)
+    if not text.strip():
+        raise DataError("an empty name of a file; is a variable empty that should hold it?")
     if text.startswith("hf://"):
         return split_files(HubName.parse(_without_scheme(text)), download=download)
     if text.lower().startswith("file://"):
@@ -61,7 +75,10 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
     path = Path(text).expanduser()
     if path.is_dir():
         return _folder(path)
-    if path.suffix.lower() in READERS or path.is_file():
+    folder, _, split = text.rpartition(":")
+    if folder.strip() and _SPLIT.fullmatch(split) and Path(folder).expanduser().is_dir():
+        return _folder(Path(folder).expanduser(), split)
+    if format_by_name(path) or path.is_file():
         return [path] if path.exists() or not glob.has_magic(text) else _matching(text)
     if glob.has_magic(text):
         return _matching(text)
@@ -76,28 +93,17 @@ def _without_scheme(name: str) -> str:
     return name.removeprefix("hf://").removeprefix("datasets/")
 
 
-def _folder(folder: Path) -> list[Path]:
-    files = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in READERS
-        and path.is_file()
-        and not _hidden(path.relative_to(folder))
-    )
-    if not files:
-        raise DataError(f"{folder}: no data file in this folder; expected {', '.join(READERS)}")
-    return files
+def _folder(folder: Path, split: str | None = None, config: str | None = None) -> list[Path]:
+    if config is not None or has_card(folder):
+        return files_of_copy(folder, config, split or "train")
+    return files_of_folder(folder, split)
 
 
 def _matching(pattern: str) -> list[Path]:
     found = sorted(
         Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)
     )
-    files = [path for path in found if path.is_file() and path.suffix.lower() in READERS]
+    files = [path for path in found if path.is_file() and format_by_name(path)]
     if not files:
-        raise DataError(f"{pattern}: no data file matches; expected {', '.join(READERS)}")
+        raise DataError(f"{pattern}: no data file matches; expected {KNOWN}")
     return files
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)

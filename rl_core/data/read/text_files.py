@@ -1,18 +1,33 @@
-"""Rows of `.txt`, `.jsonl` and `.json` files: UTF-8 with or without a BOM, any newlines.
+"""Rows of `.txt`, `.jsonl`, `.ndjson` and `.json` files: UTF-8 with or without a BOM, any newlines.
 
-A line that cannot be read (bad JSON, invalid UTF-8, a lone surrogate, which no tokenizer accepts)
-is passed to `on_bad_line`; reading continues after it.
+The content decides between a list, an object and JSON Lines, whatever the suffix is. A line that
+cannot be read (bad JSON, invalid UTF-8, a lone surrogate, which no tokenizer accepts) is passed to
+`on_bad_line`; reading continues after it.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rl_core.data.read.compressed import opened_bytes, opened_text
 from rl_core.data.read.json_stream import UnreadableJson, is_list, list_values, parse
 from rl_core.errors import DataError
 
 OnBadLine = Callable[[int, DataError], None]
 """Callback that receives the number and the error of a row that cannot be read."""
+
+
+_NO_TEXT = {
+    b"PAR1": ".parquet",
+    b"ARRO": ".arrow",
+    b"\x1f\x8b": ".gz",
+    b"BZh": ".bz2",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"\xfd7zX": ".xz",
+    b"PK\x03\x04": ".zip",
+}
+"""First bytes of formats that are no text, and their names."""
 
 
 class RawValue(NamedTuple):
@@ -25,13 +40,20 @@ class RawValue(NamedTuple):
 
 
 def read_txt(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
-    """Yield one prompt per non-empty line."""
+    """Yield one prompt per non-empty line, or the rows of a file whose first line is an object."""
+    if _begins_with_object(file):
+        yield from read_jsonl(file, _prompt_key, on_bad_line)
+        return
     for number, line in _lines(file, on_bad_line):
         yield RawValue(number, line, len(line))
 
 
-def read_jsonl(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
-    """Yield one object or string per non-empty line."""
+def read_jsonl(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+    """Yield one object or string per non-empty line, or the items of a list."""
+    refuse_other_encodings(file)
+    if is_list(file):
+        yield from read_json(file, prompt_key, on_bad_line)
+        return
     for number, line in _lines(file, on_bad_line):
         try:
             value = parse(line)
@@ -46,12 +68,16 @@ def read_jsonl(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator
 
 def read_json(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
     """Yield the items of a list of objects or strings, of an object with such a list, or one
-    object."""
-    _refuse_other_encodings(file)
+    object; or an object or string per line."""
+    refuse_other_encodings(file)
     if is_list(file):
         values = ((value, len(source), source) for value, source in list_values(file))
+    elif _is_json_lines(file):
+        yield from read_jsonl(file, prompt_key, on_bad_line)
+        return
     else:
-        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        with opened_text(file) as opened:
+            text = opened.read()
         try:
             document = parse(text) if text.strip() else []
         except UnreadableJson as error:
@@ -60,6 +86,8 @@ def read_json(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[R
         values = ((value, len(text) // max(1, len(rows)), text) for value in rows)
     for number, (value, size, source) in enumerate(values, start=1):
         try:
+            if isinstance(value, UnreadableJson):
+                raise value
             if not isinstance(value, str | dict):
                 raise UnreadableJson(
                     f"row {number} is {_name(value)}; expected an object or a string"
@@ -69,6 +97,28 @@ def read_json(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[R
             on_bad_line(number, DataError(f"{file}:{number}: {error}"))
         else:
             yield RawValue(number, value, size)
+
+
+def _is_json_lines(file: Path) -> bool:
+    """Return True if the first line is a whole value and others follow it."""
+    with opened_text(file) as text:
+        lines = (line for line in text if line.strip())
+        return _is_value(next(lines, "")) and next(lines, None) is not None
+
+
+def _begins_with_object(file: Path) -> bool:
+    refuse_other_encodings(file)
+    with opened_text(file) as text:
+        first = next((line for line in text if line.strip()), "")
+    return first.lstrip().startswith("{") and _is_value(first)
+
+
+def _is_value(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def check_text(source: str, value: Any) -> None:
@@ -88,8 +138,8 @@ def check_text(source: str, value: Any) -> None:
 
 
 def _lines(file: Path, on_bad_line: OnBadLine) -> Iterator[tuple[int, str]]:
-    _refuse_other_encodings(file)
-    with file.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+    refuse_other_encodings(file)
+    with opened_text(file) as lines:
         for number, line in enumerate(lines, start=1):
             stripped = line.strip()
             if not stripped:
@@ -103,9 +153,13 @@ def _lines(file: Path, on_bad_line: OnBadLine) -> Iterator[tuple[int, str]]:
             yield number, stripped
 
 
-def _refuse_other_encodings(file: Path) -> None:
-    with file.open("rb") as raw:
+def refuse_other_encodings(file: Path) -> None:
+    """Raises: DataError for a file that is not UTF-8 text, by its first bytes."""
+    with opened_bytes(file) as raw:
         head = raw.read(4)
+    for magic, kind in _NO_TEXT.items():
+        if head.startswith(magic):
+            raise DataError(f"{file}: its content is {kind}, not text; name it *{kind}")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
         raise DataError(
             f"{file}: not UTF-8 (it looks like UTF-16 or UTF-32); save the file as UTF-8"

@@ -13,12 +13,13 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from rl_core.data.prepare.workers import Advance
-from rl_core.data.read.archives import ArchiveLimits, Parts, list_members, open_archive
+from rl_core.data.read.archives import ArchiveLimits, Parts, list_members, member_name, open_archive
 from rl_core.data.read.json_stream import UnreadableJson, parse
 from rl_core.data.read.raw_dir import content_files
 from rl_core.data.read.text_files import check_text
 from rl_core.data.stages.base import Tally, slug
 from rl_core.errors import DataError
+from schemas.media_checks import unicode_forms
 from schemas.preference_rows import preference_contract, preference_values
 from schemas.problems import as_list
 
@@ -174,6 +175,7 @@ def _image_judge(subset: Subset) -> Callable[[Mapping[str, Any]], tuple[str, str
         value = preference_values(row)["image"]
         for image in [value] if isinstance(value, str) else as_list(value) or []:
             path = PurePosixPath(subset.root, image).as_posix()
+            path = next((form for form in unicode_forms(path) if exists(form)), path)
             if ".." in PurePosixPath(image).parts or PurePosixPath(image).is_absolute():
                 return "image_outside_cache", f"{image} leads out of {subset.root}"
             if not exists(path):
@@ -191,8 +193,10 @@ def _open_source(source: AnnotationSource) -> Iterator[IO[bytes]]:
         with Path(source.path).open("rb") as lines:
             yield lines
         return
-    with open_archive(Path(source.path)) as archive, archive.open(source.member) as lines:
-        yield lines
+    with open_archive(Path(source.path)) as archive:
+        named = (info for info in archive.infolist() if member_name(info) == source.member)
+        with archive.open(next(named)) as lines:
+            yield lines
 
 
 def _best(

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from rl_core.data.read.folders import has_card
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
 from rl_core.runtime.registry import PluginConfig, describe_validation_error
@@ -108,15 +109,10 @@ def entry_files(entry: BlendEntry, folder: Path, *, download: bool) -> list[Path
             {"path": name, "split": entry.split or "train", "revision": entry.revision},
             download=download,
         )
-    files = data_files(local or folder / text if "*" not in text else str(folder / text))
-    if local is not None and local.is_dir() and entry.split:
-        chosen = [file for file in files if file.name.startswith(entry.split)]
-        if not chosen:
-            raise DataError(
-                f"{local}: no file begins with the split {entry.split!r}; there are {_names(files)}"
-            )
-        return chosen
-    return files
+    if local is not None and local.is_dir():
+        config = entry.subset if has_card(local) else None
+        return data_files({"path": str(local), "split": entry.split, "config": config})
+    return data_files(local or folder / text if "*" not in text else str(folder / text))
 
 
 def _parts(path: Path, section: Any, split: Split | None, where: str) -> Iterator[Part]:
@@ -143,7 +139,3 @@ def _split_of(path: Path, key: str) -> Split:
     if key in _VALIDATION_NAMES:
         return Split.VAL
     raise DataError(f'{path}: unknown key {key!r}; expected "datasets", "train" or "val"')
-
-
-def _names(files: list[Path]) -> str:
-    return ", ".join(file.name for file in files[:10])

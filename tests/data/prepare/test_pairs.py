@@ -4,6 +4,7 @@ question."""
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,3 +149,34 @@ def test_described_scenes_are_seeded_and_their_answers_differ() -> None:
         assert words[0] != words[1] and all(word in told for word in words), (
             "both answers are about the scene"
         )
+
+
+def test_pairs_of_a_folder_a_glob_and_another_system_are_trained_on(tmp_path: Path) -> None:
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one?"}]
+    talk += [{"role": "assistant", "content": "1"}, {"role": "user", "content": "two?"}]
+
+    def trl(index: int) -> dict[str, Any]:
+        head = [*talk[:-1], {"role": "user", "content": f"{index}?"}]
+        yes, no = ({"role": "assistant", "content": word} for word in ("yes", "no"))
+        return {"chosen": [*head, yes], "rejected": [*head, no]}
+
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for name, first in (("train-0", 0), ("train-1", 3), ("test-0", 6)):
+        lines = [json.dumps(trl(index)) + "\n" for index in range(first, first + 3)]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    recipe = recipe_of([{"path": str(folder), "size": 4}], [f"{folder}:test"])
+    receipt = prepare_pairs(recipe, tmp_path / "data", tmp_path / "cache")
+    rows = PairRows(Path(receipt.path) / "train.parquet", receipt.places)
+    assert [item["prompt"][-1]["content"] for item in rows] == ["0?", "1?", "2?", "3?"]
+    assert rows[0]["prompt"][:3] == talk[:3]
+    assert (rows[0]["chosen"], rows[0]["rejected"], receipt.num_eval_rows) == ("yes", "no", 3)
+    globbed = recipe_of([str(folder / "train-*.jsonl")], [f"{folder}:test"])
+    assert prepare_pairs(globbed, tmp_path / "data", tmp_path / "cache").num_train_rows == 6
+
+
+def test_a_folder_that_is_no_cache_and_has_no_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    recipe = recipe_of([str(tmp_path / "empty")], [{"fixture": "text", "num_rows": 8}])
+    with pytest.raises(DataError, match="no data file in this folder"):
+        prepare_pairs(recipe, tmp_path / "data", tmp_path / "cache")

@@ -10,7 +10,7 @@ from rl_core.data import read_rows
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.read.convert import Conversion, convert_file
-from rl_core.errors import DataError, EnvError
+from rl_core.errors import DataError, EnvError, RecipeError
 from schemas.contract import SchemaName
 from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K
 
@@ -177,3 +177,48 @@ def test_an_environment_of_the_users_own_takes_every_ground_truth(tmp_path: Path
     assert rows_of(target) == [row]
     with pytest.raises(EnvError, match="unknown environment 'gsm9k'"):
         Conversion(SchemaName.PROMPT, env_class="gsm9k")
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("to", [SchemaName.PROMPT, SchemaName.RESPONSE])
+@pytest.mark.parametrize("key", ["prompt", "messages"])
+def test_the_environment_that_is_given_is_in_every_row(
+    tmp_path: Path, to: SchemaName, key: str
+) -> None:
+    row = {key: [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}}
+    source, target = tmp_path / "rows.jsonl", tmp_path / "new" / "folder" / "out.jsonl"
+    source.write_text(json.dumps(row) + "\n" + json.dumps({**row, "env_class": "aime"}) + "\n")
+    how = Conversion(to, env_class="gsm8k", prompt_key=key)
+    assert convert_file(source, target, how) == 2
+    assert [one["env_class"] for one in written(target)] == ["gsm8k", "aime"]
+    with pytest.raises(DataError, match="there is such a file already"):
+        convert_file(source, target, how)
+    with pytest.raises(DataError, match="is a folder; give the name of the file"):
+        convert_file(source, target.parent, how, force=True)
+    source.write_text(json.dumps(row) + "\n" + json.dumps({**row, "reward_model": {}}) + "\n")
+    before = target.read_bytes()
+    if to is SchemaName.PROMPT:
+        with pytest.raises(DataError, match=r"rows\.jsonl:2 field reward_spec"):
+            convert_file(source, target, how, force=True)
+        assert target.read_bytes() == before
+
+
+def test_an_environment_is_suggested_by_its_source_and_never_taken(tmp_path: Path) -> None:
+    row = {"prompt": "1+1?", "reward_model": {"ground_truth": "2"}, "data_source": "openai/gsm8k"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=r"--env-class \(data_source 'openai/gsm8k' may be 'gsm8k'"):
+        convert_file(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", Conversion(SchemaName.PROMPT))
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_pairs_have_no_environment_and_labelled_answers_become_pairs(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="pairs are not judged by an environment"):
+        Conversion(SchemaName.PREFERENCE, env_class="gsm8k")
+    rows = [{"prompt": "q", "completion": str(one), "label": one} for one in (True, False)]
+    source, target = tmp_path / "kto.jsonl", tmp_path / "pairs.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert convert_file(source, target, Conversion(SchemaName.PREFERENCE)) == 1
+    assert written(target) == [{"prompt": "q", "chosen": "True", "rejected": "False"}]

@@ -218,5 +218,6 @@ def test_what_has_no_place_is_named_and_nothing_is_written(
 ):
     target = tmp_path / "ours.jsonl"
     with pytest.raises(DataError, match=rf"theirs\.jsonl:1:? ?.*{said}"):
-        convert_file(written(tmp_path, row), target, Conversion(to, kind, env_class="gsm8k"))
+        env_class = "gsm8k" if to is SchemaName.PROMPT else None
+        convert_file(written(tmp_path, row), target, Conversion(to, kind, env_class=env_class))
     assert not target.exists()

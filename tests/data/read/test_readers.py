@@ -74,9 +74,9 @@ def test_home_folder_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("name", "content", "said"),
     [
         (
-            "a.csv",
+            "a.yaml",
             b"x",
-            r"a\.csv: unknown extension '\.csv'; expected one of \.txt, \.jsonl, \.json, \.parquet",
+            r"a\.yaml: unknown extension '\.yaml'; expected one of \.txt, \.jsonl, \.json, ",
         ),
         ("a.jsonl", b'"a"\n' * 16 + b'{"prompt": \n', r"a\.jsonl:17: invalid JSON"),
         ("a.jsonl", b"5\n", r"a\.jsonl:1: the line is a number; expected an object or a string"),

@@ -89,7 +89,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_a_folder_and_a_glob_of_a_bucket_are_validated(
     store: ObjectStore, tmp_path: Path
 ) -> None:
-    address = store.put("rows (1)/train 1.jsonl", lines(*ROWS))
+    address = store.put("rows (1)/some rows.jsonl", lines(*ROWS))
     store.put("rows (1)/part/more.jsonl", lines(*ROWS[:1]))
     store.put("rows (1)/notes.md", b"about")
     for source, count in (
@@ -99,6 +99,18 @@ def test_a_file_a_folder_and_a_glob_of_a_bucket_are_validated(
     ):
         said = answer(tmp_path, "validate", source, **store.environment)
         assert f"{count} of {count} rows are good" in said
+
+
+def test_a_folder_of_a_bucket_gives_the_split_that_is_asked_for(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    store.put("splits/train.jsonl", lines(*ROWS))
+    store.put("splits/test.jsonl", lines(*ROWS[:1]))
+    for source, count in {"s3://bucket/splits": 4, "s3://bucket/splits:test": 1}.items():
+        said = answer(tmp_path, "validate", source, **store.environment)
+        assert f"{count} of {count} rows are good" in said
+    done = rl_train(tmp_path, "validate", "s3://bucket/splits:dev", **store.environment)
+    assert (done.returncode, "no file of the split" in done.stderr) == (2, True)
 
 
 def test_a_changed_object_is_read_anew_and_its_rows_are_named_by_address(

@@ -148,13 +148,10 @@ def test_parquet_shards_are_read_in_order_and_a_missing_one_is_noticed(hub: Path
         prompts("org/set")
 
 
-def test_format_that_is_not_read_directly_is_converted(
-    hub: Path, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path / "home"))
-    add_dataset(hub, "org/set", COMMIT, {"train.csv": "prompt,answer\na,1\nb,2\n"})
-    assert prompts("org/set") == ["a", "b"]
-    assert [file.suffix for file in data_files("org/set")] == [".parquet"]
+def test_a_table_of_a_dataset_is_read_as_texts(hub: Path) -> None:
+    add_dataset(hub, "org/set", COMMIT, {"train.csv": "prompt,answer\na,1\nb,02\n"})
+    rows = [row for file in data_files("org/set") for _, row in read_rows(file)]
+    assert [row["answer"] for row in rows] == ["1", "02"]
 
 
 def test_dataset_that_is_not_here_is_refused_and_planned_as_a_fetch(
