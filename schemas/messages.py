@@ -70,11 +70,10 @@ def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _plain_call(call: Any) -> Any:
     """Return a call with its arguments as an object, which OpenAI writes as JSON text."""
     function = call.get("function") if isinstance(call, Mapping) else None
-    given = function.get("arguments") if isinstance(function, Mapping) else None
-    if not isinstance(given, str):
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
     try:
-        read = json.loads(given)
+        read = json.loads(function["arguments"])
     except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": read}} if isinstance(read, dict) else call

@@ -84,7 +84,7 @@ def folder() -> None:
 
 
 def saved() -> None:
-    datasets.DatasetDict(train=table(TRAIN), test=table(TEST)).save_to_disk("saved")
+    datasets.DatasetDict({"train": table(TRAIN), "test": table(TEST)}).save_to_disk("saved")
 
 
 def hub() -> None:
@@ -164,7 +164,7 @@ def test_what_the_page_says_to_type_takes_the_rows(
         typed = "data: {train: [rows.jsonl], eval: [rows.jsonl]}"
     recipe, home = recipe_of(typed), Home.default()
     train, held_out = row_files(recipe, home)
-    folders = {"rejects_dir": home.data / "rejects", "memo_dir": home.data / "memo"}
+    folders: dict[str, Any] = {"rejects_dir": home.data / "rejects", "memo_dir": home.data / "memo"}
     report = check_files([*train, *held_out], check_settings(recipe), **folders)
     assert (report.num_rejected, report.num_accepted >= 1) == (0, True), report.examples
     if recipe.has_pairs:

@@ -168,7 +168,10 @@ REST = {"env_class": "gsm8k", "reward_spec": {"ground_truth": "2"}}
 
 
 def checked(file: Path):
-    folders = {"rejects_dir": file.parent / "rejects", "memo_dir": file.parent / "memo"}
+    folders: dict[str, Any] = {
+        "rejects_dir": file.parent / "rejects",
+        "memo_dir": file.parent / "memo",
+    }
     return check_files([file], CheckSettings(accepted_ground_truths()), **folders)
 
 

@@ -42,7 +42,10 @@ def written(tmp_path: Path, suffix: str, *prompts: Any) -> Path:
 
 
 def checked(file: Path) -> ValidationReport:
-    folders = {"rejects_dir": file.parent / "rejects", "memo_dir": file.parent / "memo"}
+    folders: dict[str, Any] = {
+        "rejects_dir": file.parent / "rejects",
+        "memo_dir": file.parent / "memo",
+    }
     return check_files([file], CheckSettings(accepted_ground_truths()), **folders)
 
 

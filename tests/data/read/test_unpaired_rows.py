@@ -45,6 +45,6 @@ def test_an_answer_without_its_opposite_is_named_by_its_row(tmp_path: Path) -> N
     bad: dict[int, str] = {}
     assert len(PairFile(file, lambda number, error: bad.update({number: str(error)}))) == 1
     assert bad[2].endswith("one answer, and no bad one to the same prompt to compare it with")
-    folders = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
+    folders: dict[str, Any] = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
     report = check_files([file], CheckSettings({}), **folders)
     assert {one.row for one in report.examples} == {2, 4} and report.num_accepted == 1
