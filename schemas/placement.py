@@ -37,6 +37,10 @@ class PlacementConfig(Section):
     sp_size: int = Field(default=1, ge=1)
     """Workers that share each sequence while training (sequence parallelism); `sp_size * tp_size`
     must divide the model's attention heads."""
+    offload: bool | Literal["auto"] = "auto"
+    """Free the memory of the trainer's weights, gradients and optimizer while an engine with its
+    own model samples: on a GPU they go to main memory, on the CPU to a file. `auto`: where engine
+    and trainer share a GPU."""
     threads_per_device: int = Field(default=0, ge=0)
     """CPU threads per worker; 0 divides the machine's cores evenly."""
     micro_batch_size: int | None = Field(default=None, ge=1)
@@ -95,3 +99,27 @@ class PlacementConfig(Section):
         """Data-parallel size: number of training workers, or groups of them, that take different
         rows."""
         return self.train_devices // (self.tp_size * self.sp_size)
+
+    def offloads(self, *, owns_model: bool) -> bool:
+        """Return True if the trainer's memory is freed while an engine samples. Args: owns_model:
+        True if the engine has its own model."""
+        if self.offload == "auto":
+            return owns_model and not self.rollout_devices and self.device == "cuda"
+        return self.offload
+
+
+def check_offload(engine: str, owns_model: bool, steps_ahead: int) -> None:
+    """Check that nothing needs the trained weights while they are offloaded.
+
+    Raises: ValueError naming the keys that exclude each other.
+    """
+    frees = "placement.offload: true frees the trained weights while an engine samples, but"
+    if not owns_model:
+        raise ValueError(
+            f"{frees} rollout.engine: {engine} samples with them; use dedicated or vllm, or leave "
+            "offload out"
+        )
+    if steps_ahead:
+        raise ValueError(
+            f"{frees} with rollout.steps_ahead: 1 they train meanwhile; leave out one of them"
+        )

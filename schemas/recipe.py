@@ -14,7 +14,7 @@ from schemas.data import DataConfig
 from schemas.diffusion import DiffusionConfig
 from schemas.domains import Domain
 from schemas.parts import PARTS, PartBlock
-from schemas.placement import PlacementConfig
+from schemas.placement import PlacementConfig, check_offload
 from schemas.policy import (
     EmaFullConfig,
     EmaLoraConfig,
@@ -137,15 +137,6 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _default_source_has_rows(self) -> "Recipe":
-        if self.has_pairs and self.data_source.get("name") == "default":
-            raise ValueError(
-                "data.source: there are no built-in pairs for the domain preference; name files in "
-                "data.train and leave the source out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _curriculum_draws_alone(self) -> "Recipe":
         if self.data.curriculum is None:
             return self
@@ -184,6 +175,13 @@ class Recipe(Section):
                 f"rollout.sync.dtype: {sync.dtype} is finer than fsdp.param_dtype: "
                 f"{self.fsdp.param_dtype}, which both sides compute in; use bfloat16"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _offloaded_weights_are_not_needed(self) -> "Recipe":
+        engine = self.rollout.engine
+        if self.placement.offload is True:
+            check_offload(engine, engine.owns_model, self.rollout.steps_ahead)
         return self
 
     @model_validator(mode="after")
@@ -245,6 +243,8 @@ class Recipe(Section):
                 "data.map: not for pairs; write them with rl-train data convert ROWS PAIRS.jsonl "
                 "--to preference --map ..."
             )
+        if self.has_pairs and self.data_source.get("name") == "default":
+            raise ValueError("data.source: there are no built-in pairs; name files in data.train")
         return self
 
     @model_validator(mode="after")
@@ -363,6 +363,11 @@ class Recipe(Section):
             "rollout": self.rollout.model_copy(update={"samples_per_prompt": num_samples}),
             "placement": self.placement.model_copy(update={"micro_batch_size": micro_batch_size}),
         }
+
+    @property
+    def offloads(self) -> bool:
+        """True if the trainer's memory is freed while an engine samples."""
+        return self.placement.offloads(owns_model=self.rollout.engine.owns_model)
 
     @property
     def data_source(self) -> dict[str, Any]:

@@ -197,6 +197,12 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "iteration: of a GPU what tensors took, else of its process.",
         ),
         (
+            "offloaded_bytes",
+            "bytes",
+            "Weights, gradients and optimizer state that were released while the engine sampled, "
+            "of all ranks (`placement.offload`).",
+        ),
+        (
             "rollout_tokens_per_second",
             "tokens/s",
             "Sampled actions over the time of the rollout; of all devices.",

@@ -205,6 +205,8 @@ class Trainer(ABC):
             metrics["rollout_tokens_per_second"] = num_sampled / self._seconds["rollout"]
         else:
             metrics["staleness"] = float(self.staleness)
+        if track.sampler.engine.parked:
+            metrics["offloaded_bytes"] = float(track.sampler.engine.freed_bytes)
         return batch
 
     def _refilled(

@@ -72,7 +72,7 @@ class ScoredSamples:
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """Draw and score one sample per prompt; each scorer's scores are in the column of its
         key."""
-        played = self.engine.handle.evaluate(prompts, self.engine.up_to_date(evaluation=True))
+        played = self.engine.evaluate(prompts)
         self.scorer.add_rewards(played, {TRACK: played})
         scores = {key: played.tensor(score_column(key)) for key in self.scores}
         return played.replace(DataProto.from_dict(scores))

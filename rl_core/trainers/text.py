@@ -80,9 +80,7 @@ class GreedyReplies:
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """Return one greedy reply per prompt."""
-        return self.engine.handle.evaluate(
-            prompts, max_new_tokens, self.engine.up_to_date(evaluation=True)
-        )
+        return self.engine.evaluate(prompts, max_new_tokens)
 
 
 def token_learner(

@@ -7,7 +7,8 @@ pairs and diffusion have one track. The prompt enhancer and the unified model ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +32,10 @@ class Engine:
     sync: Remote | None = None
     sleeps: bool = False
     """True if the engine frees its memory during training (vLLM)."""
+    parked: tuple[Remote, ...] = ()
+    """FSDPBackends whose memory is freed while the engine samples (`placement.offload`)."""
+    freed_bytes: int = 0
+    """Bytes that the last sampling had freed, of all ranks."""
 
     def up_to_date(self, *, evaluation: bool) -> WeightVersion | None:
         """Send the engine the weights of rollouts, or of evaluations, unless it already holds them.
@@ -45,7 +50,31 @@ class Engine:
 
         Args: step, attempt: seed the sampling.
         """
-        return self.handle.rollout(prompts, step, self.up_to_date(evaluation=False), attempt)
+        version = self.up_to_date(evaluation=False)
+        with self.room():
+            return self.handle.rollout(prompts, step, version, attempt)
+
+    def evaluate(self, prompts: DataProto, *options: Any) -> DataProtoRef:
+        """Sample each prompt once with the weights of evaluations.
+
+        Args: options: arguments of the engine's `evaluate` before the version.
+        """
+        version = self.up_to_date(evaluation=True)
+        with self.room():
+            return self.handle.evaluate(prompts, *options, version)
+
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        """Free the trainer's memory in the block, if the recipe asks for it."""
+        if not self.parked:
+            yield
+            return
+        self.freed_bytes = sum(freed for backend in self.parked for freed in backend.offload())
+        try:
+            yield
+        finally:
+            for backend in self.parked:
+                backend.onload()
 
     def start_rollout(self, prompts: DataProto, step: int, version: WeightVersion | None) -> Ahead:
         """Start the next step's rollout, which runs during training. Args: version: as `up_to_date`

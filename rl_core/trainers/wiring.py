@@ -73,7 +73,9 @@ def place_policy(
         sync = remote(sync_class, backend=learner.backend, rollout=handle, config=config, **chosen)
         service = wire_scorers(recipe)
     sleeps = recipe.rollout.engine is EngineKind.VLLM and recipe.rollout.vllm.sleep
-    return Policy(learner, Engine(handle, sync, sleeps)), service
+    parked = (learner.backend, *([learner.critic.backend] if learner.critic else []))
+    engine = Engine(handle, sync, sleeps, parked if recipe.offloads else ())
+    return Policy(learner, engine), service
 
 
 def side_by_side(

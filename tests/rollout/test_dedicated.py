@@ -101,6 +101,60 @@ def test_in_float32_a_dedicated_engine_changes_nothing(tiny_model_dir: Path):
     assert all(torch.equal(weight, other_weights[name]) for name, weight in weights.items())
 
 
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_trainer_that_is_offloaded_while_the_engine_samples_learns_the_same(
+    tiny_model_dir: Path,
+):
+    outcomes = []
+    for offload in (False, True):
+        settings = recipe(tiny_model_dir)
+        placed = settings.placement.model_copy(update={"offload": offload})
+        with running(settings.model_copy(update={"placement": placed})) as trainer:
+            steps = [trainer.step() for _ in range(2)]
+            said = [list(rollout.non_tensor_batch["response"]) for _, rollout in steps]
+            greedy = list(trainer.evaluate(ITEMS[:3], 4).non_tensor_batch["response"])
+            backend = trainer.backends()["policy"]
+            assert sum(backend.offload()) > 0, "it was not onloaded"
+            backend.onload()
+            freed = [metrics.get("offloaded_bytes") for metrics, _ in steps]
+            outcomes.append((freed, said, greedy, backend.full_state()[0]))
+    (nothing, *straight, weights), (freed, *parked, same) = outcomes
+    assert nothing == [None, None]
+    # The second step has an optimizer state, too.
+    assert freed[1] > freed[0] > 0
+    assert parked == straight
+    assert all(torch.equal(weight, same[name]) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"dedicated": False}, "rollout.engine: in_process samples with them"),
+        ({"rollout": {"steps_ahead": 1}}, "they train meanwhile; leave out one of them"),
+    ],
+)
+def test_weights_that_are_needed_are_not_offloaded(
+    tiny_model_dir: Path, changes: dict[str, Any], complaint: str
+):
+    values = recipe(tiny_model_dir, **changes).model_dump()
+    values["placement"]["offload"] = True
+    with pytest.raises(ValidationError, match=complaint):
+        Recipe.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("device", "apart", "offloads"), [("cuda", 0, True), ("cuda", 1, False), ("cpu", 0, False)]
+)
+def test_by_itself_a_trainer_is_offloaded_where_it_shares_a_gpu(
+    tiny_model_dir: Path, device: str, apart: int, offloads: bool
+):
+    values = recipe(tiny_model_dir).model_dump()
+    values["rollout"]["engine"] = "vllm"
+    placed = {"num_devices": 2, "rollout_devices": apart, "workers_per_device": 2}
+    values["placement"] |= {"device": device, **placed}
+    assert Recipe.model_validate(values).offloads == offloads
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_resumed_run_syncs_before_its_first_rollout(tiny_model_dir: Path, tmp_path: Path):

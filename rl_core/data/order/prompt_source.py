@@ -26,7 +26,6 @@ class DataSource(Protocol[T]):
         ...
 
 
-@data_sources.register("prompts")
 class PromptSource(Generic[T]):
     """Endless batches of `items`; each epoch is a new shuffle, and a last partial batch is dropped.
 
@@ -88,3 +87,7 @@ class PromptSource(Generic[T]):
         order = list(range(len(self.items)))
         random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
         return order
+
+
+# Not as a decorator, through which type checkers would lose that the class is generic.
+data_sources.register("prompts")(PromptSource)

@@ -144,7 +144,7 @@ class VllmServer:
         return drawn
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
-        """Load the weights that the file now holds.
+        """Load the weights that the file now holds; a server that sleeps loads them when it wakes.
 
         Args: expected: the checksums of what the trainer sent, by name, computed in format `dtype`.
         Raises: WeightMismatch, naming `where`, before anything is loaded.
@@ -160,11 +160,10 @@ class VllmServer:
                 name: checksum(file.get_tensor(name).to(getattr(torch, dtype))) for name in names
             }
         check_same(expected, found, where)
-        if self._asleep:
-            self._wake()
-        else:
+        # A server that sleeps wakes at its next `begin`, when the trainer may have made room.
+        if not self._asleep:
             self._load()
-        self.llm.reset_prefix_cache()
+            self.llm.reset_prefix_cache()
 
     def sleep(self) -> None:
         """Release the device's memory; the next use of the model wakes it, from the file.
