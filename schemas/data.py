@@ -1,9 +1,9 @@
 """The recipe's `data` block: the files that rows come from, and the order in which rows are trained
 on."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.column_map import ColumnMap
 from schemas.section import Section
@@ -27,10 +27,14 @@ class DataConfig(Section):
     """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path:
     ..., split: ...}`), or generator blocks: `{task: ..., size: ...}` for procedural problems,
     `{pictures: ..., seed: ...}` for drawn ones, `{digits: ...}`, `{lettering: ...}` and `{oddities:
-    ...}` for prompts of diffusion models."""
+    ...}` for prompts of diffusion models, `{builtin: train}` for a few fixed rows."""
     eval: list[str | dict[str, Any]] = Field(min_length=1)
     """Held-out rows, written like `train`; a training row with the same question as a held-out row
     is refused."""
+    source: dict[str, Any] | None = None
+    """Class that draws the prompts of each step: `{name: prompts}`, `{name: multimodal}`, `{name:
+    default}` for a few built-in rows whatever `train` says, or `{target: my_pkg.mod:Class}`. Unset
+    is `multimodal` where rows are prompts to draw, otherwise `prompts`."""
     map: dict[str, str] | None = None
     """Columns of a row from those of a dataset: `{prompt: question, ground_truth:
     "answer|after:####"}`. Steps behind `|`: `after:`, `before:`, `match:`, `prefix:`, `suffix:`,
@@ -48,6 +52,25 @@ class DataConfig(Section):
     """Action on rows that break the schema: fail the run, or drop the row."""
     max_bad_fraction: float = Field(default=0.01, ge=0, le=1)
     """With `on_invalid: drop`: the run fails if more than this share of the rows is bad."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rows_of_the_default_source(cls, values: Any) -> Any:
+        source = values.get("source") if isinstance(values, dict) else None
+        if not isinstance(source, dict) or source.get("name") != "default":
+            return values
+        held_out = values.get("eval") or [{"builtin": "eval"}]
+        return {**values, "train": [{"builtin": "train"}], "eval": held_out}
+
+    @model_validator(mode="after")
+    def _order_is_said_once(self) -> Self:
+        orders = [name for name in ("blend", "curriculum") if getattr(self, name) is not None]
+        named = (self.source or {}).get("name") in ("prompts", "multimodal")
+        if orders and self.source is not None and not named:
+            raise ValueError(
+                f"data.{orders[0]} orders the prompts itself, and so does data.source: keep one"
+            )
+        return self
 
     @field_validator("map")
     @classmethod

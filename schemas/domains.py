@@ -97,6 +97,8 @@ class Traits:
     """True if the recipe's algorithm trains tokens that the policy sampled."""
     curve: Curve
     """The learning curve of a run."""
+    source: str = "prompts"
+    """Data source of a recipe that names none."""
     block: str | None = None
     """Block of the recipe that it needs, and no other domain has."""
     with_vllm: bool = False
@@ -138,6 +140,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
         Domain.DIFFUSION: Traits(
             trainer="rl_core.trainers.diffusion:DiffusionTrainer",
             rows=SchemaName.MEDIA,
+            source="multimodal",
             model=ModelKind.PIPELINE,
             samples_tokens=False,
             curve=SCORED,
@@ -146,6 +149,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
         Domain.PE: Traits(
             trainer="rl_core.trainers.prompt_enhancer:PromptEnhancerTrainer",
             rows=SchemaName.MEDIA,
+            source="multimodal",
             model=ModelKind.TEXT,
             samples_tokens=True,
             curve=ENHANCED,
@@ -155,6 +159,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
         Domain.UNIFIED: Traits(
             trainer="rl_core.trainers.unified:UnifiedTrainer",
             rows=SchemaName.MEDIA,
+            source="multimodal",
             model=ModelKind.UNIFIED,
             samples_tokens=True,
             curve=PLANNED,

@@ -67,17 +67,18 @@ def _said_of(place: str) -> str:
 def _equivalent(place: str) -> ForeignKey | None:
     """The known key that a place is, ends in, or is the end of.
 
-    A last part by itself decides only where it is no recipe key's own, so that a misspelt section
-    is not taken for another system's.
+    A last part by itself decides only where it is no recipe key's own and has no reason of its own,
+    so that a misspelt section is not taken for another system's.
     """
-    known = foreign_keys()
+    known, reasons = _table()
     parts = place.split(".")
     ends = [".".join(parts[start:]) for start in range(max(1, len(parts) - 1))]
     for end in ends:
         if end in known:
             return known[end]
     ending = [one for key, one in known.items() if key.endswith(f".{place}")]
-    if not ending and parts[-1] not in {_last(one.recipe_key) for one in known.values()}:
+    taken = {_last(one.recipe_key) for one in known.values()} | reasons.keys()
+    if not ending and parts[-1] not in taken:
         ending = [one for key, one in known.items() if _last(key) == parts[-1]]
     return ending[0] if len({one.recipe_key for one in ending}) == 1 else None
 

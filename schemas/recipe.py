@@ -1,13 +1,11 @@
 """The typed recipe of a training job. Every key is checked; unknown keys are refused.
 
-Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and are validated by the
-plug-in's own `Config` when the recipe is loaded (`rl_core.runs.recipes`), since schemas must not
-import the packages above them.
+Plug-in blocks (`algorithm`, `rewards`, `environments`, and those of `PARTS`) stay mappings here and
+are validated by the plug-in's own `Config` when the recipe is loaded (`rl_core.runs.recipes`),
+since schemas must not import the packages above them.
 """
 
-from collections.abc import Mapping
-from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -15,6 +13,7 @@ from schemas.contract import SchemaName
 from schemas.data import DataConfig
 from schemas.diffusion import DiffusionConfig
 from schemas.domains import Domain
+from schemas.parts import PARTS, PartBlock
 from schemas.placement import PlacementConfig
 from schemas.policy import (
     EmaFullConfig,
@@ -33,71 +32,8 @@ from schemas.rewards import RewardServiceConfig
 from schemas.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.section import DType, Section
 from schemas.tracks import TracksConfig
+from schemas.training import EvaluationConfig, TrainingConfig
 from schemas.unified import UnifiedConfig
-
-
-class OnNoSignal(StrEnum):
-    """Action when every advantage was 0 for several steps in a row."""
-
-    WARN = "warn"
-    """It says so, with three replies, and goes on."""
-    STOP = "stop"
-    """It says so and ends; finished iterations stay."""
-
-
-class TrainingConfig(Section):
-    """Length of the training and sizes of its steps.
-
-    More than one optimizer step per rollout needs an algorithm that corrects for the change of the
-    policy (`supports_multi_update`); the old policy is then frozen once, before the first of these
-    steps.
-    """
-
-    former_keys: ClassVar[Mapping[str, str]] = {
-        "num_mini_batches": (
-            "use num_updates_per_batch for the optimiser steps one rollout is cut into, and "
-            "num_epochs for passes over all its rows"
-        )
-    }
-
-    num_iterations: int = Field(default=4, ge=1)
-    """Number of train-iteration tasks; each ends with a complete checkpoint."""
-    steps_per_iteration: int = Field(default=5, ge=1)
-    """Training steps in one iteration."""
-    prompts_per_step: int = Field(default=8, ge=1)
-    """Number of different prompts in one rollout."""
-    num_updates_per_batch: int = Field(default=1, ge=1)
-    """Disjoint mini-batches that one rollout is split into, with an optimizer step for each."""
-    num_epochs: int = Field(default=1, ge=1)
-    """Passes over all rows of one rollout, each of `num_updates_per_batch` optimizer steps."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Global norm to which gradients are clipped."""
-    skip_zero_advantages: bool = True
-    """Leave samples whose advantages are all 0, such as those of a group of equal rewards, out of
-    the training passes that they do not change. Metrics of those passes (entropy, ratios, clipping)
-    then cover only the other samples."""
-    on_no_signal: OnNoSignal = OnNoSignal.WARN
-    """Action when all advantages were 0 for `no_signal_steps` steps in a row."""
-    no_signal_steps: int = Field(default=10, ge=1)
-    """Number of such steps; a shorter run is judged by all its steps."""
-    keep_last: int = Field(default=2, ge=1)
-    """Number of newest complete checkpoints to keep; older ones are removed."""
-    keep_best: int = Field(default=0, ge=0)
-    """Number of checkpoints with the highest `best_metric` to keep in addition."""
-    best_metric: str = "reward_mean"
-    """A metric of the iteration, or a score such as `eval/accuracy` if evaluations follow
-    iterations."""
-
-
-class EvaluationConfig(Section):
-    """Evaluation on the held-out rows."""
-
-    eval_every: int = Field(default=0, ge=0)
-    """Iterations between evaluations; 0 evaluates only before and after training."""
-    max_new_tokens: int = Field(default=256, ge=1)
-    """Longest reply in tokens; may exceed the rollout's limit."""
-    batch_size: int = Field(default=64, ge=1)
-    """Rows that are decoded, or samples that are denoised, in one batch."""
 
 
 class Recipe(Section):
@@ -146,6 +82,19 @@ class Recipe(Section):
     registration: RegistrationConfig = RegistrationConfig()
     retraining: RetrainingConfig = RetrainingConfig()
     placement: PlacementConfig = PlacementConfig()
+    bundle: PartBlock | None = None
+    """Class that loads the model; unset takes that of the domain."""
+    backend: PartBlock | None = None
+    """Class that trains the model, or options of the usual one (`block_class_names`,
+    `trainable_attr`); unset takes `FSDPBackend`."""
+    stack: PartBlock | None = None
+    """Class that sequences loss, backward and step; unset takes that of domain and algorithm."""
+    engine: PartBlock | None = None
+    """Class that samples; unset takes that of the domain and `rollout.engine`."""
+    sync: PartBlock | None = None
+    """Class that sends weights to an engine with its own model; unset takes `WeightSync`."""
+    trainer: PartBlock | None = None
+    """Class of the training loop; unset takes that of the domain."""
 
     @model_validator(mode="after")
     def _each_track_has_devices(self) -> "Recipe":
@@ -184,6 +133,15 @@ class Recipe(Section):
             raise ValueError(
                 f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of "
                 f"{name} = {replicas}, so that siblings stay on one rank"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _default_source_has_rows(self) -> "Recipe":
+        if self.has_pairs and self.data_source.get("name") == "default":
+            raise ValueError(
+                "data.source: there are no built-in pairs for the domain preference; name files in "
+                "data.train and leave the source out"
             )
         return self
 
@@ -397,6 +355,7 @@ class Recipe(Section):
     ) -> dict[str, Any]:
         """Return the fields that the recipe of a track or stage `images` overrides."""
         return {
+            **dict.fromkeys(PARTS),
             "domain": Domain.DIFFUSION,
             "tracks": None,
             "unified": None,
@@ -404,6 +363,11 @@ class Recipe(Section):
             "rollout": self.rollout.model_copy(update={"samples_per_prompt": num_samples}),
             "placement": self.placement.model_copy(update={"micro_batch_size": micro_batch_size}),
         }
+
+    @property
+    def data_source(self) -> dict[str, Any]:
+        """The block `data.source`, or that of the domain's own source."""
+        return self.data.source or {"name": self.domain.traits.source}
 
     @property
     def draws(self) -> bool:

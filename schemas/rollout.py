@@ -126,8 +126,9 @@ class RolloutConfig(Section):
     distribution."""
     max_delta_log_prob: float | None = Field(default=None, gt=0)
     """Largest allowed mean difference between the trainer's and the engine's log-probabilities of a
-    step's tokens; the run stops beyond it. Unset: 0.01 if both compute in float32, 0.1 in process
-    in bfloat16, 0.2 with a separate engine, and no limit for rollouts that are one step old."""
+    step's tokens; the run stops where it is exceeded by more than chance (two standard errors over
+    the step's rows). Unset: 0.01 if both compute in float32, 0.1 in process in bfloat16, 0.2 with a
+    separate engine, and no limit for rollouts that are one step old."""
     keep_special_tokens: list[str] | None = None
     """Special tokens that are kept in the text of a reply as environments read it, such as
     `<search>` or `[TOOL_CALLS]`. Unset keeps all but the control tokens of the chat template (and

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.advantages import advantage_estimators
 from rl_core.algorithms.losses import policy_losses
+from rl_core.data.order.registry import data_sources
 from rl_core.envs import environments, registered
 from rl_core.rewards import reward_scorers
 
@@ -183,7 +184,10 @@ def test_every_plugin_has_a_docstring_and_a_test_that_names_it():
     tests = [path for path in TESTS if path.name.startswith("test_") and path != Path(__file__)]
     tested = "\n".join(path.read_text(encoding="utf-8") for path in tests)
     found = []
-    for registry in (algorithms, advantage_estimators, policy_losses, environments, reward_scorers):
+    for registry in (
+        *(algorithms, advantage_estimators, policy_losses),
+        *(data_sources, environments, reward_scorers),
+    ):
         for name in registry.names():
             # `__dict__`, because `__doc__` would also find the docstring of a base class.
             if not inspect.cleandoc(registry.get(name).__dict__.get("__doc__") or ""):

@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rl_core.train",),
     ("rl_core.rollout",),
     ("rl_core.distributed", "rl_core.tracking"),
+    ("rl_core.parts",),
     ("rl_core.evaluation",),
     ("rl_core.trainers",),
     ("rl_core.runs",),

@@ -1,4 +1,5 @@
-"""The reference page of all algorithms, rewards and environments, with the keys of their blocks."""
+"""The reference page of all algorithms, rewards, data sources, backends and environments, with the
+keys of their blocks."""
 
 from __future__ import annotations
 
@@ -21,12 +22,16 @@ pkg.module:Class`.
 def plugins_page() -> str:
     """Return the page as Markdown."""
     from rl_core.algorithms import algorithms
+    from rl_core.data.order.registry import data_sources
+    from rl_core.parts import backends
     from rl_core.rewards import reward_scorers
 
     parts = [TITLE, *_registered("Algorithms", "algorithm: {name: NAME, key: value}", algorithms)]
     parts += _registered(
         "Rewards", "rewards: [{name: NAME, weight: 1.0, key: value}]", reward_scorers
     )
+    parts += _registered("Training backends", "backend: {name: NAME, key: value}", backends)
+    parts += _registered("Data sources", "data: {source: {name: NAME}}", data_sources)
     return "\n".join([*parts, *_environments()])
 
 

@@ -12,7 +12,8 @@ TITLE = """# Recipe keys
 
 What a recipe leaves out has its default; `rl-train run RECIPE --dry-run` prints all of it,
 resolved. The blocks `algorithm`, `rewards` and `environments` hold the keys of
-[plug-ins](plugins.md).
+[plug-ins](plugins.md); `bundle`, `backend`, `stack`, `engine`, `sync` and `trainer` replace a part
+of the training by a class of your own ([extending](../extending.md#where-each-part-plugs-in)).
 
 A number is a finite number within ±2^53. Booleans are none, and YAML reads `yes`, `no`, `on` and
 `off` as booleans; a number in quotes, or `1e-5`, is read as one.

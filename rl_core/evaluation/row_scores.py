@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_core.errors import RecipeError
 from rl_core.evaluation.runner import FULL_REWARD
+from rl_core.rollout.sample_ids import GROUP, SAMPLE
 from rl_core.runtime.registry import nearest
 
 Row = Mapping[str, Any]
@@ -19,6 +20,8 @@ COMMON: dict[str, Callable[[Row], float]] = {
     "truncated_share": lambda row: float(row["stop_reason"] != "eos"),
 }
 _NO_SCORES = {
+    GROUP,
+    SAMPLE,
     "uid",
     "prompt",
     "response",

@@ -14,6 +14,7 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
 from rl_core.evaluation.intervals import wilson_interval
+from rl_core.rollout.sample_ids import GROUP, SAMPLE, named_error
 from schemas.receipts import EvalReceipt
 
 FULL_REWARD = 1.0
@@ -34,21 +35,19 @@ def summarise(
     scores: Sequence[str] = (),
     made: Sequence[str] = (),
 ) -> EvalReceipt:
-    """Return the receipt of played held-out rows; write every row's prompt, answer and reward to
-    `samples_path`.
+    """Return the receipt of played held-out rows; write every row's name, prompt, answer and reward
+    to `samples_path`.
 
     Args: scores: further columns [B] of `played`, stored with the samples and, as means, in the
     receipt; NaN where a row has none. made: files of the first rows' samples. Raises: RewardError
     when an environment failed on a row, since the accuracy would then be a guess.
     """
     texts = played.non_tensor_batch
-    broken = [
-        (uid, error) for uid, error in zip(texts["uid"], texts["error"], strict=True) if error
-    ]
+    broken = [row for row, error in enumerate(texts["error"]) if error]
     if broken:
         raise RewardError(
             f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: "
-            f"{broken[0]}"
+            f"{named_error(played, broken[0])}"
         )
     rewards = played.tensor("rewards").tolist()
     further = {name: played.tensor(name).tolist() for name in scores}
@@ -58,7 +57,7 @@ def summarise(
     rows = [
         {
             key: texts[key][row]
-            for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")
+            for key in (GROUP, SAMPLE, "uid", "prompt", "response", "ground_truth", "stop_reason")
         }
         | {"reward": rewards[row], "num_tokens": lengths[row]}
         | {name: values[row] for name, values in further.items()}

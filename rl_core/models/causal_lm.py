@@ -7,7 +7,7 @@ selected positions, V vocabulary.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -412,14 +412,14 @@ def recompute_in_backward(block: nn.Module) -> None:
     block.forward = recomputed  # type: ignore[method-assign]
 
 
-def blocks(policy: Any) -> list[nn.Module]:
+def blocks(policy: Any, class_names: Collection[str] | None = None) -> list[nn.Module]:
     """Return the repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped
     or not, the outermost.
 
     A block that shares a parameter with another module is left out: gathering one would free the
-    other.
+    other. Args: class_names: of the blocks; unset takes the policy's `block_classes`.
     """
-    names = set(policy.block_classes)
+    names = set(policy.block_classes if class_names is None else class_names)
     found = [
         module
         for module in policy.modules()

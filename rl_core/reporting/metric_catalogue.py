@@ -115,6 +115,7 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "nats",
             "Mean distance of the trainer's log-probabilities from the rollout engine's.",
         ),
+        ("delta_log_prob_square", "nats²", "Mean square of that distance."),
         ("delta_log_prob_max", "nats", "The largest such distance."),
         (
             "delta_log_prob_at/<place>",

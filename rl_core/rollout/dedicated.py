@@ -7,7 +7,7 @@ samples again: in the middle of an update, or with other weights than requested,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -128,7 +128,7 @@ class Receiver:
     """Receiving end of a weight sync, to put before an engine in a class's bases.
 
     Args: source: result of `rl_core.models.locate`. lora, mode: as of `Replica`. options: those of
-    the engine.
+    the engine. bundle_class: loads the model; unset takes the class's own.
     """
 
     needs_rank_info = True
@@ -144,10 +144,10 @@ class Receiver:
         dtype: DType,
         *options: Any,
         rank_info: RankInfo,
+        bundle_class: Callable[[str, ModelConfig], Any] | None = None,
     ) -> None:
-        self.replica = self.replica_class(
-            self.bundle_class(source, model), lora, mode, dtype, rank_info
-        )
+        load = bundle_class or self.bundle_class
+        self.replica = self.replica_class(load(source, model), lora, mode, dtype, rank_info)
         self._group: WireGroup | None = None
         engine: Any = super()
         engine.__init__(self.replica, *options)

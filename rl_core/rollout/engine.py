@@ -25,6 +25,7 @@ from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import Generate, run_episodes
 from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
 from rl_core.rollout.episodes.several_turns import check_several_turns
+from rl_core.rollout.sample_ids import groups_of, sibling_columns
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.rollout import RolloutConfig
@@ -107,8 +108,9 @@ class RolloutEngine:
         repeated step repeats it. version: the weights to sample with; unset takes the current ones.
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T],
         `response_mask, rollout_log_probs` [B, T], `rewards` [B] and the turns that earned them,
-        `turn_rewards` [B, T], and the texts as object columns; None on a rank that does not answer
-        for its replica. Raises: StaleEngine when the engine holds other weights.
+        `turn_rewards` [B, T], and the texts and names (`sample_ids`) as object columns; None on a
+        rank that does not answer for its replica. Raises: StaleEngine when the engine holds other
+        weights.
         """
         check_version(self.backend, version, evaluation=False)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
@@ -181,13 +183,14 @@ class RolloutEngine:
             # rank.
             episode.env = None
         episodes = collect_parts(episodes, meshes.sp_group)
-        return (
-            self._collect(episodes, time.perf_counter() - start)
-            if self.backend.rank_info.is_head
-            else None
-        )
+        if not self.backend.rank_info.is_head:
+            return None
+        ids = sibling_columns(groups_of(prompts), num_siblings)
+        return self._collect(episodes, ids, time.perf_counter() - start)
 
-    def _collect(self, episodes: list[Episode], elapsed_s: float) -> DataProto:
+    def _collect(
+        self, episodes: list[Episode], ids: dict[str, list[str]], elapsed_s: float
+    ) -> DataProto:
         prompt_width, response_width = self._common_widths(
             max(len(episode.prompt_ids) for episode in episodes),
             max(1, *(len(episode.response_ids) for episode in episodes)),
@@ -237,7 +240,7 @@ class RolloutEngine:
         }
         return DataProto.from_dict(
             tensors,
-            self._texts(episodes),
+            ids | self._texts(episodes),
             {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}},
         )
 

@@ -20,6 +20,7 @@ from rl_core.models.modes import evaluation_mode
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.rollout.chat.pair_tokens import Idle, PairEncoder, PairTokens
 from rl_core.rollout.chat.vision import chat_format
+from rl_core.rollout.sample_ids import GROUP, SAMPLE, groups_of, sibling_columns
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from schemas.preference import PreferenceConfig
@@ -67,8 +68,7 @@ class PairEngine:
         chosen, 0 rejected), `ref_log_probs` [B, T] if the items have them, and the texts as object
         columns; None on a rank that does not answer for its replica.
         """
-        items = list(pairs.non_tensor_batch["item"])
-        batch = self._batch(items)
+        batch = self._batch(pairs)
         return batch if self.backend.rank_info.is_head else None
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
@@ -80,7 +80,7 @@ class PairEngine:
         `response`.
         """
         items = list(pairs.non_tensor_batch["item"])
-        batch = self._batch(items)
+        batch = self._batch(pairs)
         with torch.no_grad(), evaluation_mode(self.backend.policy):
             sums_N2 = self._log_probs(self.backend.policy, batch).sum(1).view(-1, 2)
         references_N2 = self._references(batch).sum(1).view(-1, 2) if with_reference else None
@@ -97,7 +97,7 @@ class PairEngine:
 
         Raises: RLTrainError when the policy has been trained and is its own only reference.
         """
-        batch = self._batch(list(pairs.non_tensor_batch["item"]))
+        batch = self._batch(pairs)
         log_probs_BT, lengths_B = (
             self._references(batch),
             batch.tensor("response_mask").sum(1).tolist(),
@@ -107,7 +107,8 @@ class PairEngine:
         rows = [log_probs_BT[row, :length].tolist() for row, length in enumerate(lengths_B)]
         return DataProto.from_dict(non_tensors={side: rows[at::2] for at, side in enumerate(SIDES)})
 
-    def _batch(self, items: list[dict[str, Any]]) -> DataProto:
+    def _batch(self, pairs: DataProto) -> DataProto:
+        items = list(pairs.non_tensor_batch["item"])
         tokens = [self.encode(item) for item in items]
         answers = [answer for pair in tokens for answer in (pair.chosen, pair.rejected)]
         widths = self.backend.all_reduce_max(
@@ -146,7 +147,8 @@ class PairEngine:
         }
         if "reference" in items[0]:
             tensors["ref_log_probs"] = _stored_references(items, mask_BT)
-        return DataProto.from_dict(tensors, _texts(items, tokens))
+        ids = sibling_columns(groups_of(pairs), len(SIDES))
+        return DataProto.from_dict(tensors, ids | _texts(items, tokens))
 
     def _log_probs(self, policy: Any, batch: DataProto) -> Tensor:
         """Return log-probabilities, [B, T] on the CPU. Every rank runs the same number of passes,
@@ -203,7 +205,7 @@ class PairEngine:
             tensors |= {"reward_margin": margin_N, "reward_accuracy": 0.5 * (margin_N.sign() + 1)}
         columns = {
             name: list(batch.non_tensor_batch[name][::2])
-            for name in ("uid", "prompt", "stop_reason", "error")
+            for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error")
         }
         answers = [
             item[SIDES[0] if told else SIDES[1]]

@@ -16,8 +16,9 @@ from rl_core.algorithms.group_size import learning_tracks
 from rl_core.data.store.atomic import atomic_write_json
 from rl_core.errors import NoSignal
 from rl_core.rewards.samples import prompt_text
+from rl_core.rollout.sample_ids import SAMPLE
 from rl_core.trainers.progress import ProgressEvent, announce
-from schemas.recipe import OnNoSignal
+from schemas.training import OnNoSignal
 
 if TYPE_CHECKING:
     from rl_core.data_proto import DataProto
@@ -43,6 +44,8 @@ class JudgedReply:
     read: str
     """Metadata of the environment, as JSON; empty if it gave none."""
     reward: float
+    sample_id: str = ""
+    """Name of the row; empty in the record of an older version."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,15 @@ def judged_replies(rollout: DataProto | DataProtoRef) -> Iterator[JudgedReply]:
             ground_truth=str(objects["ground_truth"][row]),
             read=reads[row],
             reward=rewards[row],
+            sample_id=str(objects[SAMPLE][row]),
         )
 
 
 def _line(one: JudgedReply) -> str:
     read = f", read as {one.read}" if one.read else ""
-    return f"  reward {one.reward:g}, truth {_short(one.ground_truth)}{read}: {_short(one.reply)}"
+    name = f"{one.sample_id}: " if one.sample_id else ""
+    truth, reply = _short(one.ground_truth), _short(one.reply)
+    return f"  {name}reward {one.reward:g}, truth {truth}{read}: {reply}"
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,7 @@
 """Loading of a recipe: YAML, environment interpolation, profile, dotted overrides, plug-in
 checks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from rl_core.errors import RecipeError, UserError
 from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.secrets import redact_values
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
+from schemas.foreign_keys import foreign_key_lines
+from schemas.parts import PARTS, USUAL_OPTIONS
 from schemas.preference import PairSource
 from schemas.recipe import Recipe
 
@@ -69,8 +71,9 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
+        described = [describe_validation_error(error, "", Recipe, "profile")]
         raise RecipeError(
-            _located(describe_validation_error(error, "", Recipe, "profile"), where)
+            _located("\n".join(described + _foreign_keys_of_parts(values)), where)
         ) from error
     try:
         _check_plugins(recipe)
@@ -113,6 +116,7 @@ def _check_plugins(recipe: Recipe) -> None:
         check_siblings,
         named,
     )
+    from rl_core.data.order.source_of_recipe import source_class
     from rl_core.envs.registration import config_class, own_options, spec
     from rl_core.rewards import Modality, resolve_scorers
 
@@ -136,11 +140,17 @@ def _check_plugins(recipe: Recipe) -> None:
         check_multi_update(painter_cls(painter_config), *updates, named(painter))
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     check_siblings(recipe)
+    if any(getattr(recipe, part) is not None for part in PARTS):
+        # Here, since the contracts take a second to import.
+        from rl_core.parts.of_recipe import check_parts
+
+        check_parts(recipe)
     resolve_scorers(recipe.rewards, produced)
     for env_id, options in recipe.environments.items():
         config_cls = config_class(spec(env_id, options).load())
         if config_cls is not None:
             _check_block(config_cls, own_options(options), f"environments.{env_id}")
+    source_class(recipe.data_source)
     for part in ("train", "eval"):
         for index, entry in enumerate(getattr(recipe.data, part)):
             if isinstance(entry, dict):
@@ -149,6 +159,7 @@ def _check_plugins(recipe: Recipe) -> None:
 
 def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of `data.train` or `data.eval`."""
+    from rl_core.builtin.data.builtin_rows import BuiltinSpec
     from rl_core.builtin.data.picture_rows import PicturesSpec
     from rl_core.builtin.data.prompt_files import made_spec
     from rl_core.builtin.data.reasoning_problems import GenerateSpec
@@ -160,6 +171,8 @@ def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
         return made_spec(entry) or SourceSpec
     if "pictures" in entry:
         return PicturesSpec
+    if "builtin" in entry:
+        return BuiltinSpec
     return GenerateSpec if "task" in entry else SourceSpec
 
 
@@ -168,6 +181,22 @@ def _check_block(config_cls: type[BaseModel], values: dict[str, Any], where: str
         config_cls(**values)
     except ValidationError as error:
         raise RecipeError(describe_validation_error(error, where, config_cls)) from error
+
+
+def _foreign_keys_of_parts(values: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key of another system in the blocks of parts.
+
+    The typed recipe does not look into these, and a pasted recipe is answered as a whole.
+    """
+    blocks = {part: values[part] for part in PARTS if isinstance(values.get(part), Mapping)}
+    return [
+        line
+        for part, block in blocks.items()
+        if "target" not in block
+        for key, value in block.items()
+        if key not in USUAL_OPTIONS
+        for line in foreign_key_lines(f"{part}.{key}", value)
+    ]
 
 
 def _located(message: str, where: str) -> str:

@@ -10,6 +10,7 @@ from rl_core.runs.run_folder import source_revision
 from rl_core.runs.run_plan import is_registered, run_folder, starting_from
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, newest
+from schemas.parts import without_unset_parts
 from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
 from schemas.registration import Retrain, Start
@@ -20,7 +21,8 @@ ORIGIN_TAG = "origin."
 
 def origin_of(recipe: Recipe, cache: CacheReceipt) -> dict[str, str]:
     """Return digests of a training's inputs: the content of its files, the code, and the recipe."""
-    values = recipe.model_dump(mode="json", exclude={"placement", "registration", "retraining"})
+    left_out = {"placement", "registration", "retraining"}
+    values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
     files = [source.sha256 for source in cache.sources]
     return {"data": _digest(files), "code": source_revision(), "recipe": _digest(values)}
 

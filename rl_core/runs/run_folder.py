@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, sync_path, sync_tree
 from rl_core.errors import RecipeError, StorageError
 from rl_core.runtime.registry import nearest
+from schemas.parts import without_unset_parts
 from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
 
@@ -29,8 +30,8 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     """Return the identity of a run: recipe and data. Placement is left out, so a run may continue
     on other hardware.
 
-    The rows that `data.map` gives are in the hash of the cache, and `training.on_no_signal` changes
-    no step.
+    An unset `data.source` is left out, too. The rows that `data.map` gives are in the hash of the
+    cache, and `training.on_no_signal` changes no step.
     """
     left_out = {
         "placement": True,
@@ -39,7 +40,9 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
         "data": {"map"},
         "training": {"on_no_signal", "no_signal_steps"},
     }
-    values = recipe.model_dump(mode="json", exclude=left_out)
+    values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
+    if values["data"]["source"] is None:
+        del values["data"]["source"]
     text = json.dumps(values, sort_keys=True) + cache_hash
     return hashlib.sha256(text.encode()).hexdigest()
 

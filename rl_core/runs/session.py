@@ -17,7 +17,9 @@ from rl_core.evaluation.generated_samples import save_made
 from rl_core.evaluation.runner import summarise
 from rl_core.models.family import check_located
 from rl_core.models.locate import is_model, locate
+from rl_core.parts import trainers
 from rl_core.rewards.samples import prompt_text
+from rl_core.rollout.sample_ids import SAMPLE
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
 from rl_core.runs.run_folder import RunFolder
@@ -224,8 +226,10 @@ class TrainingSession:
         )
         source = locate(recipe.model.path, self.home.models)
         check_located(recipe, source)
-        trainer_cls: type[Trainer] = import_target(recipe.domain.traits.trainer)
-        trainer = trainer_cls(recipe, source, self._rows("train"))
+        trainer_cls, chosen = trainers.chosen(
+            recipe.trainer, import_target(recipe.domain.traits.trainer)
+        )
+        trainer = trainer_cls(recipe, source, self._rows("train"), **chosen)
         trainer.build()
         for line in trainer.notes():
             announce(ProgressEvent("note", text=line))
@@ -250,6 +254,7 @@ class TrainingSession:
         rewards = rollout.tensor("rewards").tolist()
         rows = [
             {
+                SAMPLE: texts[SAMPLE][row],
                 "prompt": prompt_text(texts["prompt"][row]),
                 "response": texts["response"][row],
                 "ground_truth": str(texts["ground_truth"][row]),

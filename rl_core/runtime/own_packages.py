@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-OWN = frozenset({"flows", "tasks", "rl_core", "schemas", "deployments", "skyrl_gym"})
+OWN = frozenset({"flows", "tasks", "rl_core", "schemas", "deployments", "skyrl_gym", "skyrl_train"})
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 

@@ -87,22 +87,28 @@ def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
     return section
 
 
-def import_target(target: str) -> type[Any]:
-    """Import the class named by `pkg.module:Class`. Raises: RecipeError when it cannot be
-    imported."""
+def import_target(target: str, where: str = "") -> type[Any]:
+    """Import the class named by `pkg.module:Class`.
+
+    Args: where: key of the block that names it, for the message. Raises: RecipeError when it cannot
+    be imported.
+    """
     module_name, _, attribute = target.partition(":")
+    place = f"{where}: " if where else ""
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a module of the user's may raise anything while it is imported
         if (hidden := hidden_module(module_name)) is not None:
             file, owner = hidden
             why = (
                 f"a module of this name is at {owner}, and comes before {file}; give your file "
                 "another name"
             )
-            raise RecipeError(f"target {target!r} cannot be imported: {why}") from error
+            raise RecipeError(f"{place}target {target!r} cannot be imported: {why}") from error
+        named = isinstance(error, (ImportError, AttributeError, ValueError))
+        said = str(error) if named else f"{type(error).__name__}: {error}"
         raise RecipeError(
-            f"target {target!r} cannot be imported ({error}); write it as pkg.module:Class"
+            f"{place}target {target!r} cannot be imported ({said}); write it as pkg.module:Class"
         ) from error
 
 
@@ -157,20 +163,36 @@ class Registry(Generic[T]):
                 if name is not None
                 else ""
             )
-            raise RecipeError(
-                f"{where}: give either name (one of {', '.join(self.names())}) or target "
-                f"(pkg.module:Class){both}"
-            )
-        cls: Any = import_target(str(target)) if target is not None else self.get(str(name))
-        if not isinstance(cls, type):
-            raise RecipeError(
-                f"{where}.target: {target} is not a class; write it as pkg.module:Class"
-            )
+            known = self.names()
+            named = f"either name (one of {', '.join(known)}) or " if known else ""
+            raise RecipeError(f"{where}: give {named}target (pkg.module:Class){both}")
+        cls: Any = self.get(str(name)) if target is None else self.imported(str(target), where)
         config_cls = getattr(cls, "Config", PluginConfig)
+        if not (isinstance(config_cls, type) and issubclass(config_cls, Section)):
+            raise RecipeError(
+                f"{where}: the Config of {cls.__module__}:{cls.__qualname__} does not derive from "
+                "rl_core.runtime.registry:PluginConfig, which refuses unknown keys"
+            )
         try:
             return cls, config_cls(**values)
         except ValidationError as error:
             raise RecipeError(describe_validation_error(error, where, config_cls)) from error
+
+    def imported(self, target: str, where: str) -> type[T]:
+        """Return the class `pkg.module:Class`.
+
+        Args: where: key of the block that names it. Raises: RecipeError when it cannot be imported,
+        is not a class or fails `check`.
+        """
+        cls = import_target(target, where)
+        if not isinstance(cls, type):
+            place = f"{where}.target" if where else "target"
+            raise RecipeError(f"{place}: {target} is not a class; write it as pkg.module:Class")
+        self.check(cls, where)
+        return cls
+
+    def check(self, cls: type[T], where: str) -> None:
+        """Check a class that a block names. Raises: RecipeError naming what it lacks."""
 
     def _discover(self) -> None:
         """Import every module of the package once; other threads wait until all are registered."""

@@ -22,7 +22,6 @@ from rl_core.models.adapters.lora import (
     is_averaged,
     trained_name,
 )
-from rl_core.models.causal_lm import blocks
 from rl_core.models.checks.comparison import Live, explained
 from rl_core.models.checks.paths import Path as Way
 from rl_core.models.checks.paths import Paths
@@ -38,6 +37,7 @@ from rl_core.train.checks.same_policy import settle_wrapped
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.optimizer import make_optimizer, make_scheduler
 from rl_core.train.sharding import fsdp_wrap, single_rank
+from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks, freeze_the_rest
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.sharding.offload import Parked
 from rl_core.train.sharding.sequence_parallel import SequenceParallel, check_sequence_parallel
@@ -58,6 +58,7 @@ class FSDPBackend:
     """The sharded policy of one rank, with optimizer, scheduler and moving average."""
 
     needs_rank_info = True
+    Config = FSDPOptions
 
     def __init__(
         self,
@@ -72,8 +73,10 @@ class FSDPBackend:
         with_reference: bool,
         rank_info: RankInfo,
         ema_cfg: EmaLoraConfig | EmaFullConfig | None = None,
+        settings: FSDPOptions | None = None,
     ) -> None:
         self.bundle: Any = bundle
+        self.settings = settings or FSDPOptions()
         self.fsdp_cfg, self.lora_cfg, self.ema_cfg = fsdp_cfg, lora_cfg, ema_cfg
         self.rank_info, self.device = rank_info, rank_info.device
         self._seed_rank(seed)
@@ -114,10 +117,12 @@ class FSDPBackend:
             )
         if self.lora_cfg is not None:
             inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged)
-            train_value_head(self.policy)
+        freeze_the_rest(self.policy, self.settings)
+        train_value_head(self.policy)
         if isinstance(self.ema_cfg, EmaFullConfig) and self.ema_cfg.mirror:
             self.mirror = copy.deepcopy(self.policy)
-        fsdp_wrap.cast_to_stored(self.policy, blocks(self.policy), self.fsdp_cfg, keep=is_averaged)
+        wrapped = chosen_blocks(self.policy, self.settings)
+        fsdp_wrap.cast_to_stored(self.policy, wrapped, self.fsdp_cfg, keep=is_averaged)
         if self.fsdp_cfg.activation_checkpointing:
             self.policy.enable_activation_checkpointing()
 
@@ -129,7 +134,8 @@ class FSDPBackend:
                 policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size
             )
             policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
-        fsdp_wrap.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
+        wrapped = chosen_blocks(policy, self.settings)
+        fsdp_wrap.shard(policy, wrapped, self.fsdp_cfg, self.meshes.shard)
 
     def _frozen_copy(self) -> Any:
         """Return the policy before training, in its compute format, since it is never updated."""

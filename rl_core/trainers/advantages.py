@@ -9,6 +9,7 @@ from rl_core.algorithms.metrics import to_floats
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
+from rl_core.rollout.sample_ids import named_error
 from rl_core.trainers.measures import row_measures
 
 
@@ -29,7 +30,7 @@ def add_advantages(
     good_B = ~failed_B
     mask_BT = rollout.tensor("response_mask")
     if not bool(good_B.any()):
-        first = rollout.non_tensor_batch["error"][0]
+        first = named_error(rollout, 0)
         raise RewardError(f"every row of the rollout is without a verdict; first: {first}")
     rows = rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B]
     measured = row_measures(rollout, good_B)

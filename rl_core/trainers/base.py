@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from rl_core.algorithms.advantages import group_ids
 from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.source_of_recipe import training_source
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote, placement
+from rl_core.errors import DataError
+from rl_core.rollout.sample_ids import GROUP, id_columns
 from rl_core.train.critic import critic_metrics
 from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.drift import watch_delta
@@ -27,7 +28,6 @@ from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
 from rl_core.trainers.track import Ahead, Learner, Rollouts, Track, Wiring, prompt_batch
-from rl_core.trainers.tree import sibling_groups
 from rl_core.trainers.wiring import total_steps
 from schemas.recipe import Recipe
 
@@ -50,6 +50,7 @@ class Trainer(ABC):
             recipe.seed,
             recipe.data.blend,
             recipe.data.curriculum,
+            recipe.data_source,
         )
         self.step_count = 0
         self.groups: list[Block] = []
@@ -123,13 +124,24 @@ class Trainer(ABC):
         started."""
         ahead, self._ahead, self.staleness = self._ahead, None, None
         if ahead is None:
-            prompts = prompt_batch(self.source.next_batch())
+            prompts = self._next_prompts()
             return prompts, self._rollout(prompts)
         (track,) = self.wiring.tracks
         with self._phase("rollout"):
             rollout = ahead.pending.result()
         self.staleness = track.learner.backend.weight_version().number - ahead.version.number
         return ahead.prompts, {track.name: rollout}
+
+    def _next_prompts(self, attempt: int = 0) -> DataProto:
+        """Return the next step's prompts. Raises: DataError when the source gives too many or too
+        few."""
+        items, expected = self.source.next_batch(), self.recipe.training.prompts_per_step
+        if len(items) != expected:
+            raise DataError(
+                f"data.source: {type(self.source).__name__} gave {len(items)} prompts for a step; "
+                f"expected {expected} (training.prompts_per_step)"
+            )
+        return prompt_batch(items, attempt)
 
     def _rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
         """Sample one batch per track; a track may use the batches of those before it.
@@ -139,9 +151,11 @@ class Trainer(ABC):
         rollouts: dict[str, DataProtoRef] = {}
         with self._phase("rollout"):
             for track in self.wiring.tracks:
-                rollouts[track.name] = track.sampler.sample(
-                    prompts, rollouts, self.step_count, attempt
-                )
+                rows = track.sampler.sample(prompts, rollouts, self.step_count, attempt)
+                if track.siblings_share is not None:
+                    groups = rows.non_tensor_batch[track.siblings_share].tolist()
+                    rows.replace(DataProto.from_dict(non_tensors=id_columns(groups)))
+                rollouts[track.name] = rows
         return rollouts
 
     def _reward(self, track: Track, prompts: DataProto, rollouts: Rollouts) -> dict[str, float]:
@@ -184,7 +198,7 @@ class Trainer(ABC):
         with self._phase("advantage"):
             _measure(track.learner, batch)
             advantages = add_advantages(
-                track.learner.algorithm, batch, self._group_ids(track, batch)
+                track.learner.algorithm, batch, group_ids(batch.non_tensor_batch[GROUP].tolist())
             )
         metrics |= refilled | advantages
         if self.staleness is None:
@@ -209,17 +223,11 @@ class Trainer(ABC):
         for attempt in range(1, algorithm.max_extra_rollouts + 1):
             if not found.num_missing:
                 break
-            prompts = prompt_batch(self.source.next_batch())
+            prompts = self._next_prompts(attempt)
             extra = self._rollout(prompts, attempt)
             self._reward(track, prompts, extra)
             found.add(extra[track.name])
         return found.batch(), float(found.num_tokens), found.metrics()
-
-    def _group_ids(self, track: Track, batch: DataProto | DataProtoRef) -> torch.Tensor:
-        """Return the group number of each row, [B] integers, equal for siblings."""
-        if track.siblings_share is None:
-            return torch.arange(len(batch)) // self.recipe.rows_per_prompt
-        return sibling_groups(batch.non_tensor_batch[track.siblings_share].tolist())
 
     def _use_engines_meanwhile(self) -> None:
         """Let engines sleep during training, or start the next step's rollout if no checkpoint lies
@@ -233,7 +241,7 @@ class Trainer(ABC):
             (track,) = self.wiring.tracks
             with self._phase("sync"):
                 version = track.sampler.engine.up_to_date(evaluation=False)
-            prompts = prompt_batch(self.source.next_batch())
+            prompts = self._next_prompts()
             self._ahead = track.sampler.engine.start_rollout(prompts, self.step_count + 1, version)
 
     def _train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
@@ -264,7 +272,8 @@ class Trainer(ABC):
         log-probabilities are too far from the trainer's.
         """
         learner = track.learner
-        watch_delta(metrics, learner.max_delta_log_prob, self.step_count + 1, self.total_steps)
+        step = self.step_count + 1
+        watch_delta(metrics, learner.max_delta_log_prob, len(batch), step, self.total_steps)
         learner.algorithm.observe(metrics, len(batch))
         _tell_coefficients(learner)
         metrics |= learner.algorithm.state_dict()

@@ -7,7 +7,7 @@ from typing import Any
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote, remote
+from rl_core.distributed import DataProtoRef, Remote
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rollout.dedicated import DedicatedDiffusionEngine
 from rl_core.rollout.diffusion.engine import DiffusionEngine
@@ -20,9 +20,10 @@ from rl_core.trainers.track import Engine, FromPrompts, Learner, Track, Wiring
 from rl_core.trainers.wiring import (
     PolicyKind,
     place_policy,
-    stack_options,
     wire_algorithm,
     wire_backend,
+    wire_bundle,
+    wire_stack,
 )
 from schemas.recipe import Recipe
 from schemas.rollout import EngineKind
@@ -84,13 +85,13 @@ def step_learner(recipe: Recipe, source_model: str, backend: Remote | None = Non
     """
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:
-        bundle = remote(DiffusionBundle, source_model, recipe.model)
+        bundle = wire_bundle(recipe, DiffusionBundle, source_model)
         backend = wire_backend(recipe, bundle, with_reference=algorithm.needs_reference)
-    sde, options = getattr(algorithm.config, "sde", None), stack_options(recipe)
+    sde = getattr(algorithm.config, "sde", None)
     if sde is None:
-        stack = remote(NftStack, backend, copies, recipe.diffusion, **options)
+        stack = wire_stack(recipe, NftStack, backend, copies, recipe.diffusion)
     else:
-        stack = remote(StepStack, backend, copies, recipe.diffusion, sde, **options)
+        stack = wire_stack(recipe, StepStack, backend, copies, recipe.diffusion, sde)
     return Learner(backend, algorithm, copies, stack)
 
 

@@ -17,12 +17,14 @@ from schemas.recipe import Recipe
 from schemas.rollout import EngineKind
 from schemas.section import DType
 
-MEAN, MAX = "delta_log_prob_mean", "delta_log_prob_max"
+MEAN, SQUARE, MAX = "delta_log_prob_mean", "delta_log_prob_square", "delta_log_prob_max"
 FLOAT32, BFLOAT16, OWN_ENGINE = 0.01, 0.1, 0.2
 """Default limits of a step's mean distance, in nats: for the in-process engine by format, and for
 engines with their own kernels."""
 WARNED_SHARE = 0.5
 """Share of the limit above which a warning is logged."""
+CHANCE = 2.0
+"""Standard errors by which the mean of a step has to exceed the limit."""
 
 
 def delta_limit(recipe: Recipe) -> float | None:
@@ -42,18 +44,22 @@ def delta_limit(recipe: Recipe) -> float | None:
 
 
 def watch_delta(
-    metrics: Mapping[str, float], limit: float | None, step: int, total_steps: int
+    metrics: Mapping[str, float], limit: float | None, num_rows: int, step: int, total_steps: int
 ) -> None:
     """Announce the warning of `check_delta`, if there is one."""
-    if warning := check_delta(metrics, limit, step):
+    if warning := check_delta(metrics, limit, num_rows, step):
         announce(ProgressEvent("note", step, total_steps, text=warning))
 
 
-def check_delta(metrics: Mapping[str, float], limit: float | None, step: int) -> str | None:
-    """Return a warning if a step came close to the limit, else None. Args: metrics: of one track.
+def check_delta(
+    metrics: Mapping[str, float], limit: float | None, num_rows: int, step: int
+) -> str | None:
+    """Return a warning if a step came close to the limit, else None.
 
-    Raises: ModelError when the mean distance exceeds the limit or is NaN. If mean and maximum are
-    both NaN, nothing was trained and nothing is checked.
+    Args: metrics: of one track. num_rows: rows of the step; the distances of a row's tokens are
+    related, so it is rows that count as samples of the mean.
+    Raises: ModelError when the mean distance exceeds the limit by more than chance explains, or is
+    NaN. If mean and maximum are both NaN, nothing was trained and nothing is checked.
     """
     delta, most = metrics.get(MEAN), metrics.get(MAX)
     if limit is None or delta is None or most is None:
@@ -65,7 +71,8 @@ def check_delta(metrics: Mapping[str, float], limit: float | None, step: int) ->
         f"step {step}: log-probabilities of trainer and rollout engine differ by {delta:.3g} in "
         f"the mean, {most:.3g} at most"
     )
-    if not delta <= limit:
+    chance = CHANCE * math.sqrt(metrics.get(SQUARE, 0.0) / num_rows)
+    if not delta - chance <= limit:
         raise ModelError(
             f"{said}, where the limit is {limit:g} (rollout.max_delta_log_prob); the policy that "
             "learns is not the one that sampled. Find out which with `rl-train run … "

@@ -10,6 +10,7 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, placement, remote
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle
+from rl_core.parts import engines
 from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rollout.pairs import SCORES, PairEngine
 from rl_core.trainers.base import Trainer
@@ -47,13 +48,15 @@ class PreferenceTrainer(Trainer):
                 temperature=1.0,
                 keeps_reference=settings.needs_reference and not is_precomputed,
             )
+            engine_class, chosen = engines.chosen(recipe.engine, PairEngine)
             engine = remote(
-                PairEngine,
+                engine_class,
                 learner.backend,
                 recipe.preference,
                 recipe.model.chat_template_kwargs,
                 beta=settings.config.beta,
                 micro_batch_size=placed.micro_batch_size or ROWS_OF_A_PASS,
+                **chosen,
             )
         references = PairReferences(
             recipe, self.source_model, engine, settings.needs_reference, self._phase

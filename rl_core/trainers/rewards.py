@@ -16,6 +16,7 @@ from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards.combine import Earned, combine, score_metrics
 from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rewards.service import ERRORS, SCORES
+from rl_core.rollout.sample_ids import named_error
 from rl_core.trainers.track import Rollouts
 from schemas.recipe import Recipe
 from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
@@ -106,7 +107,7 @@ def add_scores(
     if bool(unscored_B.any()):
         reasons = _reasons(errors, weights)
         if config.on_failure is FailurePolicy.FAIL:
-            raise RewardError(_complaint(unscored_B, reasons))
+            raise RewardError(_complaint(rollout, unscored_B, reasons))
         changed = DataProto.from_dict(
             columns | _without(unscored_B, earned), _with_reasons(rollout, reasons)
         )
@@ -166,8 +167,9 @@ def _with_reasons(rollout: DataProtoRef, reasons: list[str | None]) -> dict[str,
     return {"error": [error or reason for error, reason in zip(known, reasons, strict=True)]}
 
 
-def _complaint(unscored_B: torch.Tensor, reasons: list[str | None]) -> str:
-    first = next(reason for reason, bad in zip(reasons, unscored_B.tolist(), strict=True) if bad)
+def _complaint(rollout: DataProtoRef, unscored_B: torch.Tensor, reasons: list[str | None]) -> str:
+    row = unscored_B.tolist().index(True)
+    first = named_error(rollout, row, reasons[row])
     return (
         f"{int(unscored_B.sum())} of {len(unscored_B)} rows have no score after all tries "
         f"(reward_service.on_failure: fail); first: {first}"

@@ -11,6 +11,7 @@ from rl_core.distributed import DataProtoRef, Remote, remote
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.envs.registration import portable_options
 from rl_core.models.bundle import ModelBundle, TextBundle
+from rl_core.parts import backends
 from rl_core.rollout.dedicated import DedicatedTextEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.critic import CriticBundle, CriticStack
@@ -29,6 +30,8 @@ from rl_core.trainers.wiring import (
     total_steps,
     wire_algorithm,
     wire_backend,
+    wire_bundle,
+    wire_stack,
 )
 from schemas.recipe import Recipe
 from schemas.rollout import EngineKind
@@ -100,10 +103,11 @@ def token_learner(
     """
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:
-        bundle = remote(bundle_class, source_model, recipe.model)
+        bundle = wire_bundle(recipe, bundle_class, source_model)
         with_reference = algorithm.needs_reference if keeps_reference is None else keeps_reference
         backend = wire_backend(recipe, bundle, with_reference=with_reference)
-    stack = remote(
+    stack = wire_stack(
+        recipe,
         TrainStack,
         backend,
         copies,
@@ -111,7 +115,6 @@ def token_learner(
         share_prompts=recipe.placement.share_prompts,
         temperature=recipe.rollout.temperature if temperature is None else temperature,
         max_length=recipe.rollout.max_new_tokens,
-        **stack_options(recipe),
     )
     critic = None
     if algorithm.needs_critic:
@@ -122,8 +125,9 @@ def token_learner(
 def _critic(recipe: Recipe, source_model: str, algorithm: Remote, *, text_alone: bool) -> Critic:
     """Place the critic's value model in the same processes as the policy."""
     model = recipe.value_model
+    backend_class, chosen = backends.chosen(recipe.backend, FSDPBackend)
     backend = remote(
-        FSDPBackend,
+        backend_class,
         remote(CriticBundle, source_model, recipe.model, text_alone=text_alone),
         recipe.fsdp,
         model.optimizer,
@@ -132,6 +136,8 @@ def _critic(recipe: Recipe, source_model: str, algorithm: Remote, *, text_alone:
         total_steps=total_steps(recipe) * recipe.updates_per_step,
         seed=recipe.seed,
         with_reference=False,
+        ema_cfg=None,
+        **chosen,
     )
     stack = remote(
         CriticStack,

@@ -15,6 +15,7 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote
 from rl_core.distributed.handles import PendingCall, submit
+from rl_core.rollout.sample_ids import GROUP, group_ids
 from rl_core.train.weights.buckets import WeightVersion
 
 Rollouts = Mapping[str, DataProtoRef]
@@ -153,8 +154,8 @@ class Track:
     describe: Callable[[DataProtoRef], dict[str, float]]
     """Function that computes metrics from a rollout alone."""
     siblings_share: str | None = None
-    """Object column that is equal for siblings; None if siblings are the adjacent rows of a
-    prompt."""
+    """Object column that is equal for siblings, and becomes their `group_id`; None if siblings are
+    the samples of a prompt."""
     learns: bool = True
     """True if the track is trained; otherwise it is only sampled and scored."""
 
@@ -209,6 +210,10 @@ class Wiring:
     references: References | None = None
 
 
-def prompt_batch(items: Sequence[dict[str, Any]]) -> DataProto:
-    """Return prompts as a batch with the single object column `item`."""
-    return DataProto.from_dict(non_tensors={"item": list(items)})
+def prompt_batch(items: Sequence[dict[str, Any]], attempt: int = 0) -> DataProto:
+    """Return prompts as a batch with the object columns `item` and `group_id`.
+
+    Args: attempt: number of the rollout in its step that they are for.
+    """
+    ids = group_ids([item["uid"] for item in items], attempt)
+    return DataProto.from_dict(non_tensors={"item": list(items), GROUP: ids})

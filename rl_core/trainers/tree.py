@@ -35,15 +35,6 @@ def lineage(parents: Sequence[str]) -> DataProto:
     return DataProto.from_dict(non_tensors={ID: ids, PARENT: list(parents)})
 
 
-def sibling_groups(parents: Sequence[str]) -> Tensor:
-    """Return [B] integers, equal for rows of one parent, numbered in the order of first
-    appearance."""
-    numbers: dict[str, int] = {}
-    return torch.tensor(
-        [numbers.setdefault(parent, len(numbers)) for parent in parents], dtype=torch.long
-    )
-
-
 def propagate(
     ids_P: Sequence[str],
     parents_C: Sequence[str],

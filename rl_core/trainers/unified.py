@@ -29,7 +29,7 @@ from rl_core.trainers.rewards import ServiceScorer, score_column
 from rl_core.trainers.text import TOKENS
 from rl_core.trainers.track import Engine, Track, Wiring, prompt_batch
 from rl_core.trainers.tree import ID, PARENT
-from rl_core.trainers.wiring import side_by_side, wire_backend, wire_scorers
+from rl_core.trainers.wiring import side_by_side, wire_backend, wire_bundle, wire_scorers
 from rl_core.trainers.writing_and_drawing import (
     IMAGES,
     ROOT,
@@ -56,7 +56,8 @@ class UnifiedTrainer(Trainer):
         if recipe.unified is None:
             raise RecipeError(f"unified: the domain {recipe.domain} needs this block")
         config = recipe.unified
-        bundle = remote(UnifiedBundle, self.source_model, recipe.model, size_of(recipe.diffusion))
+        size = size_of(recipe.diffusion)
+        bundle = wire_bundle(recipe, UnifiedBundle, self.source_model, size)
         backend = wire_backend(recipe, bundle, with_reference=_needs_reference(recipe))
         writer = side_by_side(WRITING, recipe.writing, self.source_model, backend)
         painter = side_by_side(DRAWING, recipe.images, self.source_model, backend)

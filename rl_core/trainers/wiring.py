@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.distributed import DevicePool, Remote, placement, remote
 from rl_core.distributed.weight_sync import WeightSync
+from rl_core.parts import backends, bundles, engines, stacks, syncs
+from rl_core.parts.attributes import HasAttributes
 from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rewards.service import RewardService
 from rl_core.train.fsdp import FSDPBackend
@@ -66,7 +69,8 @@ def place_policy(
     with placement(pool, fraction=training, topology=topology, beside=shared):
         learner = kind.learner(recipe, source_model, None)
         config = recipe.rollout.sync_for(has_adapters=recipe.lora is not None)
-        sync = remote(WeightSync, backend=learner.backend, rollout=handle, config=config)
+        sync_class, chosen = syncs.chosen(recipe.sync, WeightSync)
+        sync = remote(sync_class, backend=learner.backend, rollout=handle, config=config, **chosen)
         service = wire_scorers(recipe)
     sleeps = recipe.rollout.engine is EngineKind.VLLM and recipe.rollout.vllm.sleep
     return Policy(learner, Engine(handle, sync, sleeps)), service
@@ -80,16 +84,21 @@ def side_by_side(
     Args: backend: of a model that is already loaded; None loads the recipe's.
     """
     learner = kind.learner(recipe, source_model, backend)
-    return Policy(
-        learner, Engine(remote(kind.engine_class, learner.backend, *kind.engine_options(recipe)))
-    )
+    engine_class, chosen = engines.chosen(recipe.engine, kind.engine_class)
+    options = kind.engine_options(recipe)
+    return Policy(learner, Engine(remote(engine_class, learner.backend, *options, **chosen)))
 
 
 def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> Remote:
     sync = recipe.rollout.sync_for(has_adapters=recipe.lora is not None)
     mode = sync.mode_for(has_adapters=recipe.lora is not None)
     model = source_model, recipe.model, recipe.lora, mode, recipe.fsdp.param_dtype
-    return remote(kind.own_engines[recipe.rollout.engine], *model, *kind.engine_options(recipe))
+    usual = kind.own_engines[recipe.rollout.engine]
+    engine_class, chosen = engines.chosen(recipe.engine, usual)
+    if recipe.bundle is not None:
+        bundle_class, options = bundles.chosen(recipe.bundle, usual.bundle_class)
+        chosen |= {"bundle_class": partial(bundle_class, **options)}
+    return remote(engine_class, *model, *kind.engine_options(recipe), **chosen)
 
 
 def wire_scorers(recipe: Recipe) -> Remote | None:
@@ -103,10 +112,21 @@ def wire_algorithm(recipe: Recipe) -> tuple[StageAlgorithm, Remote]:
     return algorithm_cls(settings), remote(algorithm_cls, settings)
 
 
+def wire_bundle(recipe: Recipe, usual: type[Any], source_model: str, *options: Any) -> Remote:
+    """Place the model. Args: usual: class of the domain. options: arguments after those of every
+    bundle."""
+    bundle_class, chosen = bundles.chosen(recipe.bundle, usual)
+    bundle = remote(bundle_class, source_model, recipe.model, *options, **chosen)
+    if recipe.bundle is not None:
+        remote(HasAttributes, bundle, bundles.contract, "bundle")
+    return bundle
+
+
 def wire_backend(recipe: Recipe, bundle: Remote, *, with_reference: bool) -> Remote:
-    """Place the policy's FSDPBackend."""
-    return remote(
-        FSDPBackend,
+    """Place the policy's backend."""
+    backend_class, chosen = backends.chosen(recipe.backend, FSDPBackend)
+    backend = remote(
+        backend_class,
         bundle,
         recipe.fsdp,
         recipe.optimizer,
@@ -116,7 +136,21 @@ def wire_backend(recipe: Recipe, bundle: Remote, *, with_reference: bool) -> Rem
         seed=recipe.seed,
         with_reference=with_reference,
         ema_cfg=recipe.ema,
+        **chosen,
     )
+    if recipe.backend is not None:
+        remote(HasAttributes, backend, backends.contract, "backend")
+    return backend
+
+
+def wire_stack(
+    recipe: Recipe, usual: type[Any], backend: Remote, algorithm: Remote, *given: Any, **named: Any
+) -> Remote:
+    """Place the stack that trains the policy. Args: usual: class of the domain. given, named:
+    arguments besides those of every stack."""
+    stack_class, chosen = stacks.chosen(recipe.stack, usual)
+    options = stack_options(recipe) | named | chosen
+    return remote(stack_class, backend, algorithm, *given, **options)
 
 
 def total_steps(recipe: Recipe) -> int:

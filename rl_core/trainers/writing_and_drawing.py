@@ -17,6 +17,7 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
 from rl_core.rollout.diffusion.rewriting import question
+from rl_core.rollout.sample_ids import named_error
 from rl_core.trainers.describe import describe_replies, describe_samples
 from rl_core.trainers.rewards import ServiceScorer
 from rl_core.trainers.track import Engine, Rollouts, Track, prompt_batch
@@ -112,8 +113,9 @@ class PicturesOfTexts:
         texts = rollouts[TEXT]
         drawings = self.drawings(items_of(prompts), texts)
         if not drawings:
-            first = texts.non_tensor_batch["error"][0]
-            raise RewardError(f"nothing that was written can be drawn; first: {first}")
+            raise RewardError(
+                f"nothing that was written can be drawn; first: {named_error(texts, 0)}"
+            )
         images = self.engine.rollout(prompt_batch(drawings), step, attempt)
         images.union(lineage(images.non_tensor_batch["uid"].tolist()))
         asked = dict(zip(texts.non_tensor_batch[ID], texts.non_tensor_batch[PARENT], strict=True))

@@ -406,4 +406,4 @@ def test_missing_inputs_and_wrong_shapes_are_named():
 
 
 def test_equal_uids_share_a_group():
-    assert group_ids(["b", "a", "b"]).tolist() == [0, 1, 0]
+    assert group_ids(["b", "a", "b", "c", "a"]).tolist() == [0, 1, 0, 2, 1]

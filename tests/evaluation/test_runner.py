@@ -9,6 +9,7 @@ import torch
 from rl_core.data_proto import DataProto
 from rl_core.errors import RewardError
 from rl_core.evaluation.runner import eval_digest, read_samples, summarise
+from rl_core.rollout.sample_ids import id_columns
 from schemas.receipts import EvalReceipt
 
 UIDS = ["a", "b", "c", "d"]
@@ -17,6 +18,7 @@ ITEMS = [{"uid": uid} for uid in UIDS]
 
 def played(rewards: list[float], errors: list[str | None] | None = None) -> DataProto:
     columns: dict[str, Any] = {
+        **id_columns(UIDS),
         "uid": UIDS,
         "prompt": [[{"role": "user", "content": f"{uid} = ü?"}] for uid in UIDS],
         "response": [f"answer {uid}" for uid in UIDS],
@@ -48,6 +50,8 @@ def test_the_samples_are_all_rows_in_order(receipt: EvalReceipt):
     assert [row["uid"] for row in rows] == UIDS
     assert [row["reward"] for row in rows] == [1.0, 0.5, 1.0, 0.0]
     assert rows[1] == {
+        "group_id": "b",
+        "sample_id": "prompt:b:sample:0",
         "uid": "b",
         "prompt": [{"role": "user", "content": "b = ü?"}],
         "response": "answer b",
@@ -60,7 +64,7 @@ def test_the_samples_are_all_rows_in_order(receipt: EvalReceipt):
 
 def test_a_row_whose_environment_failed_makes_no_accuracy(tmp_path: Path):
     errors = [None, "ValueError: broken", None, None]
-    with pytest.raises(RewardError, match=r"1 of 4 held-out rows.*'b', 'ValueError: broken'"):
+    with pytest.raises(RewardError, match=r"1 of 4 held-out.*prompt:b:sample:0: ValueError"):
         summarise(played([1.0, 0.0, 1.0, 0.0], errors), ITEMS, "final", 7, tmp_path / "final.jsonl")
     assert list(tmp_path.iterdir()) == []
 

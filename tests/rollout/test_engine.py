@@ -105,6 +105,16 @@ def test_the_mask_of_a_row_covers_what_the_policy_said_and_nothing_else(
     assert bool((said > 0).all()) and batch.tensor("num_turns").tolist() == [2] * NUM_SIBLINGS
 
 
+def test_rows_carry_the_names_of_their_group_and_sample(engine: RolloutEngine) -> None:
+    batch = engine.rollout(rows(0, 1), 0)
+    assert batch is not None
+    columns = batch.non_tensor_batch
+    assert columns["group_id"].tolist() == ["row-0", "row-0", "row-1", "row-1"]
+    assert columns["sample_id"].tolist() == [
+        f"prompt:row-{row}:sample:{sibling}" for row in range(2) for sibling in range(2)
+    ]
+
+
 def test_prompts_are_padded_on_the_left_to_the_longest(engine: RolloutEngine) -> None:
     prompts = rows(0, 0)
     prompts.non_tensor_batch["item"][1]["prompt"] = [{"role": "user", "content": "hello " * 5}]

@@ -8,6 +8,7 @@ import torch
 
 from rl_core.data_proto import DataProto
 from rl_core.errors import NoSignal
+from rl_core.rollout.sample_ids import id_columns
 from rl_core.runs.no_signal import SignalWatch, judged_replies, read_silence
 from rl_core.runs.recipes import load_recipe
 from rl_core.runs.run_folder import RunFolder
@@ -40,6 +41,7 @@ def rollout() -> DataProto:
     return DataProto.from_dict(
         {"rewards": torch.zeros(8)},
         {
+            **id_columns(prompts),
             "uid": prompts,
             "prompt": [[{"role": "user", "content": prompt}] for prompt in prompts],
             "response": [f"reply {row}" for row in range(8)],
@@ -66,7 +68,7 @@ def test_it_speaks_once_for_so_many_steps_in_a_row(folder: RunFolder, notes: lis
     observe(watch(folder), 0.9, 1.0, 1.0, 1.0, 1.0, 1.0)
     (said,) = notes
     assert said.startswith("no signal in steps 2 to 4: every advantage was 0")
-    assert said.count("  reward 0, truth '4', read as {\"answer\": null}: 'reply ") == 3
+    assert said.count(":sample:0: reward 0, truth '4', read as {\"answer\": null}: 'reply ") == 3
 
 
 def test_the_replies_are_to_different_prompts():

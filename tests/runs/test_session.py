@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from prefect.logging import disable_run_logger
 
 from rl_core.data_proto import DataProto
+from rl_core.rollout.sample_ids import id_columns
 from rl_core.runs.run_folder import SENTINEL
 from rl_core.runs.session import TrainingSession, close_run, close_sessions, session_for
 from rl_core.runtime.home import Home
@@ -70,8 +71,10 @@ class OneWeight:
         return self._said([float(self.weight)] * len(items))
 
     def _said(self, rewards: list[float]) -> DataProto:
+        uids = [f"row-{row}" for row in range(len(rewards))]
         texts = {
-            "uid": [f"row-{row}" for row in range(len(rewards))],
+            **id_columns(uids),
+            "uid": uids,
             "prompt": [[{"role": "user", "content": "?"}]] * len(rewards),
             **{key: ["x"] * len(rewards) for key in ("response", "ground_truth")},
             "stop_reason": ["eos"] * len(rewards),

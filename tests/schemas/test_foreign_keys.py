@@ -88,8 +88,20 @@ def test_no_entry_hides_a_key_of_the_recipe():
             "num_generations is TRL's name; here it is rollout.samples_per_prompt",
         ),
         (
-            "backend.block_class_names=[A]",
-            "backend.block_class_names has no equivalent here: the model's family",
+            "train_stack.block_class_names=[A]",
+            "train_stack.block_class_names is UniRL's name; here it is backend (block_class_names",
+        ),
+        (
+            "backend._target_=unirl.train.backend.fsdp.FSDPBackend",
+            "backend._target_ is UniRL's name; here it is backend (target: pkg.module:Class)",
+        ),
+        (
+            "rollout._target_=unirl.rollout.Engine",
+            "rollout._target_ is UniRL's name; here it is engine (target: pkg.module:Class)",
+        ),
+        (
+            "train_stack._target_=unirl.train.stack.TrainStack",
+            "train_stack._target_ is UniRL's name; here it is stack (target: pkg.module:Class)",
         ),
     ],
 )
@@ -115,6 +127,16 @@ def test_each_key_of_a_pasted_block_is_answered(tmp_path: Path):
         "trainer.balance_batch has no equivalent here; docs/coming-from.md has those that do"
         in balance
     )
+
+
+def test_pasted_parts_are_answered_together_with_the_rest():
+    pasted = ["generator.n_samples_per_prompt=4", "trainer.epochs=3", "backend.lora_cfg.rank=8"]
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("text", [*pasted, "backend.trainable_attr=model"])
+    generator, backend, trainer = str(caught.value).splitlines()
+    assert "generator.n_samples_per_prompt is SkyRL's name" in generator
+    assert "backend.lora_cfg.rank is UniRL's name; here it is lora.rank" in backend
+    assert "trainer.epochs is SkyRL's name; here it is training.num_iterations" in trainer
 
 
 def test_a_plugin_block_without_a_name_is_read_too(tmp_path: Path):

@@ -72,7 +72,7 @@ def test_rows_that_the_rewards_teach_nothing_are_counted(grpo: StageAlgorithm):
 
 def test_a_rollout_of_failures_only_is_refused_with_the_first_reason(grpo: StageAlgorithm):
     with pytest.raises(
-        RewardError, match=r"every row .* without a verdict; first: ValueError: broken"
+        RewardError, match=r"every row .* without a verdict; first: row 0: ValueError: broken"
     ):
         add_advantages(grpo, rollout([0.0, 0.0], [True, True]), by_adjacency(2, 2))
 

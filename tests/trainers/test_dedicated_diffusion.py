@@ -17,6 +17,7 @@ from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.diffusion import DiffusionTrainer
 from rl_core.trainers.track import prompt_batch
 from tests.rollout.built import engine_of
+from tests.rollout.named_rows import assert_named
 
 ITEMS = [{"uid": f"row-{row}", "prompt": f"the digit {row}", "media_refs": []} for row in range(4)]
 DEDICATED = {"engine": "dedicated", "sync": {"dtype": "float32"}}
@@ -80,6 +81,7 @@ def test_a_dedicated_engine_changes_nothing(tiny_sd3_dir: Path, adapters: dict[s
                 ):
                     engine_of(trainer).rollout(prompt_batch(ITEMS[:2]), 0, WeightVersion(7))
     for beside, apart in zip(*outcomes, strict=True):
+        assert_named(beside)
         assert torch.equal(beside.tensor("latents")[:, 0], apart.tensor("latents")[:, 0]), (
             "x_T differs"
         )

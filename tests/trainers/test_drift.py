@@ -21,42 +21,52 @@ def metrics(mean: float, most: float = 1.0) -> dict[str, float]:
 
 
 def test_rounding_is_no_news_and_more_is_a_warning_and_then_the_end() -> None:
-    assert check_delta(metrics(0.04), 0.1, 3) is None
-    warning = check_delta(metrics(0.06), 0.1, 3)
+    assert check_delta(metrics(0.04), 0.1, 16, 3) is None
+    warning = check_delta(metrics(0.06), 0.1, 16, 3)
     assert warning is not None and warning.startswith("step 3: ") and "0.06 in the mean" in warning
     with pytest.raises(
         ModelError,
         match=r"step 3: .*0\.11 in the mean, 1 at most.*limit is 0\.1 \(rollout\.max_delta",
     ) as caught:
-        check_delta(metrics(0.11), 0.1, 3)
+        check_delta(metrics(0.11), 0.1, 16, 3)
     assert isinstance(caught.value, UserError), "nothing is tried again"
     with pytest.raises(ModelError):
-        check_delta(metrics(math.nan, 2.0), 0.1, 3)
+        check_delta(metrics(math.nan, 2.0), 0.1, 16, 3)
 
 
 def test_exactly_the_limit_is_within_it_and_half_of_it_is_no_news() -> None:
-    assert check_delta(metrics(0.5), 1.0, 3) is None
-    assert check_delta(metrics(math.nextafter(0.5, 1)), 1.0, 3) is not None
-    assert check_delta(metrics(1.0), 1.0, 3) is not None
+    assert check_delta(metrics(0.5), 1.0, 16, 3) is None
+    assert check_delta(metrics(math.nextafter(0.5, 1)), 1.0, 16, 3) is not None
+    assert check_delta(metrics(1.0), 1.0, 16, 3) is not None
     with pytest.raises(ModelError):
-        check_delta(metrics(math.nextafter(1.0, 2)), 1.0, 3)
+        check_delta(metrics(math.nextafter(1.0, 2)), 1.0, 16, 3)
+
+
+def test_a_mean_of_few_rows_may_exceed_the_limit_by_chance() -> None:
+    scattered = metrics(0.12) | {"delta_log_prob_square": 0.04}
+    warning = check_delta(scattered, 0.1, 16, 3)
+    assert warning is not None and "0.12 in the mean" in warning
+    with pytest.raises(ModelError):
+        check_delta(scattered, 0.1, 1000, 3)
+    with pytest.raises(ModelError):
+        check_delta(metrics(0.3) | {"delta_log_prob_square": 0.1}, 0.1, 16, 3)
 
 
 def test_a_warning_is_announced_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[ProgressEvent] = []
     monkeypatch.setattr("rl_core.trainers.progress.listeners", [heard.append])
-    watch_delta(metrics(0.04), 0.1, 3, 9)
+    watch_delta(metrics(0.04), 0.1, 16, 3, 9)
     assert heard == []
-    watch_delta(metrics(0.06), 0.1, 3, 9)
+    watch_delta(metrics(0.06), 0.1, 16, 3, 9)
     (event,) = heard
     assert (event.phase, event.step, event.total_steps) == ("note", 3, 9)
-    assert event.text == check_delta(metrics(0.06), 0.1, 3)
+    assert event.text == check_delta(metrics(0.06), 0.1, 16, 3)
 
 
 def test_nothing_is_said_of_a_step_that_trained_nothing_or_has_no_limit() -> None:
-    assert check_delta(metrics(math.nan, math.nan), 0.1, 1) is None
-    assert check_delta({}, 0.1, 1) is None
-    assert check_delta(metrics(5.0), None, 1) is None
+    assert check_delta(metrics(math.nan, math.nan), 0.1, 16, 1) is None
+    assert check_delta({}, 0.1, 16, 1) is None
+    assert check_delta(metrics(5.0), None, 16, 1) is None
 
 
 def test_limits_follow_format_and_engine(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from rl_core.errors import RecipeError
 from rl_core.trainers.preference import PreferenceTrainer
 from schemas.recipe import Recipe
+from tests.rollout.named_rows import assert_named
 
 NUM_PAIRS = 12
 MPO = {"name": "mpo", "beta": 0.5, "reward_decay": 0.9}
@@ -70,7 +71,11 @@ class Outcome:
 
 def run(recipe: Recipe, steps: int = 3, items: list[dict[str, Any]] = ITEMS) -> Outcome:
     with running(recipe, items) as trainer:
-        metrics = [trainer.step()[0] for _ in range(steps)]
+        metrics = []
+        for _ in range(steps):
+            found, rollout = trainer.step()
+            assert_named(rollout)
+            metrics.append(found)
         played = trainer.evaluate(HELD_OUT, 1)
         scores = {
             name: played.tensor(name).tolist() for name in ("rewards", *trainer.held_out_scores)

@@ -15,6 +15,7 @@ from rl_core.trainers.tree import ID, PARENT
 from rl_core.trainers.unified import UnifiedTrainer
 from schemas.recipe import Recipe
 from tests.models.tiny_diffusion import tiny_sd3
+from tests.rollout.named_rows import assert_named
 
 NUM_STEPS, NUM_PROMPTS, NUM_REWRITES, NUM_PICTURES = 2, 2, 3, 2
 SHADE = "tests.trainers.shades:ShadeScorer"
@@ -160,6 +161,8 @@ def assert_tree(text: Any, images: Any) -> None:
     rewrites, pictures = text.non_tensor_batch, images.non_tensor_batch
     assert len(text) == NUM_PROMPTS * NUM_REWRITES
     assert len(images) == len(text) * NUM_PICTURES
+    assert_named(text)
+    assert_named(images, PARENT)
     said = dict(zip(rewrites[ID], rewrites["response"], strict=True))
     asked = {item["uid"]: item for item in items()}
     for row, parent in enumerate(pictures[PARENT]):

@@ -96,7 +96,7 @@ def test_scores_are_added_and_rows_without_one_are_taken_out():
 
 def test_a_recipe_may_rather_fail_than_drop():
     with pytest.raises(
-        RewardError, match=r"1 of 4 rows have no score .* first: reward math: the row has no ground"
+        RewardError, match=r"1 of 4 rows have no score .* first: row 1: reward math: the row has no"
     ):
         add(rollout(), on_failure=FailurePolicy.FAIL)
 

@@ -13,6 +13,7 @@ import torch
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.trainers.text import TextTrainer
 from tests.rollout.built import built
+from tests.rollout.named_rows import assert_named
 from tests.rollout.vowels import recipe
 
 REWARDS = (0.0, 1.0, 2.0, 5.0)
@@ -56,6 +57,7 @@ def test_advantages_compare_the_siblings_of_one_prompt_and_no_others(tiny_model_
     )
     with built(TextTrainer(settings, settings.model.path, ITEMS)) as trainer:
         metrics, rollout = trainer.step()
+    assert_named(rollout)
     mask_BT, advantages_BT = rollout.tensor("response_mask"), rollout.tensor("advantages")
     found: dict[str, list[float]] = {item["uid"]: [] for item in ITEMS}
     for uid, mask_T, advantages_T in zip(

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from rl_core.algorithms import algorithms
+from rl_core.algorithms.advantages import group_ids
 from rl_core.data_proto import DataProto, DataProtoError, pad_dataproto_to_divisor, unpad_dataproto
 from rl_core.ranks.dispatch import shard_of
 from rl_core.trainers.advantages import add_advantages
-from rl_core.trainers.tree import ID, PARENT, lineage, propagate, sibling_groups
+from rl_core.trainers.tree import ID, PARENT, lineage, propagate
 from schemas.tracks import Propagation
 
 REWRITES = ["a/0", "a/1", "a/2", "b/0", "b/1"]
@@ -88,10 +89,6 @@ def test_rows_are_named_by_parent_and_number():
     assert named.non_tensor_batch[PARENT].tolist() == ["b", "a", "b", "b"]
 
 
-def test_siblings_share_a_number_wherever_they_stand():
-    assert sibling_groups(["a", "b", "a", "c", "b"]).tolist() == [0, 1, 0, 2, 1]
-
-
 def test_advantages_of_an_uneven_tree_by_hand():
     """Dr.GRPO, reward minus mean of the siblings. Rewrites of a: 0.75, 0.25, none; of b: 0.5, 0.5,
     so nothing to learn. Pictures of a/0: 1.0, 0.5; of a/1 one alone; of b/0: 0.0, 0.5, 1.0; of b/1
@@ -106,7 +103,7 @@ def test_advantages_of_an_uneven_tree_by_hand():
     earned, childless = propagate(REWRITES, parents, scores, images.tensor("failed"))
     text = track(["a", "a", "a", "b", "b"], earned, childless)
     for rows in (images, text):
-        add_advantages(algorithm, rows, sibling_groups(list(rows.non_tensor_batch[PARENT])))
+        add_advantages(algorithm, rows, group_ids(rows.non_tensor_batch[PARENT].tolist()))
     assert text.tensor("advantages")[:, 0].tolist() == pytest.approx([0.25, -0.25, 0.0, 0.0, 0.0])
     by_hand = [0.25, -0.25, 0.0, -0.5, 0.0, 0.5, 0.0, 0.0]
     assert images.tensor("advantages")[:, 1].tolist() == pytest.approx(by_hand)

@@ -14,6 +14,7 @@ from rl_core.trainers.tree import ID, PARENT
 from rl_core.trainers.unified import UnifiedTrainer
 from rl_core.trainers.writing_and_drawing import ROOT
 from schemas.recipe import Recipe
+from tests.rollout.named_rows import assert_named
 from tests.trainers.test_prompt_enhancer import seen
 
 NUM_STEPS, NUM_PROMPTS, NUM_PLANS, NUM_PICTURES = 2, 2, 3, 2
@@ -110,6 +111,8 @@ def assert_tree(text: Any, images: Any) -> None:
     plans, pictures = text.non_tensor_batch, images.non_tensor_batch
     assert len(text) == NUM_PROMPTS * NUM_PLANS
     assert len(images) == len(text) * NUM_PICTURES
+    assert_named(text)
+    assert_named(images, PARENT)
     said = dict(zip(plans[ID], plans["response"], strict=True))
     asked = {item["uid"]: item for item in items()}
     for row, parent in enumerate(pictures[PARENT]):

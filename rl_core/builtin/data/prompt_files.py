@@ -2,9 +2,9 @@
 ask.
 
 `{digits: 200, seed: 1}`, `{lettering: 200, seed: 1}` and `{oddities: 200, seed: 1}` in a recipe's
-data stand for such files, which are written once and then reused. The text alone decides which
-prompts are held out (digits: the wording, oddities: the question), so the splits share nothing,
-regardless of seeds and sizes.
+data stand for such files, which are written once and then reused; `{builtin: train}` stands for a
+few fixed prompts. The text alone decides which prompts are held out (digits: the wording, oddities:
+the question), so the splits share nothing, regardless of seeds and sizes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from rl_core.builtin.data.builtin_rows import BuiltinSpec, media_rows
 from rl_core.builtin.data.digit_prompts import draw_prompts
 from rl_core.builtin.data.odd_prompts import Oddity, draw_odd_prompts
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
@@ -126,11 +127,12 @@ class OdditiesSpec(Section):
     """Kinds of oddities, all equally often."""
 
 
-MadeSpec = DigitsSpec | LetteringSpec | OdditiesSpec
+MadeSpec = DigitsSpec | LetteringSpec | OdditiesSpec | BuiltinSpec
 _SPECS: dict[str, type[MadeSpec]] = {
     "digits": DigitsSpec,
     "lettering": LetteringSpec,
     "oddities": OdditiesSpec,
+    "builtin": BuiltinSpec,
 }
 
 
@@ -144,7 +146,10 @@ def made_spec(entry: object) -> type[MadeSpec] | None:
 
 def planned_prompts(spec: MadeSpec, folder: Path | str) -> Path:
     """Return the file that `materialise_prompts` writes, without writing it."""
-    values = json.dumps({"version": _VERSION, **spec.model_dump(mode="json")}, sort_keys=True)
+    fixed = {"rows": media_rows(spec.builtin)} if isinstance(spec, BuiltinSpec) else {}
+    values = json.dumps(
+        {"version": _VERSION, **spec.model_dump(mode="json"), **fixed}, sort_keys=True
+    )
     digest = hashlib.sha256(values.encode()).hexdigest()[:12]
     kind = next(key for key, known in _SPECS.items() if isinstance(spec, known))
     return Path(folder).expanduser() / f"{kind}-{spec.split}-{digest}.jsonl"
@@ -164,6 +169,8 @@ def materialise_prompts(spec: MadeSpec, folder: Path | str) -> Path:
 
 
 def _rows(spec: MadeSpec) -> Iterator[dict[str, Any]]:
+    if isinstance(spec, BuiltinSpec):
+        return iter(media_rows(spec.builtin))
     if isinstance(spec, DigitsSpec):
         return _digit_rows(spec)
     return _lettering_rows(spec) if isinstance(spec, LetteringSpec) else _oddity_rows(spec)

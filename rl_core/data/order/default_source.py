@@ -1,39 +1,38 @@
 """UniRL's `DefaultDataSource`: a few built-in prompts in turn, for smoke runs without a file."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from rl_core.builtin.data.builtin_rows import builtin_prompts
+from rl_core.data.order.registry import data_sources
 from rl_core.errors import DataError
-from schemas.media_prompts import MediaPrompt
-
-PROMPTS = (
-    "A watercolor landscape with snowy mountains at sunrise.",
-    "A cinematic portrait of a robot reading under warm light.",
-    "A drone shot flying over a misty pine forest at dawn.",
-    "Time-lapse of clouds rolling over a desert canyon.",
-    "A red bicycle leaning against a yellow wall.",
-    "The word HELLO painted on a wooden sign.",
-)
 
 
+@data_sources.register("default")
 class DefaultDataSource:
-    """Endless batches of the built-in prompts, in their order.
+    """A few built-in prompts in turn, in their order, without a data file: prompts to draw, or sums
+    for a language model.
 
-    Args: data_path: ignored; part of the sources' common signature.
+    Args: data_path: ignored, as part of the sources' common signature, unless it is the built-in
+    prompts as a run prepared them.
     """
 
     def __init__(self, data_path: Any = None, prompts_per_rollout: int = 1, seed: int = 0) -> None:
-        del data_path, seed
-        if not 1 <= prompts_per_rollout <= len(PROMPTS):
-            expected = f"at most the {len(PROMPTS)} built-in ones, or a data file"
+        del seed
+        rows = data_path if isinstance(data_path, list) else []
+        prepared = bool(rows) and all(isinstance(row, Mapping) for row in rows)
+        self.items: list[Any] = rows if prepared else builtin_prompts("train")
+        if not 1 <= prompts_per_rollout <= len(self.items):
+            expected = f"at most the {len(self.items)} built-in ones, or a data file"
             raise DataError(f"{prompts_per_rollout} prompts per rollout; expected {expected}")
         self.batch_size = prompts_per_rollout
         self.position = 0
 
-    def next_batch(self) -> list[MediaPrompt]:
+    def next_batch(self) -> list[Any]:
         """Return the next prompts, starting over after the last."""
-        places = [(self.position + i) % len(PROMPTS) for i in range(self.batch_size)]
-        self.position = (self.position + self.batch_size) % len(PROMPTS)
-        return [MediaPrompt(PROMPTS[i], f"builtin:{i}") for i in places]
+        places = [(self.position + i) % len(self.items) for i in range(self.batch_size)]
+        self.position = (self.position + self.batch_size) % len(self.items)
+        return [self.items[place] for place in places]
 
     def state_dict(self) -> dict[str, int]:
         """Return the position as plain values."""
@@ -41,4 +40,4 @@ class DefaultDataSource:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue from a saved state."""
-        self.position = state["position"] % len(PROMPTS)
+        self.position = state["position"] % len(self.items)

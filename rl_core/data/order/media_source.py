@@ -1,16 +1,15 @@
-"""UniRL's `MultimodalRLDataSource`: prompts with media from files, in batches of distinct
-prompts."""
+"""UniRL's `MultimodalRLDataSource`: prompts with media, in batches of distinct prompts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rl_core.data.order.prompt_source import PromptSource
-from rl_core.data.read.readers import raw_values
-from rl_core.data.read.remote import base_of
+from rl_core.data.order.registry import data_sources
+from rl_core.data.read.media_rows import placed_prompts
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
-from schemas.media_prompts import MediaPrompt, media_prompt
+from schemas.media_prompts import MediaPrompt
 
 
 def read_media_prompts(
@@ -21,25 +20,12 @@ def read_media_prompts(
 ) -> Iterator[MediaPrompt]:
     """Yield the prompts of a file, glob, folder or dataset, in order.
 
-    A row without a `prompt_id` gets `{filename}:{index of accepted rows}`, from 0. Relative URIs
-    resolve against the folder of the file that names them, or `media_root`.
-    Raises: UnsupportedMediaError (a NotImplementedError) for media that no loader implements;
-    DataError for other bad rows and for an id that two rows of the source have, since their groups
-    would merge.
+    Raises: as `placed_prompts`; DataError also for an id that two rows of the source have, since
+    their groups would merge.
     """
     place_of: dict[str, str] = {}
     for file in data_files(source):
-        folder = media_root or base_of(file)
-        for index, raw in enumerate(raw_values(file, prompt_key=prompt_key)):
-            place = f"{file}:{raw.number}"
-            row = {"prompt": raw.value} if isinstance(raw.value, str) else raw.value
-            prompt = media_prompt(
-                row,
-                default_id=f"{file.name}:{index}",
-                folder=folder,
-                place=place,
-                prompt_key=prompt_key,
-            )
+        for prompt, place in placed_prompts(file, prompt_key=prompt_key, media_root=media_root):
             if (first := place_of.setdefault(prompt.prompt_id, place)) != place:
                 raise DataError(
                     f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; "
@@ -48,35 +34,41 @@ def read_media_prompts(
             yield prompt
 
 
-class MultimodalRLDataSource(PromptSource[MediaPrompt]):
-    """Endless batches of `prompts_per_rollout` distinct prompts: shuffled by seed, the last partial
-    batch dropped.
+@data_sources.register("multimodal")
+class MultimodalRLDataSource(PromptSource[Any]):
+    """Batches of distinct prompts with their media: shuffled by seed, the last partial batch
+    dropped.
 
-    Prompts are not repeated here; `rl_core.data.order.groups` makes the samples of each. No image
-    is opened, and a file of texts alone imports no vision package.
+    Prompts are not repeated here; the rollout makes the samples of each. No image is opened, and a
+    file of texts alone imports no vision package.
 
-    Args: data_path: a file, glob, folder or dataset, or a list of them.
+    Args: data_path: a file, glob, folder or dataset, or a list of them; or rows that a run
+    prepared, as the trainer gives them. prompts_per_rollout: size of a batch.
     """
 
     def __init__(
         self,
-        data_path: Path | str | Sequence[Path | str],
+        data_path: Path | str | Sequence[Path | str] | Sequence[Mapping[str, Any]],
         prompts_per_rollout: int,
         seed: int = 0,
         *,
         prompt_key: str = "prompt",
         media_root: Path | None = None,
     ) -> None:
-        paths = [data_path] if isinstance(data_path, str | Path) else list(data_path)
+        given = [data_path] if isinstance(data_path, str | Path) else data_path
+        if not all(isinstance(one, str | Path) for one in given):
+            super().__init__(given, prompts_per_rollout, seed)
+            return
         prompts = [
             prompt
-            for path in paths
+            for path in given
+            if isinstance(path, str | Path)
             for prompt in read_media_prompts(path, prompt_key=prompt_key, media_root=media_root)
         ]
         ids = [prompt.prompt_id for prompt in prompts]
         if len(set(ids)) < len(ids):
             repeated = next(name for name in ids if ids.count(name) > 1)
             raise DataError(
-                f"{', '.join(map(str, paths))}: prompt_id {repeated!r} appears twice; ids differ"
+                f"{', '.join(map(str, given))}: prompt_id {repeated!r} appears twice; ids differ"
             )
         super().__init__(prompts, prompts_per_rollout, seed)

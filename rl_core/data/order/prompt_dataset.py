@@ -1,11 +1,12 @@
 """SkyRL's `PromptDataset`: the prompts of some sources that fit the length limit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rl_core.data.prepare.prompt_items import Item, ItemMaker
 from rl_core.data.prepare.prompt_lengths import LengthCounter
+from rl_core.data.prepare.prompt_sieve import PromptSieve
 from rl_core.data.read.readers import read_rows
 from rl_core.data.read.sources import data_files
 from rl_core.data.store.prompt_rows import is_prepared, iter_prepared
@@ -13,9 +14,10 @@ from rl_core.errors import DataError
 from rl_core.runtime.home import Home
 
 
-class PromptDataset:
+class PromptDataset(PromptSieve):
     """Items `{"prompt", "env_class", "env_extras", "uid"}` whose templated prompt has at most
-    `max_prompt_length` tokens; `num_dropped` counts the others.
+    `max_prompt_length` tokens; `num_dropped` counts the others. `prepare-cache` uses the same
+    sieve.
 
     Args: datasets: files (prepared, or of any format `read_rows` accepts), globs, folders, dataset
     names. num_workers: threads that count tokens. template_kwargs: the rollout's arguments of the
@@ -36,24 +38,20 @@ class PromptDataset:
         default_env_class: str | None = None,
         cache_dir: Path | None = None,
     ) -> None:
-        make = ItemMaker(env_class_key=env_class_key, default_env_class=default_env_class)
         folder = cache_dir or Home.default().data / "memo" / "lengths"
-        counter = LengthCounter(
-            tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder
+        super().__init__(
+            ItemMaker(env_class_key=env_class_key, default_env_class=default_env_class),
+            LengthCounter(tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder),
+            max_prompt_length,
         )
         self.items: list[Item] = []
-        self.num_dropped = 0
         for path in (file for source in datasets for file in data_files(source)):
-            placed = list(_placed_items(path, make, prompt_key))
-            items, places = [item for item, _ in placed], [place for _, place in placed]
-            lengths = counter.lengths(items, places)
-            kept = [
-                item
-                for item, length in zip(items, lengths, strict=True)
-                if length <= max_prompt_length
-            ]
-            self.num_dropped += len(items) - len(kept)
-            self.items += kept
+            if is_prepared(path):
+                items = list(iter_prepared(path))
+                places = [f"{path}:{number}" for number in range(1, len(items) + 1)]
+                self.items += self.of_items(items, places)[0]
+            else:
+                self.items += self.of_rows(read_rows(path, prompt_key=prompt_key), path)[0]
         if not self.items:
             raise DataError(
                 f"no prompt is left of {', '.join(map(str, datasets)) or 'no files'}: "
@@ -69,15 +67,3 @@ class PromptDataset:
     def collate_fn(self, items: list[Item]) -> list[Item]:
         """Return the items as a list: prompts are padded by the rollout, which knows the side."""
         return list(items)
-
-
-def _placed_items(path: Path | str, make: ItemMaker, prompt_key: str) -> Iterator[tuple[Item, str]]:
-    if is_prepared(path):
-        yield from (
-            (item, f"{path}:{number}") for number, item in enumerate(iter_prepared(path), start=1)
-        )
-    else:
-        rows = read_rows(path, prompt_key=prompt_key)
-        yield from (
-            (make(row, f"{path}:{number}", path), f"{path}:{number}") for number, row in rows
-        )

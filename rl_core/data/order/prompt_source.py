@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from rl_core.data.order.registry import data_sources
 from rl_core.errors import DataError
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class DataSource(Protocol[T]):
         ...
 
 
+@data_sources.register("prompts")
 class PromptSource(Generic[T]):
     """Endless batches of `items`; each epoch is a new shuffle, and a last partial batch is dropped.
 

@@ -5,11 +5,28 @@ from typing import Any
 
 from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.mixture import BlendedSource
-from rl_core.data.order.prompt_source import DataSource, PromptSource
-from rl_core.errors import DataError
+from rl_core.data.order.prompt_source import DataSource
+from rl_core.data.order.registry import METHODS, data_sources
+from rl_core.errors import DataError, RecipeError
 from schemas.data import CurriculumConfig
 
 UNNAMED = "other"
+PROMPTS = {"name": "prompts"}
+
+
+def source_class(source: Mapping[str, Any]) -> tuple[type[Any], Any]:
+    """Return the class that `data.source` names, and the block's other keys as its `Config`.
+
+    Raises: RecipeError when there is none, or it lacks a method.
+    """
+    cls, config = data_sources.resolve(source, "data.source")
+    missing = [name for name in METHODS if not callable(getattr(cls, name, None))]
+    if missing:
+        raise RecipeError(
+            f"data.source: {cls.__name__} has no method {', '.join(missing)}; a data source has "
+            f"{', '.join(METHODS)}"
+        )
+    return cls, config
 
 
 def training_source(
@@ -18,9 +35,10 @@ def training_source(
     seed: int,
     blend: Mapping[str, float] | None,
     curriculum: CurriculumConfig | None = None,
+    source: Mapping[str, Any] = PROMPTS,
 ) -> DataSource[dict[str, Any]]:
-    """Return a source over all items alike, with the shares of `blend` by the rows' `data_source`,
-    or by `curriculum`.
+    """Return the source that `source` names, or one with the shares of `blend` by the rows'
+    `data_source`, or by `curriculum`.
 
     Args: blend: weight of each `data_source`; rows that name none are `other`. Every source among
     the rows must be named. curriculum: excludes `blend`.
@@ -31,13 +49,26 @@ def training_source(
             items, uids, batch_size, seed, floor=curriculum.floor, pass_mark=curriculum.pass_mark
         )
     if not blend:
-        return PromptSource(items, batch_size, seed)
+        cls, config = source_class(source)
+        settings = {"config": config} if hasattr(cls, "Config") else {}
+        try:
+            return cls(items, batch_size, seed, **settings)
+        except TypeError as error:
+            raise RecipeError(
+                f"data.source: {cls.__name__} cannot be made of rows, the number of prompts in a "
+                f"step and a seed: {error}"
+            ) from error
     by_source: dict[str, list[dict[str, Any]]] = {}
     for item in items:
-        by_source.setdefault(str(item["env_extras"].get("data_source") or UNNAMED), []).append(item)
+        by_source.setdefault(_source_of(item), []).append(item)
     if by_source.keys() != blend.keys():
         raise DataError(
             f"data.blend names {sorted(blend)}; the rows' data_source are {sorted(by_source)}: "
             "name each once"
         )
     return BlendedSource(by_source, blend, batch_size, seed)
+
+
+def _source_of(item: Mapping[str, Any]) -> str:
+    extras = item["env_extras"] if "env_extras" in item else item.get("metadata") or {}
+    return str(extras.get("data_source") or UNNAMED)

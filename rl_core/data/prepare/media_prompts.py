@@ -21,8 +21,7 @@ from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.read.media_prompt_files import PromptFiles
-from rl_core.data.read.readers import raw_values
-from rl_core.data.read.remote import base_of
+from rl_core.data.read.media_rows import placed_prompts
 from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.data.store.publish import Built
 from rl_core.data.store.split_cache import (
@@ -35,7 +34,7 @@ from rl_core.data.store.split_cache import (
 )
 from rl_core.errors import DataError
 from schemas.media_checks import is_remote, local_path
-from schemas.media_prompts import MediaPrompt, media_prompt
+from schemas.media_prompts import MediaPrompt
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 
@@ -120,31 +119,15 @@ def _images_digest(files: PromptFiles, memo_dir: Path) -> str:
 
 
 def _readable(path: Path) -> Iterator[tuple[MediaPrompt, str]]:
-    for found, place in _prompts(path):
-        if isinstance(found, MediaPrompt):
-            yield found, place
+    """Yield the good rows of a file, with their places."""
+    return placed_prompts(path, on_bad_row=lambda error, place: None)
 
 
 def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
-    """Yield each row of a file as a prompt, or its error, with its place. Default ids count good
-    rows."""
-    bad_lines: list[tuple[Exception, str]] = []
-    folder, num_good = base_of(path), 0
-    for raw in raw_values(
-        path, on_bad_line=lambda number, error: bad_lines.append((error, f"{path}:{number}"))
-    ):
-        place = f"{path}:{raw.number}"
-        row = {"prompt": raw.value} if isinstance(raw.value, str) else raw.value
-        try:
-            found = media_prompt(
-                row, default_id=f"{path.name}:{num_good}", folder=folder, place=place
-            )
-            num_good += 1
-        except (DataError, NotImplementedError) as error:
-            bad_lines.append((error, place))
-        else:
-            yield found, place
-    yield from bad_lines
+    """Yield each row of a file as a prompt, or its error, with its place; errors come last."""
+    bad_rows: list[tuple[Exception, str]] = []
+    yield from placed_prompts(path, on_bad_row=lambda error, place: bad_rows.append((error, place)))
+    yield from bad_rows
 
 
 class _Build:

@@ -18,6 +18,7 @@ from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import ItemMaker, to_json
 from rl_core.data.prepare.prompt_lengths import LengthCounter
+from rl_core.data.prepare.prompt_sieve import PromptSieve
 from rl_core.data.store.prompt_rows import PreparedWriter, load_prepared
 from rl_core.data.store.publish import Built
 from rl_core.data.store.split_cache import (
@@ -166,6 +167,7 @@ def _build_split(
     from rl_core.data.check.batches import checked_batches
 
     make = ItemMaker(default_env_class=settings.default_env_class)
+    sieve = PromptSieve(make, counter, settings.max_prompt_length)
     num_rows = num_invalid = 0
     with PreparedWriter(target) as writer:
         for path in paths:
@@ -183,17 +185,8 @@ def _build_split(
                     )
                 num_rows += batch.num_rows
                 num_invalid += len(batch.rejected_numbers)
-                places = [f"{path}:{number}" for number, _ in batch.accepted()]
-                items = [
-                    make(row, place, path)
-                    for (_, row), place in zip(batch.accepted(), places, strict=True)
-                ]
-                lengths = counter.lengths(items, places)
-                fitting = [
-                    i for i, length in enumerate(lengths) if length <= settings.max_prompt_length
-                ]
-                writer.write([items[i] for i in fitting], [lengths[i] for i in fitting])
-                dropped["too_long"] += len(items) - len(fitting)
+                writer.write(*sieve.of_rows(batch.accepted(), path))
+    dropped["too_long"] += sieve.num_dropped
     dropped["invalid"] += num_invalid
     if num_invalid > settings.max_bad_fraction * num_rows:
         limit = f"more than max_bad_fraction {settings.max_bad_fraction:g} allows"

@@ -11,6 +11,7 @@ from typing import Protocol
 from rl_core.data.order.preference_dataset import META, SENTINEL, PreferenceDataset, read_meta
 from rl_core.data.prepare.fingerprint import sha256_file
 from rl_core.data.read.readers import raw_values
+from rl_core.data.read.remote import base_of
 from rl_core.data.read.text_files import OnBadLine
 from rl_core.data.store.publish import parse_sentinel
 from rl_core.errors import DataError
@@ -54,9 +55,7 @@ class PairFile:
             raise DataError(
                 f"{place}: a text; expected an object with question, chosen and rejected"
             )
-        return preference_pair(
-            raw.value, folder=self.path.absolute().parent, place=place, needs_image=False
-        )
+        return preference_pair(raw.value, folder=base_of(self.path), place=place, needs_image=False)
 
     def subset_of(self, index: int) -> str:
         return self.path.stem

@@ -4,6 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from rl_core.builtin.data.builtin_rows import (
+    BuiltinSpec,
+    materialise_questions,
+    planned_questions,
+)
 from rl_core.builtin.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, planned_path
 from rl_core.data.check.parts import CheckSettings
@@ -33,6 +38,8 @@ def resolve_sources(
             files.append(materialise(GenerateSpec(**entry), data_dir / "generated"))
         elif _is_pictures(entry):
             files.append(materialise_pictures(PicturesSpec(**entry), data_dir / "generated"))
+        elif _is_builtin(entry):
+            files.append(materialise_questions(BuiltinSpec(**entry), data_dir / "generated"))
         else:
             files += mapped_files(data_files(entry), mapping, data_dir)
     return files
@@ -53,6 +60,10 @@ def planned_sources(
         if _is_pictures(entry):
             files.append(planned_pictures(PicturesSpec(**entry), data_dir / "generated"))
             first = first if files[-1].is_file() else "the pictures would be drawn first"
+            continue
+        if _is_builtin(entry):
+            files.append(planned_questions(BuiltinSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the built-in rows would be written first"
             continue
         try:
             found = planned_mapped(data_files(entry, download=False), mapping, data_dir)
@@ -90,6 +101,10 @@ def _is_task(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
 
 def _is_pictures(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
     return isinstance(entry, dict) and "pictures" in entry
+
+
+def _is_builtin(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
+    return isinstance(entry, dict) and "builtin" in entry
 
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:

@@ -33,7 +33,8 @@ class StageConfig(PluginConfig):
     """Settings that every stage has."""
 
     stage: str
-    """Name of the stage: `mpo`, `text`, `vision` or `diffusion`."""
+    """Name of the stage: `mpo`, `text`, `vision` or `diffusion`. In its place stands `target:
+    my_pkg.my_module:MyStage` for a class of your own."""
     dataset_name: str
     """Name of the data in the summary and in the artifact's metadata."""
     source_uri: str | None = None
@@ -145,6 +146,8 @@ class Stage(ABC, Generic[ConfigT]):
     """Raw files that a complete input must have; empty accepts any content."""
     env_name: ClassVar[str | None] = None
     """Environment variable that may name the raw folder."""
+    target: str | None = None
+    """`module:Class` of a stage from outside the project, which is part of the run hash."""
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
@@ -196,7 +199,8 @@ class Stage(ABC, Generic[ConfigT]):
 
     def job(self, sources: Mapping[str, SourceFile], revision: str | None) -> Job:
         """Return the driver's job for these inputs."""
-        parts = {"stage": self.config.stage, "code version": self.code_version, **self.parameters()}
+        named = self.target or self.config.stage
+        parts = {"stage": named, "code version": self.code_version, **self.parameters()}
         parts |= {"revision": revision} if revision else {}
         details = {
             "artifact": self.artifact,

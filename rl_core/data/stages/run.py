@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rl_core.data.prepare.job import plan_job, run_job
 from rl_core.data.read.raw_dir import ensure_raw_dir, recorded_revision
 from rl_core.data.stages import stages
-from rl_core.data.stages.base import Context, Stage
+from rl_core.data.stages.base import Context, Stage, StageConfig
 from rl_core.data.stages.inputs import fingerprint_all
 from rl_core.data.store.lock import Note
 from rl_core.errors import RecipeError
@@ -65,7 +65,20 @@ def load_stage(
     values = resolved(merge_overrides(read_yaml(path), overrides, path), path)
     values |= {"input_dir": str(input_dir)} if input_dir is not None else {}
     values |= {"output_dir": str(output_dir)} if output_dir is not None else {}
-    cls: Any = stages.get(str(values.get("stage", name_or_path)))
+    target = values.pop("target", None)
+    if target is None:
+        cls: Any = stages.get(str(values.get("stage", name_or_path)))
+    elif values.get("stage") is not None:
+        raise RecipeError(
+            f"{path.name}: give either stage or target, not both {values['stage']!r} and "
+            f"{target!r}; set the other to null"
+        )
+    else:
+        try:
+            cls = _own_stage(str(target))
+        except RecipeError as error:
+            raise RecipeError(f"{path.name}: {error}") from error
+        values["stage"] = cls.__name__.lower().replace("_", "-")
     try:
         config = cls.Config(**values)
     except ValidationError as error:
@@ -74,7 +87,26 @@ def load_stage(
         raise RecipeError(
             "\n".join([*(f"{path.name}: {line}" for line in problems), known])
         ) from error
-    return cls(config)
+    loaded = cls(config)
+    loaded.target = target
+    return loaded
+
+
+def _own_stage(target: str) -> type[Stage[Any]]:
+    """Return a stage's class from outside the project. Raises: RecipeError naming what it lacks."""
+    cls = stages.imported(target, "")
+    if not issubclass(cls, Stage):
+        raise RecipeError(f"target: {target} does not derive from rl_core.data.stages.base:Stage")
+    settings = getattr(cls, "Config", None)
+    lacking = sorted(cls.__abstractmethods__)
+    lacking += [name for name in ("code_version", "artifact") if not hasattr(cls, name)]
+    if not (isinstance(settings, type) and issubclass(settings, StageConfig)):
+        lacking.append("Config, a StageConfig")
+    if lacking:
+        raise RecipeError(
+            f"target: {target} has no {', no '.join(lacking)}; docs/extending.md shows a stage"
+        )
+    return cls
 
 
 def plan_stage(stage: Stage[Any], home: Home | None = None) -> StagePlan:
@@ -82,6 +114,8 @@ def plan_stage(stage: Stage[Any], home: Home | None = None) -> StagePlan:
     but digests of the inputs."""
     place = (stage.output, stage.artifact, stage.artifact_path)
     settings = stage.config.model_dump(mode="json")
+    if stage.target is not None:
+        settings = {"target": stage.target, **settings}
     if missing := stage.missing():
         fetched = f"{stage.config.source_uri} would be fetched into {stage.input_dir} first"
         advice = (

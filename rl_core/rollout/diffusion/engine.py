@@ -24,6 +24,7 @@ from rl_core.rollout.diffusion.denoise import Trajectory, denoise
 from rl_core.rollout.diffusion.prompt_conditions import ConditionCache
 from rl_core.rollout.diffusion.rows import Job, described, noised_columns, step_columns, unjudged
 from rl_core.rollout.engine import PolicyHolder, check_version
+from rl_core.rollout.sample_ids import groups_of, sibling_columns
 from rl_core.sde import NoiseRecipe, SdeConfig, action_steps, initial_noise
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.diffusion import DiffusionConfig
@@ -70,8 +71,8 @@ class DiffusionEngine:
         Returns: rows of siblings with `latents, next_latents` [B, K, ...], `sigmas, next_sigmas`
         [B, K], `rollout_log_probs, response_mask` [B, K] of the actions, or without a kernel
         `clean` [B, ...], the `sigmas` to noise it to and `noise_seeds` [B, K]; `images` or `videos`
-        as whole numbers 0..255 and the prompts as object columns. Raises: StaleEngine when the
-        engine holds other weights.
+        as whole numbers 0..255, the prompts and the names (`sample_ids`) as object columns.
+        Raises: StaleEngine when the engine holds other weights.
         """
         check_version(self.backend, version, evaluation=False)
         items = list(prompts.non_tensor_batch["item"])
@@ -92,7 +93,8 @@ class DiffusionEngine:
             trained = noised_columns(
                 jobs, found, self.config.num_noised or num_steps, shift, self.latent_shape
             )
-        return self._collect(jobs, found, trained)
+        ids = sibling_columns(groups_of(prompts), self.num_siblings)
+        return self._collect(jobs, ids, found, trained)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(
@@ -106,7 +108,8 @@ class DiffusionEngine:
         with self.backend.gathered() as policy:
             found = self.sample(policy, jobs, levels, (), self.eval_batch_size)
         made = torch.tensor([[row in found] for row in range(len(jobs))]).long()
-        return self._collect(jobs, found, {"response_mask": made})
+        ids = sibling_columns(groups_of(prompts), 1)
+        return self._collect(jobs, ids, found, {"response_mask": made})
 
     def jobs_of(self, items: Sequence[dict[str, Any]]) -> list[Job]:
         """Return one sample of each prompt for an evaluation, always from the same noise."""
@@ -175,10 +178,14 @@ class DiffusionEngine:
         return {name: value.to(self.backend.device) for name, value in conditions.items()}
 
     def _collect(
-        self, jobs: Sequence[Job], found: dict[int, Trajectory], trained: dict[str, Tensor]
+        self,
+        jobs: Sequence[Job],
+        ids: dict[str, list[str]],
+        found: dict[int, Trajectory],
+        trained: dict[str, Tensor],
     ) -> DataProto:
         tensors = trained | unjudged(jobs, trained["response_mask"])
-        objects = described(jobs, self.conditions.blank) | self._decoded(len(jobs), found)
+        objects = ids | described(jobs, self.conditions.blank) | self._decoded(len(jobs), found)
         return DataProto.from_dict(tensors, objects)
 
     def _decoded(

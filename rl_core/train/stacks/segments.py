@@ -230,6 +230,9 @@ def drift(old_BT: Tensor, rollout_BT: Tensor | None, mask_BT: Tensor) -> dict[st
     sums, counts = delta_BT.sum(0).tolist(), acts_BT.sum(0).tolist()
     metrics = {
         "delta_log_prob_mean": Metric(MetricKind.MEAN, math.fsum(sums), float(sum(counts))),
+        "delta_log_prob_square": Metric(
+            MetricKind.MEAN, float(delta_BT.square().sum()), float(sum(counts))
+        ),
         "delta_log_prob_max": Metric(MetricKind.MAX, float(delta_BT.max()), float(sum(counts))),
     }
     start = 0

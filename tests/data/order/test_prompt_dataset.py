@@ -5,7 +5,10 @@ import random
 import pytest
 
 from rl_core.data import PromptDataset
+from rl_core.data.prepare.prompts import PreparationSettings, load_prepared, prepare_cache
+from rl_core.envs import accepted_ground_truths
 from rl_core.errors import DataError
+from skyrl_train.dataset.dataset import PromptDataset as SkyRLsDataset
 
 
 def test_limit_is_inclusive_and_drops_are_counted(jsonl, good_row, tokenizer) -> None:
@@ -68,3 +71,24 @@ def test_template_kwargs_reach_the_template_and_its_refusal_names_the_row(
         DataError, match=r"a\.jsonl:2 field prompt: .*chat template refuses it: no system"
     ):
         PromptDataset([path], tokenizer, 10, template_kwargs={"no_system": True})
+
+
+def test_preparation_keeps_what_the_dataset_keeps(jsonl, good_row, tokenizer, tmp_path) -> None:
+    rows = [good_row(" ".join("1" * length)) for length in (3, 9, 4, 3, 8)]
+    path, held_out = jsonl("a.jsonl", rows), jsonl("b.jsonl", [good_row("2 2")])
+    settings = PreparationSettings(
+        name="r",
+        tokenizer_id="t",
+        max_prompt_length=6,
+        cache_root=tmp_path / "cache",
+        memo_dir=tmp_path / "memo",
+        allowed_env_classes=accepted_ground_truths(),
+    )
+    receipt = prepare_cache([path], [held_out], settings, tokenizer=tokenizer)
+    dataset = SkyRLsDataset([path], tokenizer, 6)
+    assert load_prepared(f"{receipt.path}/train.parquet") == dataset.items
+    assert receipt.dropped["too_long"] == dataset.num_dropped == 2
+
+
+def test_skyrls_import_path_gives_the_same_class() -> None:
+    assert SkyRLsDataset is PromptDataset

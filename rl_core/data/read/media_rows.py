@@ -1,0 +1,53 @@
+"""Rows of a file of media prompts, read in one way wherever such a file is read."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rl_core.data.read.readers import raw_values
+from rl_core.data.read.remote import base_of
+from rl_core.errors import DataError
+from schemas.media_prompts import MediaPrompt, media_prompt
+
+OnBadRow = Callable[[Exception, str], None]
+"""Function that receives the error of a row, and its place."""
+
+
+def placed_prompts(
+    path: Path,
+    *,
+    prompt_key: str = "prompt",
+    media_root: Path | None = None,
+    on_bad_row: OnBadRow | None = None,
+) -> Iterator[tuple[MediaPrompt, str]]:
+    """Yield each row of a file as a prompt, with its place.
+
+    A row without a `prompt_id` gets `{filename}:{index of good rows}`, from 0. Relative URIs
+    resolve against the file's folder, or `media_root`.
+    Raises: for a bad row, unless `on_bad_row` takes it: UnsupportedMediaError (a
+    NotImplementedError) for media that no loader implements, otherwise DataError.
+    """
+    folder, num_good = media_root or base_of(path), 0
+
+    def on_bad_line(number: int, error: DataError) -> None:
+        assert on_bad_row is not None
+        on_bad_row(error, f"{path}:{number}")
+
+    rows = raw_values(path, prompt_key=prompt_key, on_bad_line=on_bad_line if on_bad_row else None)
+    for raw in rows:
+        place = f"{path}:{raw.number}"
+        row = {"prompt": raw.value} if isinstance(raw.value, str) else raw.value
+        try:
+            prompt = media_prompt(
+                row,
+                default_id=f"{path.name}:{num_good}",
+                folder=folder,
+                place=place,
+                prompt_key=prompt_key,
+            )
+        except (DataError, NotImplementedError) as error:
+            if on_bad_row is None:
+                raise
+            on_bad_row(error, place)
+            continue
+        num_good += 1
+        yield prompt, place

@@ -1,0 +1,79 @@
+"""Contract of a trainer: the training loop of a run, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rl_core.distributed import DataProtoRef
+    from schemas.recipe import Recipe
+
+
+class Loop(Protocol):
+    """A running training job, as a run's session drives it.
+
+    A class usually derives from the domain's own, such as `TextTrainer`, and replaces `step` or
+    `wire`; `rl_core.trainers.base.Trainer` has everything but `wire`.
+    """
+
+    step_count: int
+    """Number of steps so far."""
+    held_out_scores: tuple[str, ...]
+    """Columns of `evaluate` whose means are part of the evaluation."""
+
+    def __init__(
+        self, recipe: Recipe, source_model: str, items: Sequence[dict[str, Any]]
+    ) -> None: ...
+
+    def build(self) -> None:
+        """Start the workers."""
+        ...
+
+    def notes(self) -> list[str]:
+        """Return a line for each unusual computation."""
+        ...
+
+    def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
+        """Compute everything that needs the model before training."""
+        ...
+
+    def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Return the held-out rows, with the reference's log-probabilities if scores need them."""
+        ...
+
+    def step(self) -> tuple[dict[str, float], DataProtoRef]:
+        """Run one step. Returns: its metrics, and its rollout."""
+        ...
+
+    def evaluate(self, items: Sequence[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
+        """Play held-out rows greedily, in order."""
+        ...
+
+    def peak_memory(self) -> int:
+        """Return the largest peak memory of a training worker so far, in bytes."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the driver's own state, which is written as JSON."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict()`."""
+        ...
+
+    def save(self, folder: str) -> None:
+        """Write every model's checkpoint under a folder."""
+        ...
+
+    def load(self, folder: str) -> None:
+        """Restore every model from a folder."""
+        ...
+
+    def export(self, folder: str) -> None:
+        """Write each model that is registered as an ordinary model folder."""
+        ...
+
+    def close(self) -> None:
+        """End the workers."""
+        ...
