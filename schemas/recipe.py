@@ -7,7 +7,7 @@ import the packages above them.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,7 @@ from schemas.contract import SchemaName
 from schemas.data import DataConfig
 from schemas.diffusion import DiffusionConfig
 from schemas.domains import Domain
+from schemas.numbers import Seconds
 from schemas.placement import PlacementConfig
 from schemas.policy import (
     EmaFullConfig,
@@ -100,6 +101,17 @@ class EvaluationConfig(Section):
     """Rows that are decoded, or samples that are denoised, in one batch."""
 
 
+class ValidationConfig(Section):
+    """Trials of the rows with their environments, before anything costly starts."""
+
+    oracle_rows: Annotated[int, Field(ge=0)] | Literal["all"] = 100
+    """Rows that are played: the row's own answer must earn the full reward, an empty and a wrong
+    one must not. Rows that fail it are listed, not refused."""
+    build_timeout_s: Seconds = Field(default=60.0, gt=0)
+    """Longest time to build the environment of one row in seconds; a row that takes longer is
+    refused."""
+
+
 class Recipe(Section):
     """Complete description of one training job."""
 
@@ -143,6 +155,7 @@ class Recipe(Section):
     """Reading of pairs in the domain `preference`."""
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    validation: ValidationConfig = ValidationConfig()
     registration: RegistrationConfig = RegistrationConfig()
     retraining: RetrainingConfig = RetrainingConfig()
     placement: PlacementConfig = PlacementConfig()

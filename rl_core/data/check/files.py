@@ -9,10 +9,14 @@ from typing import Literal, TypeAlias
 
 from pydantic import ValidationError
 
+from rl_core.data.check.groups import Groups
 from rl_core.data.check.overlap import HeldOut
 from rl_core.data.check.parts import Checked, CheckSettings, Part, check_part, parts_of
+from rl_core.data.check.trials import REFUSED_BY
 from rl_core.data.prepare.fingerprint import explain_change, file_parts, fingerprint, run_hash
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, atomic_writer
+from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
+from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.contract import SchemaName
 from schemas.ground_truth import AllowedEnvClasses
@@ -20,6 +24,8 @@ from schemas.media_checks import MediaLimits
 from schemas.prompt_rows import SCHEMA_VERSION
 from schemas.receipts import Receipt, Rejection, SourceFile, ValidationReport
 
+CHECKS_VERSION = "2"
+"""Version of these checks, raised whenever the same rows would get another report."""
 Policy = Literal["fail", "drop"]
 Runner: TypeAlias = Callable[
     [Sequence[Part], CheckSettings, HeldOut], Iterator[tuple[Part, Checked]]
@@ -116,9 +122,10 @@ def run_here(
     parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
 ) -> Iterator[tuple[Part, Checked]]:
     """Check parts one after the other, each on all cores of this machine."""
-    for part in parts:
-        for checked in check_part(part, settings, held_out):
-            yield part, checked
+    with settings.row_trials() as trials:
+        for part in parts:
+            for checked in check_part(part, settings, held_out, trials):
+                yield part, checked
 
 
 def _check(
@@ -133,7 +140,7 @@ def _check(
     schemas = {}
     with atomic_writer(rejects_path) as rejects:
         for chosen, known in ((files[:num_training], held_out), (files[num_training:], HeldOut())):
-            parts = [part for file in chosen for part in parts_of(file, settings)]
+            parts = [part for file in chosen for part in parts_of(file, settings, len(files))]
             schemas |= {part.file: part.schema.value for part in parts}
             for part, checked in runner(parts, settings, known):
                 totals.add(part.file, checked)
@@ -150,6 +157,9 @@ def _check(
         num_accepted=totals.rows_of.total() - totals.num_rejected,
         rejected_by_reason=dict(totals.by_reason.most_common()),
         examples=totals.examples,
+        problems=totals.problems.in_order(),
+        warnings=totals.warnings.in_order(),
+        untried=totals.untried,
         rejects_path=str(rejects_path),
         explanation="",
     )
@@ -163,11 +173,16 @@ class _Totals:
         self.num_rejected = 0
         self.by_reason: Counter[str] = Counter()
         self.examples: list[Rejection] = []
+        self.problems, self.warnings = Groups(), Groups()
+        self.untried: dict[str, str] = {}
         self._shown: Counter[str] = Counter()
 
     def add(self, file: str, checked: Checked) -> None:
         self.rows_of[file] += checked.num_rows
         self.num_rejected += checked.num_rejected
+        self.problems.add(checked.rejections)
+        self.warnings.add(checked.warnings)
+        self.untried |= checked.untried
         for rejection in checked.rejections:
             self.by_reason[rejection.reason] += 1
             # The first ones overall, and the first of each reason wherever they are.
@@ -184,6 +199,8 @@ def _hash_parts(
 ) -> dict[str, str]:
     return file_parts({"data": sources[:num_training], "held-out": sources[num_training:]}) | {
         "schema version": SCHEMA_VERSION,
+        "checks version": CHECKS_VERSION,
+        "trials": _describe_trials(settings.trials),
         "schema": settings.schema.value if settings.schema else "recognised",
         "environments": describe_env_classes(settings.allowed_env_classes),
         "default env_class": settings.default_env_class or "",
@@ -191,6 +208,10 @@ def _hash_parts(
         "media limits": _describe_limits(settings.limits, settings.media_root),
         "pairs": "texts alone" if settings.pairs_alone else "with images",
     }
+
+
+def _describe_trials(trials: TrialSettings | None) -> str:
+    return "none" if trials is None else f"version {TRIALS_VERSION} {trials.describe()}"
 
 
 def _describe_limits(limits: MediaLimits, root: Path | None) -> str:
@@ -208,6 +229,9 @@ def _from_memo(
     if remembered is None or remembered.parts != parts:
         return None
     report = remembered.report
+    # What an environment lacked (a database, a sandbox) may be there now.
+    if report.untried or any(group.reason.startswith(REFUSED_BY) for group in report.problems):
+        return None
     # Media lie outside the files whose content is known, so rows that name some are looked at
     # again.
     if not settings.pairs_alone and set(report.schemas.values()) & {
