@@ -154,27 +154,31 @@ def print_report(report: "ValidationReport") -> None:
     """Print the counts, the contract, and tables of refused and of doubtful rows."""
     typer.echo(f"{report.num_accepted} of {report.num_rows} rows are good; {report.explanation}")
     typer.echo(f"contract: {_contracts(report)}")
-    _print_groups("Refused rows", report.problems)
-    _print_groups("Rows that are good, but look at them", report.warnings)
+    _print_groups("Refused rows", report.problems, "expected")
+    _print_groups("Rows that are good, but look at them", report.warnings, "found")
+    if report.warnings:
+        typer.echo(f"all of these: {report.warnings_path}")
     for what, why in report.untried.items():
         typer.echo(f"note: {what}: {why}")
 
 
-def _print_groups(title: str, groups: "list[RowGroup]") -> None:
+def _print_groups(title: str, groups: "list[RowGroup]", remark: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
     if not groups:
         return
     table = Table(title=title, title_justify="left")
-    for column in ("field", "reason", "rows", "first at", "value", "expected"):
+    for column in ("field", "reason", "rows", "first at", "value", remark):
         table.add_column(column, overflow="fold", justify="right" if column == "rows" else "left")
     for group in groups:
-        first = group.first[0]
-        places = ", ".join(f"{Path(one.file).name}:{one.row}" for one in group.first)
-        table.add_row(
-            group.field, group.reason, str(group.count), places, first.value, first.expected
-        )
+        places: dict[tuple[str, str], list[str]] = {}
+        for one in group.first:
+            place = f"{Path(one.file).name}:{one.row}"
+            places.setdefault((one.value, one.expected), []).append(place)
+        head = (group.field, group.reason, str(group.count))
+        for index, (what, rows) in enumerate(places.items()):
+            table.add_row(*(head if not index else ("", "", "")), ", ".join(rows), *what)
     # Values are the user's text: no part of them is markup.
     Console(highlight=False, markup=False, emoji=False).print(table)
 

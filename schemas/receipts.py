@@ -71,10 +71,12 @@ class ValidationReport(Receipt):
     problems: list[RowGroup] = Field(default_factory=list)
     """All problems by field and kind, most frequent first."""
     warnings: list[RowGroup] = Field(default_factory=list)
-    """Rows that are used but hardly teach anything, such as those whose reward nobody can earn."""
+    """Rows that are used but hardly teach anything, such as those whose reward nobody can earn;
+    `warnings_path` lists all."""
     untried: dict[str, str] = Field(default_factory=dict)
     """Reasons why the rows of an environment were not built, or not played."""
     rejects_path: str | None = None
+    warnings_path: str | None = None
     cached: bool = False
     """True if the same files were validated before with the same schema and environments."""
     explanation: str

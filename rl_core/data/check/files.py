@@ -16,7 +16,7 @@ from rl_core.data.check.trials import REFUSED_BY
 from rl_core.data.prepare.fingerprint import explain_change, file_parts, fingerprint, run_hash
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, atomic_writer
 from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
-from rl_core.envs.trials.settings import TrialSettings
+from rl_core.envs.trials.settings import TrialSettings, Verdict
 from rl_core.errors import DataError
 from schemas.contract import SchemaName
 from schemas.ground_truth import AllowedEnvClasses
@@ -61,7 +61,8 @@ def check_files(
     memo_dir: Path | str,
     runner: Runner | None = None,
 ) -> ValidationReport:
-    """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem.
+    """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem,
+    `warnings.jsonl` every doubtful row.
 
     Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row
     of `paths` with the question of a held-out row is refused. runner: executes the checks; unset
@@ -138,15 +139,15 @@ def _check(
     totals = _Totals()
     held_out = HeldOut.of_files(files[num_training:], settings.prompt_key)
     schemas = {}
-    with atomic_writer(rejects_path) as rejects:
+    warnings_path = _warnings_path(rejects_path)
+    with atomic_writer(rejects_path) as rejects, atomic_writer(warnings_path) as warnings:
         for chosen, known in ((files[:num_training], held_out), (files[num_training:], HeldOut())):
             parts = [part for file in chosen for part in parts_of(file, settings, len(files))]
             schemas |= {part.file: part.schema.value for part in parts}
             for part, checked in runner(parts, settings, known):
                 totals.add(part.file, checked)
-                rejects.writelines(
-                    rejection.model_dump_json() + "\n" for rejection in checked.rejections
-                )
+                rejects.writelines(one.model_dump_json() + "\n" for one in checked.rejections)
+                warnings.writelines(one.model_dump_json() + "\n" for one in checked.warnings)
             for file in chosen:
                 if not totals.rows_of[file]:
                     raise DataError(f"{file}: the file is empty; expected at least one row")
@@ -161,6 +162,7 @@ def _check(
         warnings=totals.warnings.in_order(),
         untried=totals.untried,
         rejects_path=str(rejects_path),
+        warnings_path=str(warnings_path),
         explanation="",
     )
 
@@ -214,6 +216,10 @@ def _describe_trials(trials: TrialSettings | None) -> str:
     return "none" if trials is None else f"version {TRIALS_VERSION} {trials.describe()}"
 
 
+def _warnings_path(rejects_path: Path) -> Path:
+    return rejects_path.with_name("warnings.jsonl")
+
+
 def _describe_limits(limits: MediaLimits, root: Path | None) -> str:
     remote = "remote media checked" if limits.check_remote else "remote media unchecked"
     return (
@@ -230,7 +236,8 @@ def _from_memo(
         return None
     report = remembered.report
     # What an environment lacked (a database, a sandbox) may be there now.
-    if report.untried or any(group.reason.startswith(REFUSED_BY) for group in report.problems):
+    not_built = any(what.endswith(Verdict.NOT_BUILT) for what in report.untried)
+    if not_built or any(group.reason.startswith(REFUSED_BY) for group in report.problems):
         return None
     # Media lie outside the files whose content is known, so rows that name some are looked at
     # again.
@@ -239,9 +246,9 @@ def _from_memo(
         SchemaName.PREFERENCE,
     }:
         return None
-    if report.num_rejected and (
-        report.rejects_path != str(rejects_path) or not rejects_path.is_file()
-    ):
+    lists = [(report.num_rejected, report.rejects_path, rejects_path)]
+    lists += [(len(report.warnings), report.warnings_path, _warnings_path(rejects_path))]
+    if any(count and (str(path) != was or not path.is_file()) for count, was, path in lists):
         return None
     explanation = (
         "cached: the same files were validated before under the same schema and environments"

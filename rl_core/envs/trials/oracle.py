@@ -47,6 +47,7 @@ def play(build: Callable[[], Any], prompt: Prompt) -> list[tuple[Verdict, str]]:
                 f"the right answer {replies.right!r:.100} earns {earned:g}, not {full:g}",
             )
         )
+    free: list[str] = []
     for kind, reply in (("an empty answer", ""), ("the wrong answer", replies.wrong)):
         try:
             earned = _reward(build(), prompt, reply)
@@ -55,8 +56,8 @@ def play(build: Callable[[], Any], prompt: Prompt) -> list[tuple[Verdict, str]]:
             earned = -math.inf
         if earned >= full - EPSILON:
             shown = f" {reply!r:.100}" if reply else ""
-            found.append((Verdict.FREE, f"{kind}{shown} earns {earned:g}"))
-    return found
+            free.append(f"{kind}{shown} earns {earned:g}")
+    return found + ([(Verdict.FREE, " and ".join(free))] if free else [])
 
 
 def _reward(env: Any, prompt: Prompt, reply: str) -> float:

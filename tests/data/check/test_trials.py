@@ -1,6 +1,7 @@
 """Rows that passed their contract are built with their environments, in every format."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,44 @@ def test_preparation_drops_the_rows_that_validation_refuses(
         item["prompt"][0]["content"] for item in load_prepared(Path(receipt.path) / "train.parquet")
     ]
     assert prompts == ["1", "3"]
+
+
+def test_rows_that_are_free_or_cannot_be_earned_are_listed_and_stay_good(
+    tmp_path: Path, jsonl
+) -> None:
+    halting = {"task": "game_of_life_halting", "seed": 1, "index": 0}
+    rows = [
+        row("a", "5", "aime"),
+        row("b", "x" * 400, "aime"),
+        row("c", "True", "reasoning_gym", extra_info=halting),
+        row("d", [{"input": "1", "output": "2"}], "lcb"),
+    ]
+    options = {"reasoning_gym": {"allow_unsound_scorers": True, "answer": "text"}}
+    settings = replace(SETTINGS, trials=TrialSettings(options, oracle_rows=None))
+    folders = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
+    report = check_files([jsonl("train.jsonl", rows)], settings, **folders)
+    assert report.num_accepted == 4
+    lines = Path(report.warnings_path or "").read_text().splitlines()
+    listed = [(one["row"], one["reason"]) for one in map(json.loads, lines)]
+    assert listed == [(2, "cannot be earned"), (3, "free")]
+    assert [(group.reason, group.count) for group in report.warnings] == [
+        ("cannot be earned", 1),
+        ("free", 1),
+    ]
+    assert list(report.untried) == ["lcb rows are not played"]
+    # Nothing about the rows has changed, so nothing is played again.
+    again = check_files([tmp_path / "train.jsonl"], settings, **folders)
+    assert again.cached and again.warnings == report.warnings
+
+
+def test_the_sample_is_spread_over_the_file(tmp_path: Path, jsonl) -> None:
+    rows = [row(str(i), str(i) if i % 2 else "x" * 400, "aime") for i in range(400)]
+    table = tmp_path / "train.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), table, row_group_size=64)
+    settings = replace(SETTINGS, trials=TrialSettings(oracle_rows=10))
+    for file in (table, jsonl("train.jsonl", rows)):
+        folders = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
+        report = check_files([file], settings, **folders)
+        lines = Path(report.warnings_path or "").read_text().splitlines()
+        numbers = [json.loads(line)["row"] for line in lines]
+        assert 8 <= len(numbers) <= 14 and numbers[0] == 1 and numbers[-1] > 320
