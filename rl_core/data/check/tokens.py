@@ -1,4 +1,5 @@
-"""Prompts in tokens: which are too long, and which the model's chat template refuses.
+"""Prompts in tokens: which are too long, which have control tokens of the model's in their text,
+and which its chat template refuses.
 
 A run counts while it prepares; with a tokenizer at hand, validation counts in the same way.
 """
@@ -25,6 +26,7 @@ from schemas.receipts import Rejection, ValidationReport
 
 BATCH = 1024
 TOO_LONG = "longer than max_prompt_length"
+CONTROL_TOKEN = "contains a control token"
 REFUSED = "refused by the model"
 
 
@@ -45,8 +47,8 @@ def with_tokens(
     settings: CheckSettings,
     tokens: TokenSettings,
 ) -> ValidationReport:
-    """Add to a report what the count finds: a warning for each prompt that a run would drop, a
-    refusal for each that the model cannot read."""
+    """Add to a report what the count finds: a warning for each prompt that a run would drop or
+    that has control tokens, a refusal for each that the model cannot read."""
     warnings, problems = Groups(report.warnings), Groups(report.problems)
     refused: list[Rejection] = []
     bad = _bad_rows(report)
@@ -60,7 +62,9 @@ def with_tokens(
                 if isinstance(count, str):
                     problem = Problem("prompt", REFUSED, _text(item), f"another prompt ({count})")
                     refused.append(problem.rejection(str(file), number))
-                elif count > tokens.max_prompt_length:
+                else:
+                    warnings.add(_control_tokens(item, str(file), number, counter))
+                if isinstance(count, int) and count > tokens.max_prompt_length:
                     expected = f"at most {tokens.max_prompt_length}; a run drops this row"
                     problem = Problem("prompt", TOO_LONG, f"{count} tokens", expected)
                     warnings.add([problem.rejection(str(file), number)])
@@ -75,6 +79,19 @@ def with_tokens(
             "examples": [*report.examples, *refused[:2]],
         }
     )
+
+
+def _control_tokens(item: Item, file: str, number: int, counter: LengthCounter) -> list[Rejection]:
+    """Return a warning for each message that has control tokens."""
+    control = counter.template.control_tokens
+    expected = "text alone; the model reads it as text, not as a token"
+    return [
+        Problem(f"prompt[{index}].content", CONTROL_TOKEN, found[0], expected).rejection(
+            file, number
+        )
+        for index, message in enumerate(item["prompt"])
+        if (found := control.in_message(message))
+    ]
 
 
 def _bad_rows(report: ValidationReport) -> set[tuple[str, int]]:
