@@ -27,7 +27,7 @@ def row(text: str, truth: Any, env: str = "gsm8k", **more: Any) -> dict[str, Any
 
 
 def checked(folder: Path, train: Path, *held_out: Path) -> ValidationReport:
-    folders = {"rejects_dir": folder / "rejects", "memo_dir": folder / "memo"}
+    folders: dict[str, Any] = {"rejects_dir": folder / "rejects", "memo_dir": folder / "memo"}
     return check_files([train], SETTINGS, held_out=held_out, **folders)
 
 
@@ -115,7 +115,7 @@ def test_rows_that_are_free_or_cannot_be_earned_are_listed_and_stay_good(
     ]
     options = {"reasoning_gym": {"allow_unsound_scorers": True, "answer": "text"}}
     settings = replace(SETTINGS, trials=TrialSettings(options, oracle_rows=None))
-    folders = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
+    folders: dict[str, Any] = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
     report = check_files([jsonl("train.jsonl", rows)], settings, **folders)
     assert report.num_accepted == 4
     lines = Path(report.warnings_path or "").read_text().splitlines()
@@ -137,7 +137,10 @@ def test_the_sample_is_spread_over_the_file(tmp_path: Path, jsonl) -> None:
     pq.write_table(pa.Table.from_pylist(rows), table, row_group_size=64)
     settings = replace(SETTINGS, trials=TrialSettings(oracle_rows=10))
     for file in (table, jsonl("train.jsonl", rows)):
-        folders = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
+        folders: dict[str, Any] = {
+            "rejects_dir": tmp_path / "rejects",
+            "memo_dir": tmp_path / "memo",
+        }
         report = check_files([file], settings, **folders)
         lines = Path(report.warnings_path or "").read_text().splitlines()
         numbers = [json.loads(line)["row"] for line in lines]
