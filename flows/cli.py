@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from flows.data_cli import data, validate
+from flows.data_cli import data
 from flows.doctor_cli import doctor
 from flows.models_cli import evaluate, export, lineage, promote, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.serve_cli import serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, status, up
+from flows.validate_cli import validate
 from rl_core.errors import Unreachable, UserError
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact

@@ -1,28 +1,16 @@
-"""The command `rl-train validate` and the group `rl-train data`: work on row files outside any
-run."""
+"""The group `rl-train data`: work on row files outside any run."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rl_core.data.read.foreign_rows import RowFormat
 from rl_core.errors import RecipeError
-from rl_core.runtime.home import Home
 from schemas.column_map import ColumnMap, ColumnMapError
 from schemas.contract import SchemaName
 
-if TYPE_CHECKING:
-    from schemas.receipts import ValidationReport
-
 data = typer.Typer(help="Make and convert row files.", no_args_is_help=True)
-
-Sources = Annotated[
-    list[str],
-    typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names"),
-]
-
 
 Mapped = Annotated[
     list[str] | None,
@@ -31,74 +19,6 @@ Mapped = Annotated[
         help="Make a column from another one: prompt=question, 'ground_truth=answer|after:####'",
     ),
 ]
-
-
-class ReportFormat(StrEnum):
-    """Output format of a report."""
-
-    TABLE = "table"
-    """A table for people."""
-    JSON = "json"
-    """The whole report as one object."""
-
-
-def validate(
-    paths: Sources,
-    schema: Annotated[
-        SchemaName | None, typer.Option(help="Contract of the rows; unset: recognised")
-    ] = None,
-    format: Annotated[
-        ReportFormat, typer.Option(help="How to print the report")
-    ] = ReportFormat.TABLE,
-    env_class: Annotated[
-        str | None, typer.Option(help="Environment of rows that name none")
-    ] = None,
-    prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
-    held_out: Annotated[
-        list[str] | None, typer.Option(help="Evaluation files, which must share no question")
-    ] = None,
-    media_root: Annotated[
-        Path | None, typer.Option(help="Where relative media paths begin")
-    ] = None,
-    check_remote: Annotated[
-        bool, typer.Option("--check-remote", help="Fetch remote media too")
-    ] = False,
-    mapped: Mapped = None,
-) -> None:
-    """Validate rows against their contract; every bad row is listed, and the exit code is 2 if
-    there is one."""
-    from rl_core.data.check.files import apply_policy, check_files
-    from rl_core.data.check.parts import CheckSettings
-    from rl_core.data.read.mapped import mapped_files
-    from rl_core.data.read.sources import data_files
-    from rl_core.envs import accepted_ground_truths
-    from schemas.media_checks import MediaLimits
-
-    home = Home.default()
-    chosen = SchemaName.PROMPT if schema is None and env_class is not None else schema
-    limits = MediaLimits(check_remote=check_remote)
-    mapping = _column_map(mapped)
-
-    def files(sources: list[str]) -> list[Path]:
-        found = [file for source in sources for file in data_files(source)]
-        return mapped_files(found, mapping, home.data)
-
-    settings = CheckSettings(
-        accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits
-    )
-    report = check_files(
-        files(paths),
-        settings,
-        held_out=files(held_out or []),
-        rejects_dir=home.data / "rejects" / "cli",
-        memo_dir=home.data / "memo",
-        runner=_cluster(),
-    )
-    if format is ReportFormat.JSON:
-        typer.echo(report.model_dump_json(indent=2))
-    else:
-        print_report(report)
-    apply_policy(report, "fail", 0.0)
 
 
 @data.command()
@@ -125,7 +45,7 @@ def convert(
     """
     from rl_core.data.read.convert import Conversion, convert_file
 
-    how = Conversion(to, written_as, _column_map(mapped), env_class, prompt_key)
+    how = Conversion(to, written_as, column_map(mapped), env_class, prompt_key)
     num_rows = convert_file(source, target, how, force=force)
     typer.echo(f"{num_rows} {to.value} rows written to {target}")
 
@@ -149,39 +69,9 @@ def announce(
     typer.echo(f"announced {emit(api, uri)} to {api}")
 
 
-def print_report(report: "ValidationReport") -> None:
-    """Print counts, and a table of reasons with the first example of each."""
-    from rich.console import Console
-    from rich.table import Table
-
-    typer.echo(f"{report.num_accepted} of {report.num_rows} rows are good; {report.explanation}")
-    if not report.rejected_by_reason:
-        return
-    table = Table(title="Refused rows", title_justify="left")
-    for column in ("reason", "problems", "first at", "field", "value", "expected"):
-        table.add_column(
-            column, overflow="fold", justify="right" if column == "problems" else "left"
-        )
-    for reason, count in report.rejected_by_reason.items():
-        first = next(example for example in report.examples if example.reason == reason)
-        place = f"{Path(first.file).name}:{first.row}"
-        table.add_row(reason, str(count), place, first.field, first.value, first.expected)
-    Console(highlight=False, markup=False).print(table)
-
-
-def _column_map(assignments: list[str] | None) -> ColumnMap:
+def column_map(assignments: list[str] | None) -> ColumnMap:
     """Raises: RecipeError on a mapping that cannot be read."""
     try:
         return ColumnMap.of_assignments(assignments or [])
     except ColumnMapError as error:
         raise RecipeError(f"--map: {error}") from error
-
-
-def _cluster():
-    from rl_core.distributed.cluster import configured_address
-
-    if (address := configured_address()) is None:
-        return None
-    from rl_core.distributed.ray_data_validation import cluster_runner
-
-    return cluster_runner(address)

@@ -34,7 +34,7 @@ class Display:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self._scored = recipe.domain.traits.curve.scored
-        self.console = Console(highlight=False)
+        self.console = Console(highlight=False, markup=False, emoji=False)
         self._status = self.console.status("")
         self._steps: list[Mapping[str, float]] = []
         """Metrics of the steps of the current iteration."""
@@ -72,7 +72,7 @@ class Display:
             self._steps.append(event.metrics)
             self.console.print(f"{self._clock()}  {describe_step(event)}", soft_wrap=True)
         elif event.phase == "note":
-            self.console.print(f"{self._clock()}  {event.text}", soft_wrap=True, markup=False)
+            self.console.print(f"{self._clock()}  {event.text}", soft_wrap=True)
         elif event.phase in BETWEEN_STEPS:
             self.note(event.phase)
         elif self.console.is_terminal:
@@ -151,7 +151,7 @@ def describe(receipt: object, *, scored: bool = False) -> str:
         state = "cached" if receipt.cached else "done"
         return (
             f"validate-data {state}: {receipt.num_accepted} of {receipt.num_rows} rows accepted; "
-            f"{receipt.explanation}"
+            f"{receipt.explanation}{_doubts(receipt)}"
         )
     if isinstance(receipt, CacheReceipt):
         state = "cached" if receipt.hit else "built"
@@ -173,6 +173,15 @@ def describe(receipt: object, *, scored: bool = False) -> str:
         )
         return f"train-iteration {receipt.iteration}: {state}"
     return str(receipt)
+
+
+def _doubts(report: ValidationReport) -> str:
+    """Return a line for each kind of rows that are good but doubtful."""
+    return "".join(
+        f"\n        {group.count} rows, first {group.first[0].file}:{group.first[0].row}: "
+        f"{group.reason}; {group.first[0].expected}"
+        for group in report.warnings
+    )
 
 
 def describe_step(event: ProgressEvent) -> str:

@@ -29,10 +29,10 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
     settings, home, console = (
         load_recipe(recipe, overrides, profile),
         Home.default(),
-        Console(highlight=False),
+        Console(highlight=False, markup=False, emoji=False),
     )
     check_local_model(settings, home.models)
-    console.print(dump_recipe(settings), soft_wrap=True, markup=False)
+    console.print(dump_recipe(settings), soft_wrap=True)
     check_turns(settings, home)
     with_files = located_artifacts(settings, home)
     for title, text in (
@@ -41,7 +41,7 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
         ("devices", device_plan(settings)),
         ("memory", memory_plan(settings, home)),
     ):
-        console.print(f"{title}  {text}", soft_wrap=True, markup=False, emoji=False)
+        console.print(f"{title}  {text}", soft_wrap=True)
 
 
 def check_turns(recipe: Recipe, home: Home) -> None:

@@ -77,7 +77,7 @@ class _Display:
     def __init__(self) -> None:
         from rich.console import Console
 
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._bar: Any = None
         self._tasks: dict[str, Any] = {}
 

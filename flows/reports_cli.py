@@ -48,7 +48,7 @@ def _print(runs: "list[Compared]", settings: dict[str, list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     reached = Table(title="Held-out accuracy; changes from the first run", title_justify="left")
     for column in ("run", "before", "after", "change", "95 % interval", "steps", "version"):
         reached.add_column(column, overflow="fold")

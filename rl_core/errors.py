@@ -41,6 +41,10 @@ class EnvError(UserError):
     """An environment is unknown, registered twice, or refuses its row."""
 
 
+class MachineLacks(EnvError):
+    """An environment needs something that this machine lacks, such as a sandbox."""
+
+
 class StorageError(UserError):
     """Something could not be written or read back: a full disk, a missing permission, a damaged
     file."""

@@ -97,7 +97,20 @@ def reward_spec_problems(value: Any) -> list[Problem]:
                 one_of(GROUND_TRUTH_KINDS),
             )
         ]
+    if is_blank(ground_truth):
+        expected = "an answer with text; an empty reply would earn the reward"
+        return [Problem("reward_spec.ground_truth", "empty ground truth", ground_truth, expected)]
     return []
+
+
+def is_blank(ground_truth: Any) -> bool:
+    """Return True for a text without a visible character, or a list of such texts alone."""
+    if isinstance(ground_truth, Mapping):
+        return is_blank(ground_truth.get("target"))
+    if isinstance(ground_truth, str):
+        return not ground_truth.strip()
+    items = as_list(ground_truth)
+    return bool(items) and all(isinstance(one, str) and not one.strip() for one in items or [])
 
 
 def accepted_kind_problems(

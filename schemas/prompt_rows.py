@@ -142,9 +142,10 @@ def prompt_contract(
             PARAMS: tools_problems,
             **{field: optional(field) for field in OPTIONAL_TYPES},
         },
-        lambda row: accepted_kind_problems(
-            row["env_class"], row["reward_spec"], allowed_env_classes
-        ),
+        lambda row: [
+            *empty_prompt_problems(row["prompt"], row["images"]),
+            *accepted_kind_problems(row["env_class"], row["reward_spec"], allowed_env_classes),
+        ],
     )
 
 
@@ -186,6 +187,17 @@ def prompt_problems(value: Any) -> list[Problem]:
             Problem("prompt", "no user message", value, "at least one message with role 'user'")
         )
     return problems
+
+
+def empty_prompt_problems(prompt: Any, images: Any) -> list[Problem]:
+    """Report a prompt whose user says nothing and shows no image; nothing if the prompt is invalid
+    by itself."""
+    if prompt is None or as_list(images) or prompt_problems(prompt):
+        return []
+    said = [one["content"] for one in as_list(prompt) or [] if one["role"] == "user"]
+    if any(text.strip() for text in said):
+        return []
+    return [Problem("prompt", "empty prompt", said[-1], "a user message with text")]
 
 
 def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:

@@ -33,6 +33,16 @@ class Rejection(Receipt):
         )
 
 
+class RowGroup(Receipt):
+    """Rows with the same problem in the same field."""
+
+    field: str
+    reason: str
+    count: int
+    first: list[Rejection]
+    """The first rows of the group."""
+
+
 class SourceFile(Receipt):
     """An input file and the digest of its content."""
 
@@ -58,7 +68,15 @@ class ValidationReport(Receipt):
     """Number of problems by kind, most frequent first; a row may have several."""
     examples: list[Rejection]
     """The first refused rows, and the first of every reason; `rejects_path` lists all."""
+    problems: list[RowGroup] = Field(default_factory=list)
+    """All problems by field and kind, most frequent first."""
+    warnings: list[RowGroup] = Field(default_factory=list)
+    """Rows that are used but hardly teach anything, such as those whose reward nobody can earn;
+    `warnings_path` lists all."""
+    untried: dict[str, str] = Field(default_factory=dict)
+    """Reasons why the rows of an environment were not built, or not played."""
     rejects_path: str | None = None
+    warnings_path: str | None = None
     cached: bool = False
     """True if the same files were validated before with the same schema and environments."""
     explanation: str

@@ -32,7 +32,7 @@ from schemas.rewards import RewardServiceConfig
 from schemas.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.section import DType, Section
 from schemas.tracks import TracksConfig
-from schemas.training import EvaluationConfig, TrainingConfig
+from schemas.training import EvaluationConfig, TrainingConfig, ValidationConfig
 from schemas.unified import UnifiedConfig
 
 
@@ -79,6 +79,7 @@ class Recipe(Section):
     """Reading of pairs in the domain `preference`."""
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    validation: ValidationConfig = ValidationConfig()
     registration: RegistrationConfig = RegistrationConfig()
     retraining: RetrainingConfig = RetrainingConfig()
     placement: PlacementConfig = PlacementConfig()

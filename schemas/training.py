@@ -1,11 +1,12 @@
-"""Length of a training, sizes of its steps, and its evaluations."""
+"""Length of a training, sizes of its steps, its evaluations, and the trials of its rows."""
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from schemas.numbers import Seconds
 from schemas.section import Section
 
 
@@ -71,3 +72,14 @@ class EvaluationConfig(Section):
     """Longest reply in tokens; may exceed the rollout's limit."""
     batch_size: int = Field(default=64, ge=1)
     """Rows that are decoded, or samples that are denoised, in one batch."""
+
+
+class ValidationConfig(Section):
+    """Trials of the rows with their environments, before anything costly starts."""
+
+    oracle_rows: Annotated[int, Field(ge=0)] | Literal["all"] = 100
+    """Rows that are played: the row's own answer must earn the full reward, an empty and a wrong
+    one must not. Rows that fail it are listed, not refused."""
+    build_timeout_s: Seconds = Field(default=60.0, gt=0)
+    """Longest time to build the environment of one row in seconds; a row that takes longer is
+    refused."""

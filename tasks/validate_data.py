@@ -81,6 +81,17 @@ def _publish(report: ValidationReport) -> None:
             rows,
             f"The first refused rows; all are in {report.rejects_path}",
         )
+    if report.warnings:
+        doubtful = [
+            {"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})}
+            for group in report.warnings
+            for one in group.first
+        ]
+        artifacts.table(
+            "validation-doubtful-rows",
+            doubtful,
+            f"Rows that are used but hardly teach anything; all are in {report.warnings_path}",
+        )
 
 
 def _log_refusal(name: str, report: ValidationReport, home: Home) -> None:

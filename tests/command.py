@@ -10,11 +10,13 @@ LIMIT_S = 900
 """After this a command counts as hung; the slowest brings up every service on a busy machine."""
 
 
-def rl_train(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def rl_train(
+    home: Path, *arguments: str, cwd: Path = REPOSITORY, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Whatever a command with this home says, and how it ends."""
     return subprocess.run(
         [sys.executable, "-m", "flows.cli", *arguments],
-        cwd=REPOSITORY,
+        cwd=cwd,
         env=os.environ | {"RL_TRAIN_HOME": str(home)} | environment,
         capture_output=True,
         text=True,

@@ -7,6 +7,7 @@ the report is the same as on a single machine.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -59,8 +60,12 @@ def _run(
     for found in dataset.flat_map(check).iter_rows():
         if found["error"]:
             raise DataError(found["error"])
-        rejections = _REJECTIONS.validate_json(found["rejections"])
-        yield parts[found["part"]], Checked(found["num_rows"], found["num_rejected"], rejections)
+        rejections, warned = (
+            _REJECTIONS.validate_json(found[name]) for name in ("rejections", "warnings")
+        )
+        counts = found["num_rows"], found["num_rejected"]
+        untried = json.loads(found["untried"])
+        yield parts[found["part"]], Checked(*counts, rejections, warned, untried)
 
 
 @dataclass
@@ -78,8 +83,10 @@ class _CheckPart:
         held_out = ray.get(self.held_out)
         found: list[dict[str, object]] = []
         try:
-            for checked in check_part(self.parts[index], self.settings, held_out, num_threads=1):
-                found.append(_packed(index, checked))
+            with self.settings.row_trials(num_workers=1) as trials:
+                part = self.parts[index]
+                for checked in check_part(part, self.settings, held_out, trials, num_threads=1):
+                    found.append(_packed(index, checked))
         except DataError as error:  # what the user can put right; all else is Ray's to report
             found.append(_packed(index, Checked(0, 0, []), str(error)))
         return found
@@ -91,5 +98,7 @@ def _packed(index: int, checked: Checked, error: str = "") -> dict[str, object]:
         "num_rows": checked.num_rows,
         "num_rejected": checked.num_rejected,
         "rejections": _REJECTIONS.dump_json(checked.rejections),
+        "warnings": _REJECTIONS.dump_json(checked.warnings),
+        "untried": json.dumps(checked.untried),
         "error": error,
     }

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_boxed
-from rl_core.envs.tools.maths import math_verifiers
+from rl_core.envs.tools.maths import WRONG_NUMBER, math_verifiers
 
 _ANSWER = re.compile(r"answer\s*\**\s*:\s*\**[ \t]*([^\n]+)", re.IGNORECASE)
 
@@ -81,6 +81,10 @@ class AIMEEnv(BaseTextEnv):
         return BaseTextEnvStepOutput(
             observations=[], reward=1.0 if acc else -1.0, done=True, metadata=metadata
         )
+
+    def oracle_replies(self) -> OracleReplies:
+        """Return the truth and a number that is hardly anybody's answer, each behind `Answer:`."""
+        return OracleReplies(f"Answer: {self.truths[0]}", f"Answer: {WRONG_NUMBER}")
 
     def close(self) -> None:
         """Release the process that compares answers."""

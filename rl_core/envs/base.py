@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypedDict
 
 from pydantic import Field, ValidationError
 
@@ -31,6 +31,15 @@ class BaseTextEnvStepOutput(TypedDict):
     """True if the conversation is over."""
     metadata: dict[str, Any]
     """Details for debugging the reward, such as the answer that was read."""
+
+
+class OracleReplies(NamedTuple):
+    """Two replies to a row, written as its environment documents it."""
+
+    right: str
+    """The row's own answer, which must earn the full reward."""
+    wrong: str
+    """Another answer, which must not."""
 
 
 def plain(value: Any) -> Any:
@@ -65,6 +74,9 @@ class BaseTextEnv:
     """Maximum number of environments of this class that run concurrently in one rank; None leaves
     it to `rollout.episodes.at_once`."""
 
+    full_reward: ClassVar[float] = 1.0
+    """Reward of a conversation that gives the right answer."""
+
     def __init__(
         self,
         env_config: Config | Mapping[str, Any] | None = None,
@@ -94,6 +106,11 @@ class BaseTextEnv:
         """Play one turn: take the model's reply, return observations and reward. May be a
         coroutine."""
         raise NotImplementedError(f"{type(self).__name__}.step")
+
+    def oracle_replies(self) -> OracleReplies | None:
+        """Return replies whose rewards are known, made from the row alone, with which validation
+        plays a sample of rows; None where a row's own answer is not known."""
+        return None
 
     def close(self) -> None:
         """Release the resources of the environment and its tools. Called once, also after an

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_boxed
 from rl_core.envs.tools.code import after_thinking
-from rl_core.envs.tools.maths import math_verifiers
+from rl_core.envs.tools.maths import WRONG_NUMBER, math_verifiers
 
 _FORM = re.compile(r"\s*(?:<think>)?((?:(?!</?think>).)+)</think>((?:(?!</?think>).)*)", re.DOTALL)
 
@@ -68,6 +68,11 @@ class Geo3kEnv(BaseTextEnv):
         metadata = {"answer": answer, "accuracy": accuracy, "format": format_score}
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
+    def oracle_replies(self) -> OracleReplies:
+        r"""Return the truth and a number that is hardly anybody's answer, each in `\boxed{}` after
+        a thought."""
+        return OracleReplies(_thought_and_box(self.truths[0]), _thought_and_box(WRONG_NUMBER))
+
     def close(self) -> None:
         """Release the process that compares answers."""
         super().close()
@@ -76,3 +81,7 @@ class Geo3kEnv(BaseTextEnv):
     def get_metrics(self) -> dict[str, float]:
         """Return `accuracy` and `format`, 0 or 1 each."""
         return dict(self._metrics)
+
+
+def _thought_and_box(answer: str) -> str:
+    return f"<think>Measured.</think> \\boxed{{{answer}}}"

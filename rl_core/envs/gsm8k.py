@@ -10,11 +10,11 @@ is 1234. Comparison is exact, in decimals.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, plain
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies, plain
 from rl_core.envs.registration import environments
 from rl_core.errors import EnvError
 
@@ -65,6 +65,11 @@ def read_truths(env: BaseTextEnv) -> list[Decimal]:
         ) from error
 
 
+def other_number(truths: Sequence[Decimal]) -> Decimal:
+    """Return a number that is none of the accepted answers."""
+    return max(truths, key=abs) * 2 + 1
+
+
 @environments.register("gsm8k")
 class GSM8kEnv(BaseTextEnv):
     """Single-turn environment; reward 1.0 if the number after the last `####` equals the truth, or
@@ -96,6 +101,10 @@ class GSM8kEnv(BaseTextEnv):
         self._metrics = {"correct": reward, "answered": float(answer is not None)}
         metadata = {"answer": None if answer is None else str(answer)}
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+
+    def oracle_replies(self) -> OracleReplies:
+        """Return the truth and another number, each behind `####`."""
+        return OracleReplies(f"#### {self.truths[0]:f}", f"#### {other_number(self.truths):f}")
 
     def get_metrics(self) -> dict[str, float]:
         """Return `correct` and `answered` (a well-formed answer), 0 or 1 each."""

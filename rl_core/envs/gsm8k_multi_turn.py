@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message
-from rl_core.envs.gsm8k import read_answer, read_truths
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, OracleReplies
+from rl_core.envs.gsm8k import other_number, read_answer, read_truths
 from rl_core.envs.registration import environments
 
 TRY_AGAIN = (
@@ -71,6 +71,10 @@ class GSM8kMultiTurnEnv(BaseTextEnv):
         return BaseTextEnvStepOutput(
             observations=observations, reward=reward, done=done, metadata=metadata
         )
+
+    def oracle_replies(self) -> OracleReplies:
+        """Return the truth and another number, each behind `####`."""
+        return OracleReplies(f"#### {self.truths[0]:f}", f"#### {other_number(self.truths):f}")
 
     def get_metrics(self) -> dict[str, float]:
         """Return `correct` (0 or 1), `turns`, and `answered` (share of well-formed turns)."""

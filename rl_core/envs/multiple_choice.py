@@ -12,7 +12,7 @@ import string
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, plain
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies, plain
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import all_boxed
 from rl_core.envs.tools.code import after_thinking
@@ -67,6 +67,12 @@ class MultipleChoiceEnv(BaseTextEnv):
         return BaseTextEnvStepOutput(
             observations=[], reward=reward, done=True, metadata={"answer": answer}
         )
+
+    def oracle_replies(self) -> OracleReplies:
+        r"""Return the right letter and another one, each in `\boxed{}`."""
+        letters = list(self.options) or list(string.ascii_uppercase)
+        wrong = next((letter for letter in letters if letter != self.letter), "")
+        return OracleReplies(f"\\boxed{{{self.letter}}}", f"\\boxed{{{wrong}}}")
 
     def get_metrics(self) -> dict[str, float]:
         """Return `correct` and `answered`, 0 or 1 each."""

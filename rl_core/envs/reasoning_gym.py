@@ -17,9 +17,16 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, plain, tag_pairs
+from rl_core.envs.base import (
+    BaseTextEnv,
+    BaseTextEnvStepOutput,
+    Message,
+    OracleReplies,
+    plain,
+    tag_pairs,
+)
 from rl_core.envs.registration import environments
-from rl_core.envs.tools.answers import AnswerPlace, read_answer
+from rl_core.envs.tools.answers import AnswerPlace, read_answer, written_at
 from rl_core.envs.tools.expressions import is_harmless_literal, is_plain_arithmetic
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import nearest
@@ -111,6 +118,14 @@ class ReasoningGymEnv(BaseTextEnv):
         if error is not None:
             metadata["scorer_error"] = error
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+
+    def oracle_replies(self) -> OracleReplies | None:
+        """Return the entry's own answer and one that no task has, where the recipe looks for
+        answers; None for a task whose entries have no answer."""
+        right, place = self.entry.get("answer"), self.config.answer
+        if right is None:
+            return None
+        return OracleReplies(written_at(str(right), place), written_at("-982451653", place))
 
     def get_metrics(self) -> dict[str, float]:
         """Return `correct`, `answered` and `scorer_error`, 0 or 1 each."""

@@ -19,6 +19,9 @@ environments: Registry[BaseTextEnv] = Registry("environment", "rl_core.envs")
 
 CLASS_KEYS = ("target", "kwargs")
 """Keys of a recipe's options that name the environment's class and its further arguments."""
+SKYRL_KEYS = ("env_class", "log_requests")
+"""Keys that SkyRL's callers of `make` put among the options of any environment; only a class that
+declares one, or has no `Config`, gets it."""
 
 _specs: dict[str, EnvSpec] = {}
 _discovery = Lock()
@@ -95,7 +98,7 @@ def make(
 
     Args:
         env_id: a registered id, or an import path `pkg.module:Class`.
-        env_config: the class's `Config`, or its fields as a mapping.
+        env_config: the class's `Config`, or its fields as a mapping, `SKYRL_KEYS` among them.
         extras: the row.
         kwargs: further keyword arguments of the class.
 
@@ -105,7 +108,7 @@ def make(
     known = spec(env_id, options)
     cls = known.load()
     if options is not None:
-        env_config = as_settings(cls, own_options(options))
+        env_config = as_settings(cls, _declared(cls, own_options(options)))
     given: dict[str, Any] = {"env_config": env_config, "extras": extras}
     arguments = {
         **known.kwargs,
@@ -119,6 +122,15 @@ def make(
 def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's options of an environment, without the keys that name its class."""
     return {key: value for key, value in options.items() if key not in CLASS_KEYS}
+
+
+def _declared(cls: type, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options without those of `SKYRL_KEYS` that the class does not declare."""
+    config_cls = getattr(cls, "Config", None)
+    if config_cls is None:
+        return options
+    others = set(SKYRL_KEYS) - set(config_cls.model_fields)
+    return {key: value for key, value in options.items() if key not in others}
 
 
 def config_class(cls: type) -> type[PluginConfig] | None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, tag_pairs
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies, tag_pairs
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_tag
 from rl_core.envs.tools.search import SearchToolGroup
@@ -119,6 +119,11 @@ class SearchEnv(BaseTextEnv):
             done=False,
             metadata=metadata,
         )
+
+    def oracle_replies(self) -> OracleReplies:
+        """Return the truth and words that are in nobody's answer, each in `<answer>`."""
+        wrong = "zyx none of these xyz"
+        return OracleReplies(f"<answer>{self.truths[0]}</answer>", f"<answer>{wrong}</answer>")
 
     def get_metrics(self) -> dict[str, float]:
         """Return `correct`, `answered`, `searches`, `search_errors` and `turns`."""

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, tag_pairs
-from rl_core.envs.gsm8k import read_answer, read_number, read_truths
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies, tag_pairs
+from rl_core.envs.gsm8k import other_number, read_answer, read_number, read_truths
 from rl_core.envs.registration import environments
 from rl_core.envs.search import SearchSettings
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
@@ -109,6 +109,11 @@ class SearchCodeEnv(BaseTextEnv):
             done=False,
             metadata=metadata,
         )
+
+    def oracle_replies(self) -> OracleReplies:
+        """Return the truth and another number, each as a solution."""
+        right, wrong = self.truths[0], other_number(self.truths)
+        return OracleReplies(f"<solution>{right:f}</solution>", f"<solution>{wrong:f}</solution>")
 
     def get_metrics(self) -> dict[str, float]:
         """Return `correct`, `answered`, `tool_calls` and `turns`."""

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, tag_pairs
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, OracleReplies, tag_pairs
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.sql import (
     MAX_ROWS,
@@ -120,6 +120,11 @@ class Text2SQLEnv(BaseTextEnv):
             metadata=metadata,
         )
 
+    def oracle_replies(self) -> OracleReplies:
+        """Return the gold query and one that selects nothing, each as a solution after a
+        thought."""
+        return OracleReplies(_solved(self.gold_sql), _solved("SELECT NULL WHERE 0"))
+
     def get_metrics(self) -> dict[str, float]:
         """Return `correct`, `well_formed` and `turns`."""
         return {**self._metrics, "turns": float(self.turns)}
@@ -189,6 +194,10 @@ def read_solution(actions: list[str]) -> str | None:
     ):
         return None
     return _unfenced(found[1]) or None
+
+
+def _solved(sql: str) -> str:
+    return f"<think>Known.</think><solution>{sql}</solution>"
 
 
 def _unfenced(sql: str) -> str:

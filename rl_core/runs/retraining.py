@@ -21,7 +21,7 @@ ORIGIN_TAG = "origin."
 
 def origin_of(recipe: Recipe, cache: CacheReceipt) -> dict[str, str]:
     """Return digests of a training's inputs: the content of its files, the code, and the recipe."""
-    left_out = {"placement", "registration", "retraining"}
+    left_out = {"placement", "registration", "retraining", "validation"}
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
     files = [source.sha256 for source in cache.sources]
     return {"data": _digest(files), "code": source_revision(), "recipe": _digest(values)}

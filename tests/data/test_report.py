@@ -19,11 +19,11 @@ def bad_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return path, write_ten_kinds(path)
 
 
-def test_terminal_shows_counts_by_reason_and_the_first_line_of_each(
+def test_terminal_shows_counts_by_field_and_reason_and_the_first_lines_of_each(
     bad_file, tmp_path: Path
 ) -> None:
     path, first = bad_file
-    done = rl_train(tmp_path, "validate", str(path), COLUMNS="200")
+    done = rl_train(tmp_path, "validate", str(path), COLUMNS="300")
     assert done.returncode == 2
     assert done.stdout.startswith("3000 of 4000 rows are good")
     rows = [
@@ -31,7 +31,7 @@ def test_terminal_shows_counts_by_reason_and_the_first_line_of_each(
         for line in done.stdout.splitlines()
         if "│" in line
     ]
-    table = {row[0]: (int(row[1]), row[2]) for row in rows if row[0]}
+    table = {row[1]: (int(row[2]), row[3].partition(",")[0]) for row in rows if row[0]}
     assert table == {
         reason: (count, f"bad.jsonl:{first[reason]}") for reason, count in COUNTS.items()
     }

@@ -212,3 +212,11 @@ def test_shared_resources_end_with_their_last_user() -> None:
     shared.close()
     other.release()
     assert other.value.closed == 1
+
+
+def test_what_skyrls_callers_put_among_the_options_is_taken() -> None:
+    row = {"reward_spec": {"ground_truth": "5"}}
+    env = make("gsm8k", {"env_class": "gsm8k", "log_requests": True, "max_turns": 2}, row)
+    assert env.max_turns == 2
+    with pytest.raises(EnvError, match="log_request: unknown key"):
+        make("gsm8k", {"log_request": True}, row)

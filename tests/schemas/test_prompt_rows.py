@@ -70,6 +70,12 @@ def test_good_row_is_accepted(changes: dict[str, Any]) -> None:
             "prompt[0].content",
             "content is not a string",
         ),
+        ({"prompt": [{"role": "user", "content": ""}]}, "prompt", "empty prompt"),
+        (
+            {"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": " \n"}]},
+            "prompt",
+            "empty prompt",
+        ),
         ({"env_class": ...}, "env_class", "missing"),
         ({"env_class": 3}, "env_class", "not a string"),
         ({"env_class": "gsm8"}, "env_class", "unknown environment"),
@@ -82,6 +88,12 @@ def test_good_row_is_accepted(changes: dict[str, Any]) -> None:
             {"reward_spec": {"ground_truth": float("nan")}},
             "reward_spec.ground_truth",
             "not a ground truth",
+        ),
+        ({"reward_spec": {"ground_truth": ""}}, "reward_spec.ground_truth", "empty ground truth"),
+        (
+            {"env_class": "search", "reward_spec": {"ground_truth": {"target": ["", " "]}}},
+            "reward_spec.ground_truth",
+            "empty ground truth",
         ),
         (
             {"reward_spec": {"ground_truth": ["4"]}},

@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_core.data.check.contracts import contract_of
 from rl_core.data.check.overlap import HeldOut
+from rl_core.data.check.trials import RowTrials, Tried
 from rl_core.data.read.readers import normalise, raw_values
 from rl_core.data.read.text_files import RawValue
 from rl_core.data.read.unpaired_rows import paired
@@ -43,6 +44,15 @@ class Batch:
         bad = self.rejected_numbers
         return ((n, row) for n, row in zip(self.numbers, self.rows, strict=True) if n not in bad)
 
+    def try_rows(self, trials: RowTrials, file: str, oracle_stride: int = 0) -> Tried:
+        """Try the good rows with their environments, and add those that are refused to
+        `rejections`."""
+        good = list(self.accepted())
+        numbers, rows = [number for number, _ in good], [row for _, row in good]
+        tried = trials(rows, numbers, file, oracle_stride)
+        self.rejections += tried.rejections
+        return tried
+
 
 def checked_batches(
     path: Path | str,
@@ -51,10 +61,12 @@ def checked_batches(
     default_env_class: str | None,
     prompt_key: str = "prompt",
     held_out: HeldOut | None = None,
+    trials: RowTrials | None = None,
 ) -> Iterator[Batch]:
     """Read a file of prompt rows in batches; unreadable lines are rejections like any other.
 
-    Args: held_out: the questions of the held-out rows, which no row of this file may ask.
+    Args: held_out: the questions of the held-out rows, which no row of this file may ask. trials:
+    tries the rows that passed their contract; unset tries none.
     Raises: DataError when the file as a whole cannot be read, or is empty.
     """
     contract = contract_of(SchemaName.PROMPT, path, allowed_env_classes, default_env_class)
@@ -64,6 +76,8 @@ def checked_batches(
         batch.rejections += contract.validate(batch.rows, file=str(path), row_numbers=batch.numbers)
         if held_out is not None:
             batch.rejections += held_out.rejections(batch.rows, batch.numbers, str(path))
+        if trials is not None:
+            batch.try_rows(trials, str(path))
         batch.rejections.sort(key=lambda rejection: rejection.row)
         num_seen += batch.num_rows
         yield batch

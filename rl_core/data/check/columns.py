@@ -1,9 +1,9 @@
 """Screening of prompt rows in Arrow columns, without creating Python objects.
 
-Each rule becomes a small column of facts (number of user messages, kind of ground truth); one lazy
-pandera schema over these facts selects the rows that may be wrong. Only they are converted to
-Python rows and checked by the row contract, so the screen may be stricter than the contract, never
-laxer. A column of an unknown type sends every row there.
+Each rule becomes a small column of facts (number of user messages with text, kind of ground
+truth); one lazy pandera schema over these facts selects the rows that may be wrong. Only they are
+converted to Python rows and checked by the row contract, so the screen may be stricter than the
+contract, never laxer. A column of an unknown type sends every row there.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NO_KIND = "none"
+SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
+"""Every character that `str.strip` removes."""
 _KINDS = (*GROUND_TRUTH_KINDS, NO_KIND)
 
 
@@ -102,10 +104,8 @@ def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, n
         return zeros, zeros
     if is_text(prompts.type):
         texts = _plain(prompts)
-        asked = pc.and_(
-            pc.is_valid(texts), pc.invert(pc.match_substring_regex(texts, MESSAGES_AS_TEXT))
-        )
-        return zeros, _mask(pc.fill_null(asked, False)).astype(np.int64)
+        messages = _mask(pc.fill_null(pc.match_substring_regex(texts, MESSAGES_AS_TEXT), False))
+        return zeros, (_says_something(prompts) & ~messages).astype(np.int64)
     if not has_messages(prompts.type):
         return ones, zeros
     messages = pc.list_flatten(prompts)
@@ -116,7 +116,7 @@ def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, n
     parents = pc.list_parent_indices(prompts).to_numpy(zero_copy_only=False)
     known = pc.fill_null(pc.is_in(roles, value_set=pa.array(ROLES, roles.type)), False)
     bad = ~_mask(pc.and_(known, pc.is_valid(contents)))
-    users = _mask(pc.fill_null(pc.equal(roles, "user"), False))
+    users = _mask(pc.fill_null(pc.equal(roles, "user"), False)) & _says_something(contents)
     return (
         np.bincount(parents[bad], minlength=num_rows).astype(np.int64),
         np.bincount(parents[users], minlength=num_rows).astype(np.int64),
@@ -160,7 +160,7 @@ def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
         return _KINDS.index(NO_KIND)
     kind, good = NO_KIND, pc.is_valid(truths)
     if is_text(truths.type):
-        kind = "string"
+        kind, good = "string", pa.array(_says_something(truths))
     elif _is_number(truths.type):
         kind, good = "number", pc.fill_null(pc.is_finite(truths), False)
     elif _is_list(truths.type):
@@ -169,7 +169,9 @@ def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
         kind = "list" if is_text(value_type) or pa.types.is_integer(value_type) else kind
         parents = pc.list_parent_indices(truths).to_numpy(zero_copy_only=False)
         nulls = np.zeros(len(truths), bool)
-        nulls[parents[_mask(pc.is_null(pc.list_flatten(truths)))]] = True
+        items = pc.list_flatten(truths)
+        empty = ~_says_something(items) if is_text(value_type) else _mask(pc.is_null(items))
+        nulls[parents[empty]] = True
         good = pc.and_(
             pc.fill_null(pc.greater(pc.list_value_length(truths), 0), False), pa.array(~nulls)
         )
@@ -253,6 +255,18 @@ def _is_list(type_: "pa.DataType") -> bool:
     import pyarrow.types as types
 
     return types.is_list(type_) or types.is_large_list(type_)
+
+
+def _says_something(texts: "pa.Array") -> "np.ndarray":
+    """Return a mask of the texts with a visible character, as Python's `strip` has it."""
+    import pyarrow as pa
+
+    pc = compute()
+    if pa.types.is_dictionary(texts.type):
+        texts = texts.cast(texts.type.value_type)
+    if pa.types.is_string_view(texts.type):
+        texts = texts.cast(pa.string())
+    return _mask(pc.fill_null(pc.greater(pc.binary_length(pc.utf8_ltrim(texts, SPACES)), 0), False))
 
 
 def _mask(values: Any) -> "np.ndarray":

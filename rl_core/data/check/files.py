@@ -9,10 +9,14 @@ from typing import Literal, TypeAlias
 
 from pydantic import ValidationError
 
+from rl_core.data.check.groups import Groups
 from rl_core.data.check.overlap import HeldOut
 from rl_core.data.check.parts import Checked, CheckSettings, Part, check_part, parts_of
+from rl_core.data.check.trials import REFUSED_BY
 from rl_core.data.prepare.fingerprint import explain_change, file_parts, fingerprint, run_hash
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, atomic_writer
+from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
+from rl_core.envs.trials.settings import TrialSettings, Verdict
 from rl_core.errors import DataError
 from schemas.contract import SchemaName
 from schemas.ground_truth import AllowedEnvClasses
@@ -20,6 +24,8 @@ from schemas.media_checks import MediaLimits
 from schemas.prompt_rows import SCHEMA_VERSION
 from schemas.receipts import Receipt, Rejection, SourceFile, ValidationReport
 
+CHECKS_VERSION = "2"
+"""Version of these checks, raised whenever the same rows would get another report."""
 Policy = Literal["fail", "drop"]
 Runner: TypeAlias = Callable[
     [Sequence[Part], CheckSettings, HeldOut], Iterator[tuple[Part, Checked]]
@@ -55,7 +61,8 @@ def check_files(
     memo_dir: Path | str,
     runner: Runner | None = None,
 ) -> ValidationReport:
-    """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem.
+    """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem,
+    `warnings.jsonl` every doubtful row.
 
     Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row
     of `paths` with the question of a held-out row is refused. runner: executes the checks; unset
@@ -116,9 +123,10 @@ def run_here(
     parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
 ) -> Iterator[tuple[Part, Checked]]:
     """Check parts one after the other, each on all cores of this machine."""
-    for part in parts:
-        for checked in check_part(part, settings, held_out):
-            yield part, checked
+    with settings.row_trials() as trials:
+        for part in parts:
+            for checked in check_part(part, settings, held_out, trials):
+                yield part, checked
 
 
 def _check(
@@ -131,15 +139,15 @@ def _check(
     totals = _Totals()
     held_out = HeldOut.of_files(files[num_training:], settings.prompt_key)
     schemas = {}
-    with atomic_writer(rejects_path) as rejects:
+    warnings_path = _warnings_path(rejects_path)
+    with atomic_writer(rejects_path) as rejects, atomic_writer(warnings_path) as warnings:
         for chosen, known in ((files[:num_training], held_out), (files[num_training:], HeldOut())):
-            parts = [part for file in chosen for part in parts_of(file, settings)]
+            parts = [part for file in chosen for part in parts_of(file, settings, len(files))]
             schemas |= {part.file: part.schema.value for part in parts}
             for part, checked in runner(parts, settings, known):
                 totals.add(part.file, checked)
-                rejects.writelines(
-                    rejection.model_dump_json() + "\n" for rejection in checked.rejections
-                )
+                rejects.writelines(one.model_dump_json() + "\n" for one in checked.rejections)
+                warnings.writelines(one.model_dump_json() + "\n" for one in checked.warnings)
             for file in chosen:
                 if not totals.rows_of[file]:
                     raise DataError(f"{file}: the file is empty; expected at least one row")
@@ -150,7 +158,11 @@ def _check(
         num_accepted=totals.rows_of.total() - totals.num_rejected,
         rejected_by_reason=dict(totals.by_reason.most_common()),
         examples=totals.examples,
+        problems=totals.problems.in_order(),
+        warnings=totals.warnings.in_order(),
+        untried=totals.untried,
         rejects_path=str(rejects_path),
+        warnings_path=str(warnings_path),
         explanation="",
     )
 
@@ -163,11 +175,16 @@ class _Totals:
         self.num_rejected = 0
         self.by_reason: Counter[str] = Counter()
         self.examples: list[Rejection] = []
+        self.problems, self.warnings = Groups(), Groups()
+        self.untried: dict[str, str] = {}
         self._shown: Counter[str] = Counter()
 
     def add(self, file: str, checked: Checked) -> None:
         self.rows_of[file] += checked.num_rows
         self.num_rejected += checked.num_rejected
+        self.problems.add(checked.rejections)
+        self.warnings.add(checked.warnings)
+        self.untried |= checked.untried
         for rejection in checked.rejections:
             self.by_reason[rejection.reason] += 1
             # The first ones overall, and the first of each reason wherever they are.
@@ -184,6 +201,8 @@ def _hash_parts(
 ) -> dict[str, str]:
     return file_parts({"data": sources[:num_training], "held-out": sources[num_training:]}) | {
         "schema version": SCHEMA_VERSION,
+        "checks version": CHECKS_VERSION,
+        "trials": _describe_trials(settings.trials),
         "schema": settings.schema.value if settings.schema else "recognised",
         "environments": describe_env_classes(settings.allowed_env_classes),
         "default env_class": settings.default_env_class or "",
@@ -191,6 +210,14 @@ def _hash_parts(
         "media limits": _describe_limits(settings.limits, settings.media_root),
         "pairs": "texts alone" if settings.pairs_alone else "with images",
     }
+
+
+def _describe_trials(trials: TrialSettings | None) -> str:
+    return "none" if trials is None else f"version {TRIALS_VERSION} {trials.describe()}"
+
+
+def _warnings_path(rejects_path: Path) -> Path:
+    return rejects_path.with_name("warnings.jsonl")
 
 
 def _describe_limits(limits: MediaLimits, root: Path | None) -> str:
@@ -208,6 +235,10 @@ def _from_memo(
     if remembered is None or remembered.parts != parts:
         return None
     report = remembered.report
+    # What an environment lacked (a database, a sandbox) may be there now.
+    not_built = any(what.endswith(Verdict.NOT_BUILT) for what in report.untried)
+    if not_built or any(group.reason.startswith(REFUSED_BY) for group in report.problems):
+        return None
     # Media lie outside the files whose content is known, so rows that name some are looked at
     # again.
     if not settings.pairs_alone and set(report.schemas.values()) & {
@@ -215,9 +246,9 @@ def _from_memo(
         SchemaName.PREFERENCE,
     }:
         return None
-    if report.num_rejected and (
-        report.rejects_path != str(rejects_path) or not rejects_path.is_file()
-    ):
+    lists = [(report.num_rejected, report.rejects_path, rejects_path)]
+    lists += [(len(report.warnings), report.warnings_path, _warnings_path(rejects_path))]
+    if any(count and (str(path) != was or not path.is_file()) for count, was, path in lists):
         return None
     explanation = (
         "cached: the same files were validated before under the same schema and environments"

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from rl_core.data.check.batches import unreadable
+from rl_core.data.check.batches import Batch, unreadable
 from rl_core.data.check.contracts import recognise
 from rl_core.data.check.parts import CheckSettings, as_contract_rows
+from rl_core.data.check.trials import RowTrials
 from rl_core.data.read.readers import raw_values
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
@@ -23,11 +24,14 @@ def check_first_rows(files: Sequence[Path], settings: CheckSettings) -> tuple[in
     Returns: the number of rows that were read, and every problem of theirs. Raises: DataError when
     a file cannot be read.
     """
-    checked = [_check(file, settings) for file in files]
+    with settings.row_trials() as trials:
+        checked = [_check(file, settings, trials) for file in files]
     return sum(num for num, _ in checked), [one for _, found in checked for one in found]
 
 
-def _check(file: Path, settings: CheckSettings) -> tuple[int, list[Rejection]]:
+def _check(
+    file: Path, settings: CheckSettings, trials: RowTrials | None
+) -> tuple[int, list[Rejection]]:
     schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
     bad_lines: list[Rejection] = []
 
@@ -40,5 +44,8 @@ def _check(file: Path, settings: CheckSettings) -> tuple[int, list[Rejection]]:
     raws = list(islice(values, NUM_ROWS))
     rows = as_contract_rows([raw.value for raw in raws], schema, settings)
     contract = settings.contract(schema, str(file))
-    found = contract.validate(rows, file=str(file), row_numbers=[raw.number for raw in raws])
-    return len(raws) + len(bad_lines), sorted([*bad_lines, *found], key=lambda one: one.row)
+    batch = Batch([raw.number for raw in raws], rows, bad_lines)
+    batch.rejections += contract.validate(rows, file=str(file), row_numbers=batch.numbers)
+    if trials is not None and schema is SchemaName.PROMPT:
+        batch.try_rows(trials, str(file))
+    return batch.num_rows, sorted(batch.rejections, key=lambda one: one.row)

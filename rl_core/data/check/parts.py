@@ -2,6 +2,7 @@
 cluster."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +11,19 @@ from rl_core.data.check.batches import Batch, raw_batches, unreadable
 from rl_core.data.check.columns import suspicious_rows
 from rl_core.data.check.contracts import contract_of, recognise
 from rl_core.data.check.overlap import HeldOut
+from rl_core.data.check.trials import RowTrials, Tried, is_played, oracle_stride, row_trials
 from rl_core.data.prepare.parallel import ordered_map
 from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet, record_batches
 from rl_core.data.read.readers import check_file, normalise
+from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.contract import RowContract, SchemaName
 from schemas.ground_truth import AllowedEnvClasses
 from schemas.media_checks import MediaLimits
 from schemas.problems import Problem, get
 from schemas.receipts import Rejection
+from schemas.response_rows import PARAMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +44,17 @@ class CheckSettings:
     """Folder of relative media paths; unset means the folder of the file that names them."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     pairs_alone: bool = False
-    """Check only the texts of preference rows: a published cache has checked its images."""
+    """Check only the texts of preference rows: there may be no image, and a published cache has
+    checked its own."""
+    trials: TrialSettings | None = None
+    """Settings of the trials of prompt rows with their environments; unset tries none."""
+
+    def row_trials(self, num_workers: int = 0) -> AbstractContextManager[RowTrials | None]:
+        """Return what tries the rows, for a `with` block; it gives None if no row is to be tried.
+
+        Args: num_workers: processes; 0 means one for each core.
+        """
+        return row_trials(self.trials, self.default_env_class, num_workers)
 
     def contract(self, schema: SchemaName, file: str) -> RowContract:
         """Return the contract of a file's rows."""
@@ -65,6 +79,8 @@ class Part:
     groups: tuple[int, ...] | None = None
     """Row groups of a Parquet file; None means the whole file."""
     first_number: int = 1
+    oracle_stride: int = 0
+    """Every how many rows one is played by its environment; 0 plays none."""
 
 
 @dataclass
@@ -74,14 +90,23 @@ class Checked:
     num_rows: int
     num_rejected: int
     rejections: list[Rejection]
+    warnings: list[Rejection] = field(default_factory=list)
+    """Rows that may be used, but hardly teach anything."""
+    untried: dict[str, str] = field(default_factory=dict)
+    """Reasons why rows of an environment were not built or not played."""
 
 
-def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
-    """Return the parts of a file. Raises: DataError when it cannot be opened."""
+def parts_of(path: Path | str, settings: CheckSettings, num_files: int = 1) -> list[Part]:
+    """Return the parts of a file.
+
+    Args: num_files: number of files that share the sample of played rows.
+    Raises: DataError when it cannot be opened.
+    """
     file = check_file(path)
     schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
+    stride = _stride(file, schema, settings, num_files)
     if format_of(file) != PARQUET or schema is not SchemaName.PROMPT:
-        return [Part(str(path), schema)]
+        return [Part(str(path), schema, oracle_stride=stride)]
     with open_parquet(file) as table:
         sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
     parts: list[Part] = []
@@ -91,37 +116,57 @@ def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
         groups.append(group)
         number += size
         if number - first >= MAX_PART_ROWS or group == len(sizes) - 1:
-            parts.append(Part(str(path), schema, tuple(groups), first))
+            parts.append(Part(str(path), schema, tuple(groups), first, stride))
             groups, first = [], number
     return parts or [Part(str(path), schema)]
 
 
+def _stride(file: Path, schema: SchemaName, settings: CheckSettings, num_files: int) -> int:
+    if settings.trials is None or schema is not SchemaName.PROMPT:
+        return 0
+    wanted = settings.trials.oracle_rows
+    return oracle_stride(file, wanted and max(1, wanted // num_files))
+
+
 def check_part(
-    part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int = 0
+    part: Part,
+    settings: CheckSettings,
+    held_out: HeldOut,
+    trials: RowTrials | None = None,
+    num_threads: int = 0,
 ) -> Iterator[Checked]:
     """Yield every problem of a part, batch by batch, in row order.
 
-    Args: num_threads: 0 means all cores. Raises: DataError when the file cannot be read.
+    Args: trials: tries the rows that passed their contract; unset tries none. num_threads: 0 means
+    all cores. Raises: DataError when the file cannot be read.
     """
     if part.groups is not None:
-        yield from _check_arrow(part, settings, held_out, num_threads)
+        yield from _check_arrow(part, settings, held_out, trials, num_threads)
         return
     contract, ids = settings.contract(part.schema, part.file), _Ids(part.file)
 
-    def check(batch: Batch) -> Batch:
+    def check(batch: Batch) -> tuple[Batch, Tried]:
         rows = as_contract_rows(batch.rows, part.schema, settings)
         batch.rows = rows
         batch.rejections += contract.validate(rows, file=part.file, row_numbers=batch.numbers)
         batch.rejections += held_out.rejections(rows, batch.numbers, part.file)
-        return batch
+        if trials is None or part.schema is not SchemaName.PROMPT:
+            return batch, Tried()
+        return batch, batch.try_rows(trials, part.file, part.oracle_stride)
 
     pairs = part.schema is SchemaName.PREFERENCE
     batches = raw_batches(part.file, settings.prompt_key, pairs=pairs)
-    for batch in ordered_map(check, batches, num_threads):
+    for batch, tried in ordered_map(check, batches, num_threads):
         if part.schema is SchemaName.MEDIA:
             batch.rejections += ids.repeated(batch)
         batch.rejections.sort(key=lambda rejection: rejection.row)
-        yield Checked(batch.num_rows, len(batch.rejected_numbers), batch.rejections)
+        yield Checked(
+            batch.num_rows,
+            len(batch.rejected_numbers),
+            batch.rejections,
+            tried.warnings,
+            tried.untried,
+        )
 
 
 def as_contract_rows(
@@ -134,14 +179,19 @@ def as_contract_rows(
 
 
 def _check_arrow(
-    part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int
+    part: Part,
+    settings: CheckSettings,
+    held_out: HeldOut,
+    trials: RowTrials | None,
+    num_threads: int,
 ) -> Iterator[Checked]:
     file = Path(part.file).expanduser()
     contract = settings.contract(part.schema, part.file)
 
     def check(numbered: "tuple[int, pa.RecordBatch]") -> Checked:
         first, batch = numbered
-        return _check_record_batch(batch, first, part.file, contract, settings, held_out)
+        checked = _check_record_batch(batch, first, part.file, contract, settings, held_out)
+        return checked if trials is None else _try_arrow(checked, trials, batch, first, part, key)
 
     def numbered() -> "Iterator[tuple[int, pa.RecordBatch]]":
         first = part.first_number
@@ -149,7 +199,44 @@ def _check_arrow(
             yield first, batch
             first += batch.num_rows
 
+    key = settings.prompt_key
     yield from ordered_map(check, numbered(), num_threads)
+
+
+def _try_arrow(
+    checked: Checked,
+    trials: RowTrials,
+    batch: "pa.RecordBatch",
+    first: int,
+    part: Part,
+    prompt_key: str,
+) -> Checked:
+    """Try the good rows of an Arrow batch; prompts, most of their text, are converted for played
+    rows alone."""
+    bad = {rejection.row for rejection in checked.rejections}
+    places = [place for place in range(batch.num_rows) if first + place not in bad]
+    played = [place for place in places if is_played(first + place, part.oracle_stride)]
+    prompts = {prompt_key, "prompt"} & set(batch.schema.names)
+    if PARAMS in batch.schema.names or not prompts:
+        prompts, played = set[str](), places
+    brief = batch.drop_columns(list(prompts))
+    rows = _rows_at(brief, places, first, part.file, prompt_key)
+    rows |= _rows_at(batch, played, first, part.file, prompt_key) if prompts else {}
+    tried = trials(list(rows.values()), list(rows), part.file, part.oracle_stride)
+    found = sorted([*checked.rejections, *tried.rejections], key=lambda rejection: rejection.row)
+    num_rejected = checked.num_rejected + len({one.row for one in tried.rejections})
+    return Checked(checked.num_rows, num_rejected, found, tried.warnings, tried.untried)
+
+
+def _rows_at(
+    batch: "pa.RecordBatch", places: list[int], first: int, file: str, prompt_key: str
+) -> dict[int, dict[str, Any]]:
+    """Return the rows at some places of a batch, by number; what cannot be read was refused."""
+    if not places:
+        return {}
+    taken = batch if len(places) == batch.num_rows else batch.take(places)
+    raws = batch_values(taken, 0, Path(file), lambda *_: None)
+    return {first + places[raw.number]: normalise(raw.value, prompt_key) for raw in raws}
 
 
 def _check_record_batch(

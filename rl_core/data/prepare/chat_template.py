@@ -1,7 +1,8 @@
 """Conversion of messages to the text that a model reads, by the model's chat template.
 
-Preparation counts with this file and the rollout encodes with it, so both see the same text. Two
-differences between templates are handled here:
+Preparation counts with this file and the rollout encodes with it, so both see the same text.
+Control tokens that stand in a message are read as text (`control_tokens.py`). Two differences
+between templates are handled here:
 
 * Some take a message's content as a string, others (Idefics3, SmolVLM) only as a list of parts.
   Both are tried on a probe text: a template takes the form in which the probe appears in its
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from rl_core.data.prepare.control_tokens import ControlTokens
 from rl_core.errors import ModelError, RecipeError
 from schemas.messages import called_tools
 from schemas.policy import reserved_template_kwargs
@@ -81,14 +83,20 @@ class ChatTemplate:
             _check_tools_are_shown(message, text)
         return text
 
+    @cached_property
+    def control_tokens(self) -> ControlTokens:
+        """The control tokens of the owner's tokenizer."""
+        return ControlTokens.of(self.owner)
+
     def _shaped(self, message: Mapping[str, Any]) -> Message:
+        message = self.control_tokens.message(message)
         content = message.get("content")
         if isinstance(content, str) and self.takes_parts:
             return {**message, "content": _part(content)}
-        return dict(message)
+        return message
 
     def _continued(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        said = text_of(messages[-1])
+        said = text_of(self.control_tokens.message(messages[-1]))
         try:
             text = self._render(messages, continue_final_message=True)
         # transformers raises ValueError, templates raise what they like.

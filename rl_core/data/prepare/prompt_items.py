@@ -38,9 +38,8 @@ class ItemMaker:
         Args: file: file to which the paths of its images are relative.
         Raises: DataError, naming `place`, when prompt or environment is missing, or an image is.
         """
-        extras = dict(row)
-        prompt = as_list(extras.pop("prompt", None))
-        env_class = extras.pop(self.env_class_key, None)
+        prompt, env_class = as_list(row.get("prompt")), row.get(self.env_class_key)
+        extras = env_extras(row, self.env_class_key)
         env_class = self.default_env_class if is_missing(env_class) else env_class
         if not prompt or not all(isinstance(message, Mapping) for message in prompt):
             raise DataError(
@@ -49,8 +48,6 @@ class ItemMaker:
         if env_class is None:
             expected = "the name of an environment, or data.default_env_class in the recipe"
             raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
-        if is_missing(extras.get("reward_spec")) and "reward_model" in extras:
-            extras["reward_spec"] = extras.pop("reward_model")
         identity = [prompt, env_class, reward_spec_of(extras)]
         if images := as_list(extras.get("images")):
             identity.append([image_identity(image) for image in images])
@@ -64,6 +61,14 @@ class ItemMaker:
             "env_extras": extras,
             "uid": f"{digest}-{ordinal}",
         }
+
+
+def env_extras(row: Mapping[str, Any], env_class_key: str = "env_class") -> dict[str, Any]:
+    """Return what an environment gets of a row: all but the prompt and the environment's name."""
+    extras = {key: value for key, value in row.items() if key not in ("prompt", env_class_key)}
+    if is_missing(extras.get("reward_spec")) and "reward_model" in extras:
+        extras["reward_spec"] = extras.pop("reward_model")
+    return extras
 
 
 def to_json(value: Any, place: str) -> str:

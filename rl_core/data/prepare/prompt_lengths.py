@@ -19,6 +19,8 @@ from rl_core.errors import DataError
 BATCH = 1024
 COUNTING_VERSION = "2"
 """Version of the counting, raised whenever the same prompts would be counted differently."""
+PARTED = b"control tokens are text"
+"""Part of the key of prompts with control tokens, which were once counted as such."""
 CountItems = Callable[[Sequence[Item], Mapping[str, Any]], list[int]]
 MAX_BATCH_CHARACTERS = 8 * 2**20
 
@@ -74,8 +76,11 @@ class LengthCounter:
         items, places = batch
         if self.cache_dir is None:
             return self._count(items, places)
+        tokens = self.template.control_tokens
+        parted = any(tokens.in_message(one) for item in items for one in item["prompt"])
+        key = self._key + (PARTED if parted else b"")
         digest = hashlib.sha256(
-            self._key + to_json([_shown(item) for item in items], places[0]).encode()
+            key + to_json([_shown(item) for item in items], places[0]).encode()
         ).hexdigest()
         path = self.cache_dir / digest[:2] / f"{digest}.npy"
         try:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from rl_core.data.check.files import describe_env_classes
 from rl_core.data.check.overlap import HeldOut
+from rl_core.data.check.trials import RowTrials, row_trials
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import ItemMaker, to_json
@@ -29,6 +30,8 @@ from rl_core.data.store.split_cache import (
     plan_of,
     publish_cache,
 )
+from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
+from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
 from schemas.receipts import CacheReceipt, SourceFile
@@ -57,10 +60,17 @@ class PreparationSettings:
     max_bad_fraction: float = 0.0
     prompt_key: str = "prompt"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    trials: TrialSettings | None = None
+    """Settings of the trials of rows with their environments; unset tries none."""
 
     def hash_parts(self) -> dict[str, str]:
-        """Return the settings that determine the prepared rows."""
-        return {
+        """Return the settings that determine the prepared rows.
+
+        Trials do only where refused rows are dropped; elsewhere they refuse the whole file.
+        """
+        dropping = self.trials is not None and self.policy == "drop"
+        trials = self.trials.describe() if self.trials is not None and dropping else ""
+        return ({"trials": f"version {TRIALS_VERSION} {trials}"} if dropping else {}) | {
             "schema version": SCHEMA_VERSION,
             "code version": CODE_VERSION,
             "tokenizer": self.tokenizer_id,
@@ -133,12 +143,19 @@ def _build(
     counter = LengthCounter(loaded, settings.template_kwargs, cache_dir=lengths_dir)
     held_out = {"train": HeldOut.of_files(paths["eval"], settings.prompt_key), "eval": HeldOut()}
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
-    counts = {
-        split: _build_split(
-            work / f"{split}.parquet", paths[split], counter, settings, held_out[split], dropped
-        )
-        for split in SPLITS
-    }
+    with row_trials(settings.trials, settings.default_env_class) as trials:
+        counts = {
+            split: _build_split(
+                work / f"{split}.parquet",
+                paths[split],
+                counter,
+                settings,
+                held_out[split],
+                dropped,
+                trials,
+            )
+            for split in SPLITS
+        }
     for split in SPLITS:
         if paths[split] and not counts[split]:
             limit = (
@@ -163,6 +180,7 @@ def _build_split(
     settings: PreparationSettings,
     held_out: HeldOut,
     dropped: Counter[str],
+    trials: RowTrials | None,
 ) -> int:
     from rl_core.data.check.batches import checked_batches
 
@@ -177,6 +195,7 @@ def _build_split(
                 default_env_class=settings.default_env_class,
                 prompt_key=settings.prompt_key,
                 held_out=held_out,
+                trials=trials,
             ):
                 if batch.rejections and settings.policy == "fail":
                     raise DataError(

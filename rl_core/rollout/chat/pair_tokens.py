@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rl_core.data.prepare.control_tokens import REASONING
 from rl_core.models.media import PromptMedia
 from rl_core.rollout.chat.text import ChatFormat
 from schemas.preference import PreferenceConfig, ThinkMode
@@ -72,6 +73,7 @@ class PairEncoder:
         # A reasoning model's template may have opened the block already.
         if text.startswith(OPEN) and self.tokenizer.decode(prompt[-8:]).rstrip().endswith(OPEN):
             text = text.removeprefix(OPEN)
+        text = self.chat.template.control_tokens.parted(text, kept=REASONING)
         return [*self.tokenizer.encode(text, add_special_tokens=False), self.end_id]
 
     def _idle(self, why: Idle) -> PairTokens:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, with_reply
+from rl_core.data.prepare.control_tokens import special_ids
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.chat.turns import (
     FIRST,
@@ -16,7 +17,6 @@ from rl_core.models.chat.turns import (
     derive_turns,
     first_control,
     mark_of,
-    special_ids,
 )
 from rl_core.models.media import PromptMedia
 

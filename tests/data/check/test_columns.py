@@ -18,17 +18,17 @@ from schemas.prompt_rows import prompt_contract
 from tests.data.seed_skyrl import ALLOWED, GSM8K, LCB, SEARCH
 
 ROLES = ("system", "user", "assistant", "robot", "", None)
-TEXTS = ("x", "", None)
+TEXTS = ("x", "", " \x1c\u2003\n", None)
 
 
 def random_rows(rng: random.Random, truth_kind: str, num_rows: int) -> list[dict[str, Any]]:
     """Rows of one Arrow schema with something wrong in most of them."""
     truths = {
-        "string": lambda: rng.choice(["5", "", None, '[{"input": "1", "output": "1"}]']),
+        "string": lambda: rng.choice(["5", "", " \x1d", None, '[{"input": "1", "output": "1"}]']),
         "int": lambda: rng.choice([5, 0, -1, None]),
         "float": lambda: rng.choice([5.0, float("nan"), float("inf"), None]),
         "bool": lambda: rng.choice([True, False, None]),
-        "strings": lambda: rng.choice([["a"], [], ["a", None], None]),
+        "strings": lambda: rng.choice([["a"], [], ["a", None], ["", " "], ["", "a"], None]),
         "floats": lambda: rng.choice([[1.0], [float("nan")], [], None]),
         "cases": lambda: rng.choice([[{"input": "1"}], [], [None], None]),
         "target": lambda: rng.choice([{"target": ["a"]}, {"target": None}, {"target": []}, None]),

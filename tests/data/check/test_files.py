@@ -11,6 +11,7 @@ import pytest
 from rl_core.data.check import batches
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
+from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.contract import SchemaName
 from schemas.media_checks import MediaLimits
@@ -101,6 +102,7 @@ CHANGED: dict[str, list[Any]] = {
     "media_root": [Path("media")],
     "limits": [MediaLimits(max_bytes=1), MediaLimits(max_pixels=1), MediaLimits(check_remote=True)],
     "pairs_alone": [True],
+    "trials": [TrialSettings(), TrialSettings({"gsm8k": {"max_turns": 2}})],
 }
 
 

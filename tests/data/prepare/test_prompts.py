@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -15,6 +15,7 @@ from rl_core.data.prepare.prompts import (
     prepare_cache,
 )
 from rl_core.data.store.publish import RECEIPTS, SENTINEL, open_published
+from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt
 
@@ -126,13 +127,23 @@ OTHER_ROWS: dict[str, Any] = {
 
 
 def test_every_setting_that_decides_the_rows_gives_another_run_hash(files, settings) -> None:
-    places = {"name", "cache_root", "memo_dir"}
-    assert OTHER_ROWS.keys() | places == {one.name for one in fields(PreparationSettings)}
+    # Trials decide only where refused rows are dropped (below).
+    others = {"name", "cache_root", "memo_dir", "trials"}
+    assert OTHER_ROWS.keys() | others == {one.name for one in fields(PreparationSettings)}
     hashes = {
         plan_cache(*files, replace(settings, **{key: value})).run_hash
         for key, value in OTHER_ROWS.items()
     }
     assert len(hashes - {plan_cache(*files, settings).run_hash}) == len(OTHER_ROWS)
+
+
+def test_trials_are_part_of_the_hash_only_where_refused_rows_are_dropped(files, settings) -> None:
+    def hashes(policy: Literal["fail", "drop"]) -> set[str]:
+        under = replace(settings, policy=policy)
+        tried = [None, TrialSettings(), TrialSettings({"gsm8k": {"max_turns": 2}})]
+        return {plan_cache(*files, replace(under, trials=one)).run_hash for one in tried}
+
+    assert (len(hashes("fail")), len(hashes("drop"))) == (1, 3)
 
 
 def test_a_prompt_of_the_greatest_length_is_kept(settings, tokenizer, jsonl, good_row) -> None:
