@@ -3,6 +3,7 @@ end."""
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,7 +113,7 @@ class Display:
             model=f"{receipt.name} v{receipt.version}, {receipt.reason}",
             weights=receipt.model_path,
             curve=str(folder.root / "reward-curve.png"),
-            MLflow=f"mlflow ui --backend-store-uri {Home.default().mlflow_uri}",
+            MLflow=f"mlflow ui --backend-store-uri {shlex.quote(Home.default().mlflow_uri)}",
             Prefect="prefect server start",
         )
 

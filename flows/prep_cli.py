@@ -1,5 +1,6 @@
 """The commands `rl-train prep` and `rl-train data make-fixture`."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,8 +67,11 @@ def make_fixture(
     from rl_core.builtin.data import make_fixture as maker
 
     for name, raw in maker.make_fixture(folder, num_rows=rows, seed=seed).items():
+        prepared = str(raw.parent / "prepared")
         typer.echo(
-            f"rl-train prep -c {name} --input-dir {raw} --output-dir {raw.parent / 'prepared'}"
+            shlex.join(
+                ["rl-train", "prep", "-c", name, "--input-dir", str(raw), "--output-dir", prepared]
+            )
         )
 
 
