@@ -11,11 +11,12 @@ from rl_core.runtime.process_record import find_process
 from rl_core.runtime.secrets import redact_logs
 
 
-def sqlite_url(path: Path, driver: str = "") -> str:
+def sqlite_url(path: Path, driver: str = "pysqlite") -> str:
     """Return the address of an SQLite file for SQLAlchemy, which ends a plain path at a `?`."""
     if "?" not in str(path):
-        return f"sqlite{driver}:///{path}"
-    return f"sqlite{driver}:///file:{quote(str(path))}?uri=true"
+        return f"sqlite:///{path}"
+    # With the driver named, since MLflow makes folders of what stands behind `sqlite:///`.
+    return f"sqlite+{driver}:///file:{quote(str(path))}?uri=true"
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Home:
         }
         if "?" in str(self.prefect):
             defaults["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = sqlite_url(
-                self.prefect / "prefect.db", "+aiosqlite"
+                self.prefect / "prefect.db", "aiosqlite"
             )
         if prefect := self._served("prefect"):
             defaults["PREFECT_API_URL"] = f"{prefect}/api"

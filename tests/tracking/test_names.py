@@ -100,6 +100,7 @@ def test_a_text_that_no_filter_can_hold_finds_nothing():
 
 def test_a_home_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
     home = Home(tmp_path / "what? 50%41 #1 & more")
     run = TrackingRun.open(
         home.mlflow_uri, "e", "r", artifact_location=home.artifact_location, outbox=None
