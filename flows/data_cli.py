@@ -151,22 +151,19 @@ def announce(
 
 def print_report(report: "ValidationReport") -> None:
     """Print counts, and a table of reasons with the first example of each."""
-    from rich.console import Console
-    from rich.table import Table
+    from flows.console import Console, Table
 
     typer.echo(f"{report.num_accepted} of {report.num_rows} rows are good; {report.explanation}")
     if not report.rejected_by_reason:
         return
-    table = Table(title="Refused rows", title_justify="left")
+    table = Table("Refused rows")
     for column in ("reason", "problems", "first at", "field", "value", "expected"):
-        table.add_column(
-            column, overflow="fold", justify="right" if column == "problems" else "left"
-        )
+        table.column(column, justify="right" if column == "problems" else "left")
     for reason, count in report.rejected_by_reason.items():
         first = next(example for example in report.examples if example.reason == reason)
         place = f"{Path(first.file).name}:{first.row}"
-        table.add_row(reason, str(count), place, first.field, first.value, first.expected)
-    Console(highlight=False, markup=False).print(table)
+        table.row(reason, str(count), place, first.field, first.value, first.expected)
+    Console().print(table)
 
 
 def _column_map(assignments: list[str] | None) -> ColumnMap:

@@ -3,8 +3,7 @@ without running anything."""
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
+from flows.console import Console
 from rl_core.data.check.files import NUM_EXAMPLES
 from rl_core.data.check.first_rows import check_first_rows
 from rl_core.data.prepare.media_prompts import MediaSettings, plan_media
@@ -29,10 +28,10 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
     settings, home, console = (
         load_recipe(recipe, overrides, profile),
         Home.default(),
-        Console(highlight=False),
+        Console(),
     )
     check_local_model(settings, home.models)
-    console.print(dump_recipe(settings), soft_wrap=True, markup=False)
+    console.say(dump_recipe(settings))
     check_turns(settings, home)
     with_files = located_artifacts(settings, home)
     for title, text in (
@@ -41,7 +40,7 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
         ("devices", device_plan(settings)),
         ("memory", memory_plan(settings, home)),
     ):
-        console.print(f"{title}  {text}", soft_wrap=True, markup=False, emoji=False)
+        console.say(f"{title}  {text}")
 
 
 def check_turns(recipe: Recipe, home: Home) -> None:

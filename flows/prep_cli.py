@@ -79,29 +79,15 @@ class _Display:
     """A progress bar on a terminal; elsewhere a line per phase."""
 
     def __init__(self) -> None:
-        from rich.console import Console
+        from flows.console import Console
 
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True)
         self._bar: Any = None
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> "_Display":
         if self._console.is_terminal:
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
-
-            columns = (
-                TextColumn("{task.description:18}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=self._console)
+            self._bar = self._console.progress()
             self._bar.start()
         return self
 
@@ -110,7 +96,7 @@ class _Display:
             self._bar.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
+        self._console.say(text)
 
     def progress(self, phase: str, done: int, total: int) -> None:
         if phase not in self._tasks:
