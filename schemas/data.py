@@ -49,6 +49,16 @@ class DataConfig(Section):
     max_bad_fraction: float = Field(default=0.01, ge=0, le=1)
     """With `on_invalid: drop`: the run fails if more than this share of the rows is bad."""
 
+    @field_validator("train", "eval")
+    @classmethod
+    def _no_entry_is_empty(cls, entries: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+        for number, entry in enumerate(entries):
+            named = entry.get("path", "-") if isinstance(entry, dict) else entry
+            if isinstance(named, str) and not named.strip():
+                # An empty path would be the current folder, with every file below it.
+                raise ValueError(f"entry {number} is empty; name a file, a folder or a dataset")
+        return entries
+
     @field_validator("map")
     @classmethod
     def _map_can_be_read(cls, value: dict[str, str] | None) -> dict[str, str] | None:

@@ -45,6 +45,8 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
             HubName(**{**vars(HubName.parse(spec.path)), **given}), download=download
         )
     text = str(source)
+    if not text.strip():
+        raise DataError("an empty name of a file, which would be the current folder")
     path = Path(text).expanduser()
     if path.is_dir():
         return _folder(path)
