@@ -1,5 +1,6 @@
 """The `rl-train` command. Heavy packages are imported only by the commands that need them."""
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -109,13 +110,18 @@ def main() -> None:
     """Entry point: an error that the user can fix ends with its message alone and exit code 2."""
     # A recipe may name a class in a module of the current folder, where Ray's workers look too.
     sys.path.append(os.getcwd())
+    # A file's name need not be UTF-8, nor a terminal able to show a row's letters.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         Home.default().activate()
         app()
     except UserError as error:
         if "--debug" in sys.argv:
             raise
-        typer.echo(f"error: {redact(str(error))}", err=True)
+        from flows.console import visible
+
+        typer.echo(f"error: {visible(redact(str(error)))}", err=True)
         sys.exit(USER_ERROR)
     except Unreachable as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)

@@ -3,13 +3,13 @@ end."""
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
-
+from flows.console import Console
 from flows.summary import accuracy_table, score_table
 from rl_core.runs.learning import what_taught_nothing
 from rl_core.runs.run_folder import RunFolder
@@ -34,8 +34,8 @@ class Display:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self._scored = recipe.domain.traits.curve.scored
-        self.console = Console(highlight=False, markup=False, emoji=False)
-        self._status = self.console.status("")
+        self.console = Console()
+        self._status = self.console.spinner()
         self._steps: list[Mapping[str, float]] = []
         """Metrics of the steps of the current iteration."""
         self._start = time.perf_counter()
@@ -57,22 +57,20 @@ class Display:
     def note(self, text: str) -> None:
         """Show what the run is doing now."""
         if self.console.is_terminal:
-            self._status.update(f"{text} …")
+            self._status.tell(f"{text} …")
         else:
-            self.console.print(f"{self._clock()}  {text}", soft_wrap=True)
+            self.console.say(f"{self._clock()}  {text}")
 
     def _follow(self, event: ProgressEvent) -> None:
         if event.receipt is not None:
-            self.console.print(
-                f"{self._clock()}  {describe(event.receipt, scored=self._scored)}", soft_wrap=True
-            )
+            self.console.say(f"{self._clock()}  {describe(event.receipt, scored=self._scored)}")
             if isinstance(event.receipt, IterationReceipt):
                 self._warn_of(event.receipt)
         elif event.phase == "step":
             self._steps.append(event.metrics)
-            self.console.print(f"{self._clock()}  {describe_step(event)}", soft_wrap=True)
+            self.console.say(f"{self._clock()}  {describe_step(event)}")
         elif event.phase == "note":
-            self.console.print(f"{self._clock()}  {event.text}", soft_wrap=True)
+            self.console.say(f"{self._clock()}  {event.text}")
         elif event.phase in BETWEEN_STEPS:
             self.note(event.phase)
         elif self.console.is_terminal:
@@ -81,9 +79,7 @@ class Display:
     def _warn_of(self, iteration: IterationReceipt) -> None:
         """Warn if no step of an iteration changed the policy."""
         for said in what_taught_nothing(self.recipe, self._steps):
-            self.console.print(
-                f"{self._clock()}  train-iteration {iteration.iteration}: {said}", soft_wrap=True
-            )
+            self.console.say(f"{self._clock()}  train-iteration {iteration.iteration}: {said}")
         self._steps.clear()
 
     def _clock(self) -> str:
@@ -112,7 +108,7 @@ class Display:
             model=f"{receipt.name} v{receipt.version}, {receipt.reason}",
             weights=receipt.model_path,
             curve=str(folder.root / "reward-curve.png"),
-            MLflow=f"mlflow ui --backend-store-uri {Home.default().mlflow_uri}",
+            MLflow=f"mlflow ui --backend-store-uri {shlex.quote(Home.default().mlflow_uri)}",
             Prefect="prefect server start",
         )
 
@@ -139,7 +135,7 @@ class Display:
 
     def _tell(self, **values: str) -> None:
         for name, value in values.items():
-            self.console.print(f"{name:8} {value}", soft_wrap=True)
+            self.console.say(f"{name:8} {value}")
 
 
 def describe(receipt: object, *, scored: bool = False) -> str:

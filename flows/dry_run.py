@@ -3,8 +3,7 @@ without running anything."""
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
+from flows.console import Console
 from rl_core.data.check.files import NUM_EXAMPLES
 from rl_core.data.check.first_rows import check_first_rows
 from rl_core.data.prepare.media_prompts import MediaSettings, plan_media
@@ -14,9 +13,9 @@ from rl_core.data.prepare.row_files import rows_that_are_here
 from rl_core.data.read.media_prompt_files import planned_prompt_files
 from rl_core.data.read.recipe_files import check_settings, planned_sources, preparation_settings
 from rl_core.envs.turns import of_several_turns
-from rl_core.errors import DataError
+from rl_core.errors import DataError, ModelError
 from rl_core.models.checks.can_train import check_local_model
-from rl_core.models.locate import check_path, model_shape, tokenizer_identity
+from rl_core.models.locate import check_can_be_fetched, check_path, model_shape, tokenizer_identity
 from rl_core.runs.recipes import dump_recipe, load_recipe
 from rl_core.runtime.home import Home
 from rl_core.train.sharding.memory import estimate_memory, unknown_sizes
@@ -29,10 +28,10 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
     settings, home, console = (
         load_recipe(recipe, overrides, profile),
         Home.default(),
-        Console(highlight=False, markup=False, emoji=False),
+        Console(),
     )
     check_local_model(settings, home.models)
-    console.print(dump_recipe(settings), soft_wrap=True)
+    console.say(dump_recipe(settings))
     check_turns(settings, home)
     with_files = located_artifacts(settings, home)
     for title, text in (
@@ -41,7 +40,7 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
         ("devices", device_plan(settings)),
         ("memory", memory_plan(settings, home)),
     ):
-        console.print(f"{title}  {text}", soft_wrap=True)
+        console.say(f"{title}  {text}")
 
 
 def check_turns(recipe: Recipe, home: Home) -> None:
@@ -140,6 +139,10 @@ def memory_plan(recipe: Recipe, home: Home) -> str:
         return "not estimated for diffusion models"
     shape = model_shape(recipe.model.path, home.models)
     if shape is None:
+        try:
+            check_can_be_fetched(recipe.model.path, home.models)
+        except ModelError as error:
+            return f"unknown: {error}"
         return f"unknown until the model's config is on this machine ({recipe.model.path})"
     if unknown := unknown_sizes(shape):
         return f"unknown: the model's config.json says nothing of {', '.join(unknown)}"

@@ -11,7 +11,7 @@ from flows.local_api import LocalApi, start_local_api
 from rl_core.distributed.cluster import configured_address, early_cluster
 from rl_core.errors import causes
 from rl_core.models.checks.can_train import check_local_model
-from rl_core.models.locate import check_path
+from rl_core.models.locate import check_can_be_fetched
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.fast_imports import fast_imports
@@ -44,10 +44,10 @@ def _check_models(recipe: "Recipe") -> None:
     """Report a mistyped model path, or a model that cannot be trained that way, before servers and
     a cluster start."""
     models = Home.default().models
-    check_path(recipe.model.path, models)
+    check_can_be_fetched(recipe.model.path, models)
     check_local_model(recipe, models)
     if recipe.tracks:
-        check_path(recipe.tracks.images.model.path, models, "tracks.images.model.path")
+        check_can_be_fetched(recipe.tracks.images.model.path, models, "tracks.images.model.path")
 
 
 def evaluate_locally(

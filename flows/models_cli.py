@@ -1,6 +1,7 @@
 """The commands `rl-train lineage`, `promote`, `reproduce`, `eval` and `export`, which work on
 registered versions."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -70,7 +71,7 @@ def reproduce(
 
     home = Home.default()
     written = write_reproduction(trace(home.mlflow_uri, model, version), home.mlflow_uri, to)
-    typer.echo(f"written; run: sh {written.script}")
+    typer.echo(f"written; run: {shlex.join(['sh', str(written.script)])}")
     if not run:
         return
     code = written.run()

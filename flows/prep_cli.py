@@ -1,5 +1,6 @@
 """The commands `rl-train prep` and `rl-train data make-fixture`."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,8 +67,11 @@ def make_fixture(
     from rl_core.builtin.data import make_fixture as maker
 
     for name, raw in maker.make_fixture(folder, num_rows=rows, seed=seed).items():
+        prepared = str(raw.parent / "prepared")
         typer.echo(
-            f"rl-train prep -c {name} --input-dir {raw} --output-dir {raw.parent / 'prepared'}"
+            shlex.join(
+                ["rl-train", "prep", "-c", name, "--input-dir", str(raw), "--output-dir", prepared]
+            )
         )
 
 
@@ -75,29 +79,15 @@ class _Display:
     """A progress bar on a terminal; elsewhere a line per phase."""
 
     def __init__(self) -> None:
-        from rich.console import Console
+        from flows.console import Console
 
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._console = Console(stderr=True)
         self._bar: Any = None
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> "_Display":
         if self._console.is_terminal:
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
-
-            columns = (
-                TextColumn("{task.description:18}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=self._console)
+            self._bar = self._console.progress()
             self._bar.start()
         return self
 
@@ -106,7 +96,7 @@ class _Display:
             self._bar.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
+        self._console.say(text)
 
     def progress(self, phase: str, done: int, total: int) -> None:
         if phase not in self._tasks:

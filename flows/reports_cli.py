@@ -45,15 +45,14 @@ def compare(
 
 
 def _print(runs: "list[Compared]", settings: dict[str, list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from flows.console import Console, Table
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    reached = Table(title="Held-out accuracy; changes from the first run", title_justify="left")
+    console = Console()
+    reached = Table("Held-out accuracy; changes from the first run")
     for column in ("run", "before", "after", "change", "95 % interval", "steps", "version"):
-        reached.add_column(column, overflow="fold")
+        reached.column(column)
     for run in runs:
-        reached.add_row(
+        reached.row(
             run.record.name,
             f"{run.before.accuracy:.3f}" if run.before else "",
             f"{run.after.accuracy:.3f}" if run.after else "",
@@ -63,9 +62,9 @@ def _print(runs: "list[Compared]", settings: dict[str, list[str]]) -> None:
             f"{run.record.model.name} v{run.record.model.version}" if run.record.model else "",
         )
     console.print(reached)
-    differing = Table(title="Where the recipes differ", title_justify="left")
+    differing = Table("Where the recipes differ")
     for column in ("key", *(run.record.name for run in runs)):
-        differing.add_column(column, overflow="fold")
+        differing.column(column)
     for key, values in settings.items():
-        differing.add_row(key, *values)
+        differing.row(key, *values)
     console.print(differing)

@@ -3,8 +3,7 @@ interval."""
 
 from __future__ import annotations
 
-from rich.table import Table
-
+from flows.console import Table
 from rl_core.evaluation.intervals import paired_change
 from rl_core.evaluation.runner import read_samples
 from schemas.receipts import EvalReceipt
@@ -20,14 +19,14 @@ def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table
     for one in (before, after):
         interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
         length = f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
-        table.add_row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
+        table.row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
     right = [
         [float(row[REWARD] >= 1) for row in read_samples(one.samples_path)]
         for one in (before, after)
     ]
     change, low, high = paired_change(right[0], right[1])
     gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
-    table.add_row(
+    table.row(
         "change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True
     )
     return table
@@ -40,12 +39,12 @@ def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
     names = REWARD, *after.scores
     table = _table(title, names)
     for one in (before, after):
-        table.add_row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
+        table.row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
     changes = [
         paired_change([row[name] for row in old], [row[name] for row in new]) for name in names
     ]
-    table.add_row("change", *(f"{change:+.3f}" for change, _, _ in changes))
-    table.add_row(
+    table.row("change", *(f"{change:+.3f}" for change, _, _ in changes))
+    table.row(
         "95 % interval",
         *(f"{low:+.3f} to {high:+.3f}" for _, low, high in changes),
         end_section=True,
@@ -54,9 +53,9 @@ def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title)
     for column in ("", *columns):
-        table.add_column(column.replace("_", " "))
+        table.column(column.replace("_", " "), overflow="ellipsis")
     return table
 
 

@@ -163,14 +163,13 @@ def print_report(report: "ValidationReport") -> None:
 
 
 def _print_groups(title: str, groups: "list[RowGroup]", remark: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from flows.console import Console, Table
 
     if not groups:
         return
-    table = Table(title=title, title_justify="left")
+    table = Table(title)
     for column in ("field", "reason", "rows", "first at", "value", remark):
-        table.add_column(column, overflow="fold", justify="right" if column == "rows" else "left")
+        table.column(column, justify="right" if column == "rows" else "left")
     for group in groups:
         places: dict[tuple[str, str], list[str]] = {}
         for one in group.first:
@@ -178,9 +177,8 @@ def _print_groups(title: str, groups: "list[RowGroup]", remark: str) -> None:
             places.setdefault((one.value, one.expected), []).append(place)
         head = (group.field, group.reason, str(group.count))
         for index, (what, rows) in enumerate(places.items()):
-            table.add_row(*(head if not index else ("", "", "")), ", ".join(rows), *what)
-    # Values are the user's text: no part of them is markup.
-    Console(highlight=False, markup=False, emoji=False).print(table)
+            table.row(*(head if not index else ("", "", "")), ", ".join(rows), *what)
+    Console().print(table)
 
 
 def _contracts(report: "ValidationReport") -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import DataError
+from schemas.pixels import DAMAGE, as_rgb, described
 from schemas.problems import Problem, as_list
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def open_media(uri: str, max_bytes: int = MediaLimits.max_bytes) -> bytes:
 
 
 def load_image(source: str | bytes, limits: MediaLimits | None = None) -> "Image":
-    """Decode the RGB image behind a resolved URI, or in the given bytes.
+    """Decode the RGB image behind a resolved URI, or in the given bytes (`pixels.py` says how).
 
     Raises: DataError when it cannot be opened or decoded, or exceeds the limits.
     """
@@ -156,11 +157,11 @@ def load_image(source: str | bytes, limits: MediaLimits | None = None) -> "Image
                     f"{name}: {image.width} x {image.height} is more than {limits.max_pixels} "
                     "pixels"
                 )
-            return image.convert("RGB")
+            return as_rgb(image)
     except Image.DecompressionBombError as error:
         raise DataError(f"{name}: {error}") from error
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{name}: not a readable image ({error})") from error
+    except DAMAGE as error:
+        raise DataError(f"{name}: not a readable image ({described(error)})") from error
 
 
 def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:

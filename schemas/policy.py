@@ -102,7 +102,7 @@ class ModelPart(StrEnum):
 class ModelConfig(Section):
     """Initial weights of the policy, and how they are loaded and run."""
 
-    path: str
+    path: str = Field(pattern=r"\S")
     """Local folder, Hugging Face id (`name` or `name@revision`), or an embedded model that needs no
     download: `embedded:smollm2-135m-instruct`, `embedded:smollm2-enhancer`, `embedded:tiny-vlm`,
     `embedded:tiny-sd3`, `embedded:tiny-unified`."""

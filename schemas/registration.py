@@ -2,9 +2,11 @@
 
 from enum import StrEnum
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.section import Section
+
+_MAX_MODEL_NAME = 256
 
 
 class Start(StrEnum):
@@ -40,7 +42,8 @@ class RegistrationConfig(Section):
     """Registration of the trained model, and conditions for its promotion to champion."""
 
     model_name: str | None = None
-    """Name in the MLflow model registry; unset means `rl-train-<recipe name>`."""
+    """Name in the MLflow model registry, without `/`, `:`, `@` and `"`; unset means
+    `rl-train-<recipe name>`."""
     score: str = "accuracy"
     """Score that decides on the champion: `accuracy`, `mean_reward`, or another score of the
     domain's evaluation."""
@@ -55,6 +58,22 @@ class RegistrationConfig(Section):
     approval: bool = False
     """Ask a person in a form of the Prefect UI before the champion alias moves; a run without a
     server leaves this to `promote`."""
+
+    @field_validator("model_name")
+    @classmethod
+    def _registry_takes_it(cls, name: str | None) -> str | None:
+        # MLflow says so only when the training is over.
+        if name is None:
+            return None
+        refused = next((one for one in name if one in '/:@"' or not one.isprintable()), None)
+        if refused is not None:
+            raise ValueError(f"a model's name has no {refused!r}")
+        if not 0 < len(name) <= _MAX_MODEL_NAME or name != name.strip() or name in (".", ".."):
+            raise ValueError(
+                f"a model's name has 1 to {_MAX_MODEL_NAME} characters, no space at its ends, and "
+                "is not . or .."
+            )
+        return name
 
 
 class RetrainingConfig(Section):

@@ -23,5 +23,9 @@ def look_for_news(recipe: dict[str, Any], cache: CacheReceipt, retrain: Retrain)
         if news.train
         else "Nothing to do."
     )
-    artifacts.markdown("news", f"**{news.reason}**. {begins}", "Whether there is anything to learn")
+    artifacts.markdown(
+        "news",
+        f"**{artifacts.as_it_is(news.reason)}**. {begins}",
+        "Whether there is anything to learn",
+    )
     return news

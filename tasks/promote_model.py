@@ -9,6 +9,7 @@ from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, promote
 from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, VersionReceipt
 from tasks import artifacts
+from tasks.artifacts import as_it_is
 
 
 @task(name="promote-model", cache_policy=NO_CACHE)
@@ -32,8 +33,8 @@ def promote_model(
     outcome = "moved to this version" if promoted else "stays where it was"
     artifacts.markdown(
         "model",
-        f"**{receipt.name} v{receipt.version}**: champion alias {outcome}.\n\n{reason}.\n\n"
-        f"Folder: `{receipt.model_path}`",
+        f"**{as_it_is(receipt.name)} v{receipt.version}**: champion alias {outcome}.\n\n"
+        f"{as_it_is(reason)}.\n\nFolder: {as_it_is(receipt.model_path)}",
         "The registered model",
     )
     return receipt

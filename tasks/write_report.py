@@ -10,6 +10,7 @@ from rl_core.runs.session import session_for
 from rl_core.runtime.home import Home
 from schemas.receipts import RunPlan
 from tasks import artifacts
+from tasks.artifacts import as_it_is
 
 
 @task(name="write-report", cache_policy=NO_CACHE)
@@ -21,7 +22,7 @@ def write_report(plan: RunPlan) -> str:
     url = f"{plan.mlflow_url}/artifacts/report.html"
     artifacts.markdown(
         "report",
-        f"[Report of the run]({url}), also at `{path}`",
+        f"[Report of the run]({url}), also at {as_it_is(str(path))}",
         "Curves, samples, lineage on one page",
     )
     return str(path)

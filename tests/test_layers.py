@@ -54,6 +54,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "peft": MODEL_CODE,
     "diffusers": MODEL_CODE,
     "vllm": ("rl_core.rollout",),
+    "rich": ("flows.console",),
 }
 DOOR = "rl_core.kernels"
 """A package that others import names from, and no files."""
@@ -208,6 +209,7 @@ def test_every_module_has_a_layer():
         ("rl_core.algorithms.grpo", "from ..trainers import base"),
         ("schemas.recipe", "from rl_core.algorithms import algorithms"),
         ("tasks.evaluate", "import flows.rl_train"),
+        ("flows.display", "from rich.console import Console"),
         ("rl_core.models.packing", "from rl_core.kernels import rms_norm"),
         ("rl_core.models.packing", f"from {DOOR}.rms_norm import RMSNorm"),
         ("rl_core.models.packing", f"import {DOOR}.rms_norm"),

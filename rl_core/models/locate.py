@@ -8,6 +8,7 @@ from rl_core.builtin import embedded
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.errors import ModelError
 from rl_core.models.checks.shape import read_config
+from rl_core.runtime.hub_access import hub_problem
 
 PIPELINE_INDEX = "model_index.json"
 """File that identifies a folder as a diffusers pipeline, whose parts have separate folders."""
@@ -43,6 +44,31 @@ def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ModelError(f"{key} {path}: no such folder")
     return path
+
+
+def check_can_be_fetched(path: str, models_dir: Path, key: str = "model.path") -> None:
+    """Check that a model is on this machine, or that the hub answers. Raises: ModelError.
+
+    Otherwise a mistyped folder would be asked for, with many retries, by every worker.
+    """
+    source = check_path(path, models_dir, key)
+    if path.startswith(embedded.PREFIX) or Path(source).is_dir():
+        return
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    name, _, revision = source.partition("@")
+    try:
+        cached = [
+            try_to_load_from_cache(name, file, revision=revision or None)
+            for file in ("config.json", PIPELINE_INDEX)
+        ]
+    except HFValidationError as error:
+        raise ModelError(f"{key} {path}: no such folder, and no name of the hub") from error
+    if any(isinstance(file, str) for file in cached):
+        return
+    if (problem := hub_problem()) is not None:
+        raise ModelError(f"{key} {path}: no such folder here, and {problem}")
 
 
 def is_model(folder: Path) -> bool:

@@ -4,10 +4,19 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from rl_core.errors import StorageError
 from rl_core.runtime.process_record import find_process
 from rl_core.runtime.secrets import redact_logs
+
+
+def sqlite_url(path: Path, driver: str = "pysqlite") -> str:
+    """Return the address of an SQLite file for SQLAlchemy, which ends a plain path at a `?`."""
+    if "?" not in str(path):
+        return f"sqlite:///{path}"
+    # With the driver named, since MLflow makes folders of what stands behind `sqlite:///`.
+    return f"sqlite+{driver}:///file:{quote(str(path))}?uri=true"
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class Home:
 
     @property
     def mlflow_uri(self) -> str:
-        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+        return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_url(self.root / "mlflow.db")
 
     @property
     def mlflow_artifacts(self) -> Path:
@@ -108,6 +117,10 @@ class Home:
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "TOKENIZERS_PARALLELISM": "false",
         }
+        if "?" in str(self.prefect):
+            defaults["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = sqlite_url(
+                self.prefect / "prefect.db", "aiosqlite"
+            )
         if prefect := self._served("prefect"):
             defaults["PREFECT_API_URL"] = f"{prefect}/api"
         return {key: os.environ.get(key, value) for key, value in defaults.items()}

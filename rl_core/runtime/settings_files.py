@@ -10,26 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rl_core.errors import RecipeError
+from rl_core.runtime.strict_yaml import read_strict_yaml, yaml_problem
 from schemas.foreign_keys import foreign_key_lines
-
-_VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)")
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 """Folder of the settings that ship with the project."""
+_NO_DEFAULT: Any = object()
+_INDEX = re.compile(r"\[(\d+)\]")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML file, without resolving interpolations. Raises: RecipeError."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not valid YAML: {error}") from error
+    values = read_strict_yaml(path)
     if not isinstance(values, dict):
-        raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
+        got = "nothing" if values is None else type(values).__name__
+        raise RecipeError(f"{path}: a recipe is a mapping of keys, got {got}")
     return values
 
 
@@ -37,27 +36,30 @@ def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path
     """Return the mapping with dotted assignments on top, as an OmegaConf object.
 
     A mapping is merged into the existing one, except for a plug-in's (`algorithm={name: rloo}`),
-    which replaces it: the settings of one plug-in mean nothing to another. Raises: RecipeError.
+    which replaces it: the settings of one plug-in mean nothing to another. An entry of a list is
+    named by its number, as in `data.train.0.size=50`. Raises: RecipeError.
     """
     try:
         base: Any = OmegaConf.create(values)
-    except OmegaConfBaseException as error:
-        raise RecipeError(f"{path}: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise RecipeError(f"{path}: nested too deeply, or a part contains itself") from error
+    except (OmegaConfBaseException, ValueError) as error:
+        raise RecipeError(f"{path}: {_first_line(error)}") from error
     for text in overrides:
-        key, sep, _ = text.partition("=")
-        if not sep or not key.strip():
+        key, sep, assigned = text.partition("=")
+        key = _INDEX.sub(r".\1", key.strip())
+        if not sep or not key:
             raise RecipeError(f"override {text!r} is not of the form key.subkey=value")
         try:
-            assigned = OmegaConf.from_dotlist([text])
-            value = OmegaConf.select(assigned, key.strip(), throw_on_missing=False)
-            if isinstance(value, DictConfig) and {"name", "target"} & set(value):
-                OmegaConf.update(base, key.strip(), value, merge=False, force_add=True)
-            else:
-                base = OmegaConf.merge(base, assigned)
-        except (OmegaConfBaseException, yaml.YAMLError, TypeError) as error:
+            base = _with_override(base, key, f"{key}={assigned}")
+        except yaml.MarkedYAMLError as error:
+            raise RecipeError(f"override {text!r}: {yaml_problem(error)}") from error
+        except RecursionError as error:
+            raise RecipeError(f"override {text[:80]!r}: nested too deeply") from error
+        except (OmegaConfBaseException, yaml.YAMLError, TypeError, ValueError) as error:
             # OmegaConf lets a mapping that meets a list end in a TypeError.
-            foreign = foreign_key_lines(key.strip(), None)
-            reason = foreign[0] if foreign else str(error).splitlines()[0]
+            foreign = foreign_key_lines(key, None)
+            reason = foreign[0] if foreign else _first_line(error)
             raise RecipeError(f"override {text!r}: {reason}") from error
     return base
 
@@ -68,31 +70,64 @@ def resolved(config: Any, path: Path) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0].rpartition("interpolation: ")[2].strip('"')
+        reason = _first_line(error).rpartition("interpolation: ")[2].strip('"')
         raise RecipeError(
             f"{path}: {error.full_key}: {reason}; set it, or write ${{oc.env:NAME,default}}"
         ) from error
+    except RecursionError as error:
+        raise RecipeError(f"{path}: its interpolations lead in a circle") from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
-    if empty := _set_but_empty(OmegaConf.to_container(config, resolve=False), ""):
-        place, name = empty
-        raise RecipeError(f"{path}: {place}: empty; is {name} set? (it is there, and empty)")
     return {str(key): value for key, value in values.items()}
 
 
-def _set_but_empty(written: Any, place: str) -> tuple[str, str] | None:
-    """Return the first key whose value is from a variable that is set and empty, and its name."""
-    if isinstance(written, dict):
-        inner = [(f"{place}.{key}" if place else str(key), one) for key, one in written.items()]
-    elif isinstance(written, list):
-        inner = [(f"{place}[{index}]", one) for index, one in enumerate(written)]
-    elif isinstance(written, str):
-        for name in _VARIABLE.findall(written):
-            if not (value := os.environ.get(name)) and value is not None:
-                return place, name
-            if value is not None:
-                break  # what follows is what would hold without it
-        return None
+def _with_override(base: Any, key: str, assignment: str) -> Any:
+    given = OmegaConf.from_dotlist([assignment])
+    value = OmegaConf.select(given, key, throw_on_missing=False)
+    is_plugin = isinstance(value, DictConfig) and {"name", "target"} & set(value)
+    if _reaches_into_a_list(base, key.split(".")):
+        OmegaConf.update(base, key, value, merge=not is_plugin, force_add=True)
+    elif is_plugin:
+        OmegaConf.update(base, key, value, merge=False, force_add=True)
     else:
-        return None
-    return next((found for key, one in inner if (found := _set_but_empty(one, key))), None)
+        base = OmegaConf.merge(base, given)
+    return base
+
+
+def _reaches_into_a_list(base: Any, parts: Sequence[str]) -> bool:
+    """Return True if a key names an entry of a list, or what is in one. Raises: ValueError when the
+    list has no such entry."""
+    node = base
+    for number, part in enumerate(parts):
+        if isinstance(node, ListConfig):
+            if not part.isdecimal() or int(part) >= len(node):
+                where, last = ".".join(parts[:number]), len(node) - 1
+                entries = f"{where}.0 to {where}.{last}" if last >= 0 else "none"
+                raise ValueError(
+                    f"{where} is a list, whose entries are {entries}; give one of these, or the "
+                    "whole list"
+                )
+            return True
+        if not isinstance(node, DictConfig) or part not in node:
+            return False
+        node = node[part]
+    return False
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _environment_variable(name: str, default: Any = _NO_DEFAULT) -> Any:
+    """Return what `${oc.env:NAME,default}` stands for. A variable that is set to nothing counts as
+    unset, as with `${NAME:-default}` in a shell: a path would become the current folder."""
+    value = os.environ.get(name)
+    if value:
+        return value
+    if default is not _NO_DEFAULT:
+        return None if default is None else str(default)
+    state = "not found" if value is None else "is set, but empty"
+    raise KeyError(f"Environment variable '{name}' {state}")
+
+
+OmegaConf.register_resolver("oc.env", _environment_variable, replace=True)

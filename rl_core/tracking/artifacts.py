@@ -17,6 +17,7 @@ from rl_core.data.stages.published import split_files
 from rl_core.data.store.publish import open_published
 from rl_core.errors import DataError
 from rl_core.tracking.database import one_at_a_time, tracking_client
+from rl_core.tracking.keys import filter_value
 from rl_core.tracking.run import TrackingRun, ensure_experiment
 from schemas.receipts import PrepReceipt
 
@@ -136,7 +137,9 @@ def versions(tracking_uri: str, name: str) -> list[PreparedArtifact]:
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return []
-    wanted = f"tags.`artifact.name` = '{name}'"
+    if (quoted := filter_value(name)) is None:
+        return []
+    wanted = f"tags.`artifact.name` = {quoted}"
     runs = client.search_runs(
         [experiment.experiment_id], wanted, order_by=["attributes.start_time DESC"]
     )

@@ -9,6 +9,7 @@ place; and an incomplete file is reported before MLflow touches it.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from rl_core.data.store.atomic import storage_error, sync_path
 from rl_core.data.store.lock import output_lock
 from rl_core.errors import StorageError
+from rl_core.runtime.home import sqlite_url
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -87,7 +90,10 @@ def database_file(tracking_uri: str) -> Path | None:
     if not tracking_uri.startswith("sqlite"):
         return None
     named = make_url(tracking_uri).database
-    return None if named in (None, "", ":memory:") else Path(named).absolute()
+    if named in (None, "", ":memory:"):
+        return None
+    # As `sqlite_url` writes a path with a `?`.
+    return Path(unquote(named[5:]) if named.startswith("file:") else named).absolute()
 
 
 @dataclass(frozen=True)
@@ -118,9 +124,11 @@ def fault_of(path: Path) -> Fault | None:
     state = f"schema {', '.join(found) or 'none'}, where this MLflow has {head}"
     if not used:
         made = f"{path} was left half made by a process that ended early ({state}); no run is in it"
-        return Fault(made, f"remove it (rm {path}), and the next command makes a new one")
+        return Fault(
+            made, f"remove it (rm {shlex.quote(str(path))}), and the next command makes a new one"
+        )
     if set(found) <= known:
-        upgrade = f"mlflow db upgrade sqlite:///{path}"
+        upgrade = shlex.join(["mlflow", "db", "upgrade", sqlite_url(path)])
         return Fault(
             f"{path} is of an older MLflow ({state})", f"copy the file, then run: {upgrade}"
         )
@@ -140,7 +148,7 @@ def _make(path: Path) -> None:
         shutil.rmtree(building, ignore_errors=True)  # of a builder that was killed
         building.mkdir()
         made = building / path.name
-        store = SqlAlchemyStore(f"sqlite:///{made}", str(path.parent / "mlflow-artifacts"))
+        store = SqlAlchemyStore(sqlite_url(made), str(path.parent / "mlflow-artifacts"))
         store.engine.dispose()
         sync_path(made)
         for of_another in ("-journal", "-wal", "-shm"):

@@ -26,6 +26,7 @@ from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
 from rl_core.tracking.database import tracking_client
+from rl_core.tracking.keys import filter_value, original_key, stored_key
 from rl_core.tracking.run import LoggedDataset, TrackingRun
 
 CHAMPION = "champion"
@@ -36,6 +37,7 @@ REQUIRED_TAGS = ("run_key", "cache_hash", "eval_digest", "accuracy", "checkpoint
 
 
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+_REFUSED_WHEN_LOGGED = re.compile(r"""[/:.%"']""")
 
 
 @dataclass(frozen=True)
@@ -104,13 +106,15 @@ def _register_new(
     eval_dataset: LoggedDataset,
     tags: dict[str, str],
 ) -> int:
+    # Of the model as logged, whose name takes fewer characters; versions are found by the other.
+    logged_as = _REFUSED_WHEN_LOGGED.sub("_", name)
     model_id = mlflow.create_external_model(
-        name, source_run_id=run.run_id, tags=tags, experiment_id=run.experiment_id
+        logged_as, source_run_id=run.run_id, tags=tags, experiment_id=run.experiment_id
     ).model_id
     for key, value in metrics.items():
         run.client.log_metric(
             run.run_id,
-            key,
+            stored_key(key),
             value,
             dataset_name=eval_dataset.name,
             dataset_digest=eval_dataset.digest,
@@ -152,7 +156,7 @@ def champion(tracking_uri: str, name: str) -> RegisteredVersion | None:
 def newest(tracking_uri: str, name: str) -> RegisteredVersion | None:
     """Return the version registered last, or None if there is no such model."""
     client = tracking_client(tracking_uri)
-    versions = client.search_model_versions(f"name = '{name}'")
+    versions = _versions(client, name)
     return (
         describe_version(client, max(versions, key=lambda found: int(found.version)))
         if versions
@@ -178,10 +182,7 @@ def find_version(tracking_uri: str, model: str, version: int | None = None) -> R
         wanted = f"alias {named['alias']}"
     else:
         number = int(named["version"]) if named else version
-        found = next(
-            iter(client.search_model_versions(f"name = '{name}' and version_number = {number}")),
-            None,
-        )
+        found = next(iter(_versions(client, name, f"version_number = {number}")), None)
         wanted = f"version {number}"
     if found is None:
         raise StorageError(
@@ -234,7 +235,7 @@ def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVer
         name=found.name,
         version=int(found.version),
         tags=dict(found.tags),
-        metrics={metric.key: metric.value for metric in measured},
+        metrics={original_key(metric.key): metric.value for metric in measured},
         created_at=datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(
             timespec="seconds"
         ),
@@ -250,10 +251,15 @@ def _at_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | Non
         raise
 
 
+def _versions(client: MlflowClient, name: str, *also: str) -> list[ModelVersion]:
+    """Return the versions of a model that meet further conditions, the newest first."""
+    if (quoted := filter_value(name)) is None:
+        return []
+    return list(client.search_model_versions(" and ".join([f"name = {quoted}", *also])))
+
+
 def _what_there_is(client: MlflowClient, name: str) -> str:
-    versions = sorted(
-        int(found.version) for found in client.search_model_versions(f"name = '{name}'")
-    )
+    versions = sorted(int(found.version) for found in _versions(client, name))
     if versions:
         return f"it has version {', '.join(map(str, versions))}"
     names = sorted(found.name for found in client.search_registered_models())
@@ -264,5 +270,5 @@ def _version_of_checkpoint(
     client: MlflowClient, name: str, run_id: str, checkpoint: str
 ) -> ModelVersion | None:
     """Return the version that this run registered from this checkpoint, if any."""
-    versions = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
+    versions = _versions(client, name, f"run_id = '{run_id}'")
     return next((found for found in versions if found.tags.get("checkpoint") == checkpoint), None)

@@ -7,6 +7,8 @@ for them and raises their errors. Parameters, tags, texts and datasets, which ar
 opens or closes, are stored at once. Opening an id that exists continues that run, so a resumed
 training has one curve.
 
+Names of parameters, metrics and tags may be any text (`keys.py`).
+
 MLflow refuses to change a parameter and replaces infinities by 1.8e308, which ruins every chart. So
 a parameter that differs on resume is kept as the tag `resumed.<name>`, and a value that is not
 finite is left out, counted in the metric `num_non_finite` and named in the tag `non_finite`.
@@ -27,6 +29,7 @@ from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
 from rl_core.tracking.database import tracking_client
+from rl_core.tracking.keys import original_key, stored_key, stored_text
 from rl_core.tracking.pending_log import (
     Outbox,
     file_entry,
@@ -36,10 +39,10 @@ from rl_core.tracking.pending_log import (
     tags_entry,
 )
 
-MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
 MAX_DIGEST_LENGTH = 36
+MAX_DATASET_NAME = 500
 MAX_PER_BATCH = 100
 NON_FINITE_METRIC = "num_non_finite"
 NON_FINITE_TAG = "non_finite"
@@ -70,7 +73,7 @@ class LoggedDataset:
 
 def shortened(value: object, limit: int) -> str:
     """Return `value` as text of at most `limit` characters; a cut shows as `...` at the end."""
-    text = str(value)
+    text = stored_text(str(value))
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -175,26 +178,24 @@ class TrackingRun:
         """Log flat parameters. A name that already has another value keeps it; the new value
         becomes a tag."""
         logged = self.client.get_run(self.run_id).data.params
-        wanted = {
-            shortened(k, MAX_KEY_LENGTH): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()
-        }
+        wanted = {stored_key(k): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()}
         fresh = [Param(key, value) for key, value in wanted.items() if key not in logged]
         for start in range(0, len(fresh), MAX_PER_BATCH):
             self.client.log_batch(
                 self.run_id, params=fresh[start : start + MAX_PER_BATCH], synchronous=True
             )
         self.set_tags(
-            {f"resumed.{k}": v for k, v in wanted.items() if k in logged and logged[k] != v}
+            {
+                f"resumed.{original_key(k)}": v
+                for k, v in wanted.items()
+                if k in logged and logged[k] != v
+            }
         )
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Log one step's metrics in the background. Values that are not finite are counted and
         named instead."""
-        finite = {
-            shortened(key, MAX_KEY_LENGTH): float(one)
-            for key, one in metrics.items()
-            if math.isfinite(one)
-        }
+        finite = {stored_key(key): float(one) for key, one in metrics.items() if math.isfinite(one)}
         with self._lock:
             if len(finite) < len(metrics):
                 finite[NON_FINITE_METRIC] = self._note_non_finite(metrics, step)
@@ -250,7 +251,10 @@ class TrackingRun:
         # What `MetaDataset` of a local file writes; built here because MLflow cannot resolve a
         # local path without a warning (mlflow 3.17 registers its local source twice).
         dataset = Dataset(
-            name, sha256[:MAX_DIGEST_LENGTH], "local", json.dumps({"uri": str(source_path)})
+            shortened(name, MAX_DATASET_NAME),
+            sha256[:MAX_DIGEST_LENGTH],
+            "local",
+            json.dumps({"uri": stored_text(str(source_path))}),
         )
         details = {"mlflow.data.context": context, "sha256": sha256, "num_rows": str(num_rows)}
         tags = [InputTag(key, value) for key, value in details.items()]
@@ -260,10 +264,7 @@ class TrackingRun:
 
     def set_tags(self, tags: Mapping[str, object]) -> None:
         """Set or replace tags on the run."""
-        items = [
-            RunTag(shortened(k, MAX_KEY_LENGTH), shortened(v, MAX_TAG_LENGTH))
-            for k, v in tags.items()
-        ]
+        items = [RunTag(stored_key(k), shortened(v, MAX_TAG_LENGTH)) for k, v in tags.items()]
         for start in range(0, len(items), MAX_PER_BATCH):
             self.client.log_batch(
                 self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True

@@ -1,7 +1,6 @@
 """A validation report in MLflow: counts as metrics, the first refused rows as a table, all of them
 as a file."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +15,7 @@ def log_report(tracking: TrackingRun, report: ValidationReport) -> None:
     tracking.log_text(report.model_dump_json(indent=2), "receipts/validation.json")
     metrics = {"validation/rows": report.num_rows, "validation/accepted": report.num_accepted}
     for reason, count in report.rejected_by_reason.items():
-        metrics[f"validation/rejected/{re.sub(r'[^A-Za-z0-9_. -]', '_', reason)}"] = count
+        metrics[f"validation/rejected/{reason}"] = count
     tracking.log_metrics({name: float(value) for name, value in metrics.items()}, 0)
     if report.num_rejected:
         tracking.log_table(

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 from rl_core.data.check.image_structure import plain_image_size
+from schemas.pixels import DAMAGE, as_rgb, described
 
 MAX_PIXELS = 64_000_000
 
@@ -34,14 +35,15 @@ def _problem(content: bytes, decode: bool) -> str | None:
                     return f"{image.width} x {image.height} is more than {MAX_PIXELS} pixels"
                 kind = image.format
                 if decode:
-                    image.load()
+                    as_rgb(image)
                     return None
                 image.verify()
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         return str(error)
-    except (OSError, SyntaxError, ValueError) as error:
-        return f"not a readable image ({type(error).__name__}: {str(error)[:80]})"
-    # PIL's verify reads no more of a JPEG than its header; some writers pad the end with zeros.
-    if kind == "JPEG" and not content.rstrip(b"\0").endswith(b"\xff\xd9"):
-        return "a truncated JPEG"
+    except DAMAGE as error:
+        return f"not a readable image ({type(error).__name__}: {described(error)})"
+    # PIL's verify reads no more of a JPEG than its header. Behind a picture that is complete there
+    # may be anything, such as the film of a motion photo.
+    if kind in ("JPEG", "MPO") and not content.rstrip(b"\0").endswith(b"\xff\xd9"):
+        return "a truncated JPEG" if _problem(content, decode=True) else None
     return None

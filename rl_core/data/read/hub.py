@@ -13,6 +13,7 @@ from typing import Any
 
 from rl_core.data.read.formats import KNOWN, format_of
 from rl_core.errors import DataError
+from rl_core.runtime.hub_access import hub_problem, is_unreachable, unreachable
 
 _NAME = re.compile(
     r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
@@ -66,7 +67,7 @@ def split_files(name: HubName, *, download: bool = True) -> list[Path]:
     """
     from huggingface_hub.constants import is_offline_mode
 
-    with _explained(name):
+    with _explained(name, download):
         local = is_offline_mode() or not download
         files = _cached(name) if local else _fetched(name)
         return _readable(files, str(name))
@@ -137,8 +138,9 @@ def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:
 
 
 @contextmanager
-def _explained(name: HubName) -> Iterator[None]:
+def _explained(name: HubName, download: bool) -> Iterator[None]:
     """Convert errors of the hub's libraries to one message that names the dataset."""
+    from huggingface_hub.constants import is_offline_mode
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
@@ -146,6 +148,10 @@ def _explained(name: HubName) -> Iterator[None]:
     except DataError:
         raise
     except LocalEntryNotFoundError as error:
+        if not is_offline_mode() and (problem := hub_problem()) is not None:
+            raise DataError(f"{name}: no such file here, and {problem}") from error
+        if not is_offline_mode() and not download:
+            raise DatasetNotHere(f"{name}: not in the local cache") from error
         advice = "unset HF_HUB_OFFLINE, or give the path of a file"
         raise DatasetNotHere(
             f"{name}: no such file, and no such dataset in the local cache; {advice}"
@@ -154,5 +160,10 @@ def _explained(name: HubName) -> Iterator[None]:
         raise DataError(
             f"{name}: not found on the Hugging Face hub ({str(error).splitlines()[0]})"
         ) from error
-    except (OSError, ValueError) as error:
+    except Exception as error:
+        if is_unreachable(error):
+            said = unreachable(error)
+            raise DataError(f"{name}: no such file here, and {said}") from error
+        if not isinstance(error, OSError | ValueError):
+            raise
         raise DataError(f"{name}: {str(error).strip().splitlines()[0]}") from error

@@ -37,6 +37,7 @@ from rl_core.data.store.publish import Built
 from rl_core.errors import DataError
 from schemas.media_checks import MediaLimits, is_remote, load_image, local_path
 from schemas.media_prompts import MediaPrompt, media_contract, media_prompt
+from schemas.pixels import is_read_specially
 
 PROMPTS, EVAL_PROMPTS = "prompts.jsonl", "eval_prompts.jsonl"
 MANIFEST, PREVIEW = "manifest.json", "preview.jsonl"
@@ -102,7 +103,10 @@ class Diffusion(Stage[DiffusionConfig]):
         import PIL
 
         # Another version of the imaging library may scale or write a pixel otherwise.
-        return super().parameters() | {"Pillow": PIL.__version__}
+        parameters = super().parameters() | {"Pillow": PIL.__version__}
+        if any(is_read_specially(path) for path in self._images if path.is_file()):
+            parameters["pixels"] = "transparency on white, 16 bits scaled"
+        return parameters
 
     def build(self, work: Path, context: Context) -> Built:
         stored = self._store_images(work, context)
@@ -273,11 +277,11 @@ def fitted_png(path: str, max_side: int, multiple: int, limits: MediaLimits) -> 
     Raises: DataError when it is missing, not an image, beyond the limits, or too small for
     `multiple`.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     if not Path(path).is_file():
         raise DataError(f"{path}: no such image file")
-    image = ImageOps.exif_transpose(load_image(path, limits))
+    image = load_image(path, limits)
     scale = min(1.0, max_side / max(image.size))
     size = tuple(max(1, round(side * scale)) for side in image.size)
     if size != image.size:
