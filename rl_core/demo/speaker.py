@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from rl_core.demo.questions import Answer, Question
@@ -23,7 +25,8 @@ class Speaker:
     def __init__(self, source: str, config: ModelConfig, device: str) -> None:
         self.device = torch.device(device)
         bundle = TextBundle(source, config)
-        self.tokenizer, self.policy = bundle.tokenizer, bundle.policy.to(self.device).eval()
+        self.tokenizer: Any = bundle.tokenizer
+        self.policy = bundle.policy.to(self.device).eval()
         stop_ids = configured_stop_ids(self.policy.language_model)
         self.chat = ChatFormat(self.tokenizer, config.chat_template_kwargs, stop_ids)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rl_core.kernels.adapted_linear import AdaptedLinear
     from rl_core.kernels.allocator import keep_freed_memory
+    from rl_core.kernels.autograd_context import AutogradContext
     from rl_core.kernels.bfloat16_attention import attend_in_bfloat16, attends_in_bfloat16
     from rl_core.kernels.float32_matmul import (
         has_bfloat16_products,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptedLinear",
+    "AutogradContext",
     "GatedMLP",
     "Packed",
     "RMSNorm",
@@ -50,6 +52,7 @@ __all__ = [
 
 _HOMES = {
     "AdaptedLinear": "rl_core.kernels.adapted_linear",
+    "AutogradContext": "rl_core.kernels.autograd_context",
     "GatedMLP": "rl_core.kernels.gated_mlp",
     "Packed": "rl_core.kernels.packed_products",
     "RMSNorm": "rl_core.kernels.rms_norm",

@@ -6,12 +6,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import ModelError
 
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
 
-def backbone_of(model: Any) -> Any:
+
+def backbone_of(model: PreTrainedModel) -> PreTrainedModel:
     """Return the module below the head: `model`, `transformer`, `gpt_neox`, … Raises: ModelError
     when there is none."""
     name = backbone_name(model)
@@ -20,10 +24,11 @@ def backbone_of(model: Any) -> Any:
             f"{type(model).__name__} has no backbone apart from its head; only models with a "
             "language modelling head on top of one can be trained"
         )
-    return model._modules[name]
+    backbone: Any = model._modules[name]
+    return backbone
 
 
-def backbone_name(model: Any) -> str | None:
+def backbone_name(model: PreTrainedModel) -> str | None:
     """Return a model's name for its backbone; None if it has no backbone apart from its head."""
     from transformers import PreTrainedModel
 
@@ -43,7 +48,7 @@ def backbone_name(model: Any) -> str | None:
     return None
 
 
-def words_of(model: Any) -> Any:
+def words_of(model: PreTrainedModel) -> nn.Module | None:
     """Return the word embeddings; None if a model has none."""
     try:
         return model.get_input_embeddings()
@@ -51,12 +56,23 @@ def words_of(model: Any) -> Any:
         return None
 
 
-def holds(model: Any, part: Any) -> bool:
+def head_of(model: PreTrainedModel) -> Any:
+    """Return the projection to the vocabulary, in most families a linear layer; None if a model
+    has none."""
+    return model.get_output_embeddings()
+
+
+def attention_of(model: PreTrainedModel) -> str:
+    """Return the name of a model's implementation of attention."""
+    return str(model.config._attn_implementation)
+
+
+def holds(model: nn.Module, part: nn.Module | None) -> bool:
     """Return True if a module is a part of a model."""
     return part is not None and any(module is part for module in model.modules())
 
 
-def taken_by(backbone: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def taken_by(backbone: PreTrainedModel, inputs: Mapping[str, object]) -> dict[str, object]:
     """Return the inputs that the backbone's forward accepts: models without positions (ALiBi) take
     none."""
     names, takes_any = _parameters(type(backbone))

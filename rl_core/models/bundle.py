@@ -4,7 +4,7 @@ source."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from rl_core.models.checks.comparison import Live, TokenRow, token_rows
 from rl_core.models.export.folder import export_policy
 from rl_core.models.family import load_policy, sees_pictures
 from schemas.recipe import LoraConfig, ModelConfig
+
+if TYPE_CHECKING:
+    from transformers import ProcessorMixin
 
 
 class ModelBundle:
@@ -28,14 +31,14 @@ class ModelBundle:
         self.source = source
         self.config = config
         self.text_alone = text_alone
-        self.processor: Any = (
+        self.processor: ProcessorMixin | None = (
             load_processor(source) if not text_alone and sees_pictures(source) else None
         )
         """Processor of a vision-language model, from messages and images to tensors."""
         self.tokenizer = (
             self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
         )
-        self.policy: Any = load_policy(source, config, self.processor, text_alone=text_alone)
+        self.policy = load_policy(source, config, self.processor, text_alone=text_alone)
         self.policy.num_known_words = check_words(
             self.tokenizer, self.policy.language_model, config.path
         )
@@ -56,9 +59,10 @@ class ModelBundle:
         rows = token_rows(self.tokenizer, config)
         if self.processor is None:
             return rows
-        return [*rows, rows[0].after(self.policy.blank, config.image_token_id)]
+        blank: Any = self.policy.blank
+        return [*rows, rows[0].after(blank, config.image_token_id)]
 
-    def said_by(self, policy: Any, device: torch.device) -> Tensor:
+    def said_by(self, policy: CausalLMPolicy, device: torch.device) -> Tensor:
         """Return a policy's results on the probe inputs, [N]."""
         return torch.cat([row.said_by(policy, device) for row in self.compared_rows])
 

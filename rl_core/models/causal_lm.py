@@ -7,10 +7,10 @@ selected positions, V vocabulary.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,18 +19,30 @@ from torch.utils.checkpoint import checkpoint
 from rl_core.errors import ModelError
 from rl_core.kernels import Packed, multiplied_as_bfloat16, packed_weights, product_in_float32
 from rl_core.models import packing, shared_prompts
-from rl_core.models.backbone import backbone_of, taken_by
+from rl_core.models.backbone import backbone_of, head_of, taken_by
 from rl_core.models.checks.paths import Path, Paths
 from rl_core.models.checks.probe import settle
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.exact import is_exact, make_exact, weights_at_hand
 from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
+from rl_core.models.model_inputs import ModelInputs
+from rl_core.models.policy import Policy, TokenPolicy
 from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+    AutoClass: TypeAlias = type[PreTrainedModel] | type[_BaseAutoModelClass]
+
 CHUNK_TOKENS = 1024
 """Positions whose vocabulary logits exist at once, which bounds the memory of the log-softmax."""
+
+
+Scores: TypeAlias = tuple[Tensor, Tensor | None]
+"""Log-probabilities [N] and entropies [N] or None."""
 
 
 class SharedSequences(Protocol):
@@ -38,15 +50,15 @@ class SharedSequences(Protocol):
 
     def scores(
         self,
-        model: Any,
-        inputs: dict[str, Any],
+        model: PreTrainedModel,
+        inputs: ModelInputs,
         acts_BL: Tensor,
         targets_N: Tensor,
-        score: Callable[..., Any],
-    ) -> tuple[Any, ...]: ...
+        score: Callable[[Tensor, Tensor], Scores],
+    ) -> Scores: ...
 
 
-class CausalLMPolicy(nn.Module):
+class CausalLMPolicy(TokenPolicy):
     """A language model as a policy: its forward gives the log-probability of each response
     token."""
 
@@ -64,24 +76,24 @@ class CausalLMPolicy(nn.Module):
     paths: Paths | None = None
     """Ways of computing that were found to give the model's own results; None before the check."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
         self.projection_scale = projection_scale(self.head_model)
 
     @property
-    def language_model(self) -> Any:
+    def language_model(self) -> PreTrainedModel:
         """The transformers model, below any adapters."""
         return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
 
     @property
-    def head_model(self) -> Any:
+    def head_model(self) -> PreTrainedModel:
         """The module that computes logits from hidden states: the transformers model, or one inside
         it."""
         return self.language_model
 
     @property
-    def backbone(self) -> Any:
+    def backbone(self) -> PreTrainedModel:
         """The transformers model without its head."""
         return backbone_of(self.language_model)
 
@@ -93,14 +105,14 @@ class CausalLMPolicy(nn.Module):
         """
         return False
 
-    def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
+    def hidden_states(self, inputs: ModelInputs) -> Tensor:
         """Return the last hidden states [B, L, H]. Args: inputs: result of `inputs`."""
         backbone = self.backbone
         return backbone(**taken_by(backbone, inputs), use_cache=False).last_hidden_state
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """Return the model's own logits [N, V] of the tokens that may be sampled."""
-        projection = self.language_model.get_output_embeddings()
+        projection = head_of(self.language_model)
         weight = getattr(projection, "weight", None)
         states_NH = hidden_NH if weight is None else hidden_NH.to(weight.dtype)
         if self.projection_scale is None:
@@ -111,7 +123,7 @@ class CausalLMPolicy(nn.Module):
             logits_NV = self.choices(projection(states_NH))
         return logits_NV if self.projection_scale == 1.0 else logits_NV * self.projection_scale
 
-    def _projected(self, states_NH: Tensor, weight_VH: Any) -> Tensor:
+    def _projected(self, states_NH: Tensor, weight_VH: Tensor) -> Tensor:
         """Return a plain projection, not rounded to the format of its factors."""
         if self._wide_head is None:
             return self.choices(product_in_float32(states_NH, weight_VH.t()))
@@ -135,7 +147,7 @@ class CausalLMPolicy(nn.Module):
             with weights_at_hand(self.language_model):
                 yield {}
             return
-        projection = self.language_model.get_output_embeddings()
+        projection = head_of(self.language_model)
         is_plain = isinstance(projection, nn.Module) and is_plain_head(projection)
         if is_plain and projection.weight.is_cpu and projection.weight.dtype is torch.bfloat16:
             # Products with unrounded results need both factors in float32.
@@ -213,7 +225,7 @@ class CausalLMPolicy(nn.Module):
         attention_mask_BL: Tensor,
         position_ids_BL: Tensor,
         media_B: Sequence[PromptMedia | None] | None,
-    ) -> dict[str, Any]:
+    ) -> ModelInputs:
         """Return the keyword arguments of the model's forward. Raises: ModelError when a row has
         media that the model does not support."""
         if any(media is not None for media in media_B or ()):
@@ -269,7 +281,7 @@ class CausalLMPolicy(nn.Module):
         if is_plain and is_named:
             return "all-linear"
         # A family's own kind of linear layer computes something that an adapter does not know.
-        head = self.language_model.get_output_embeddings()
+        head = head_of(self.language_model)
         return [
             name
             for name, module in linear.items()
@@ -333,14 +345,19 @@ class CausalLMPolicy(nn.Module):
         with_entropy: bool,
         entropy_grad: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        head = self.language_model.get_output_embeddings()
+        head = head_of(self.language_model)
         if isinstance(head, ValueHead):
             return head.values(hidden_NH), None
         if self.projection_scale is not None and is_plain_head(head):
-            options: dict[str, Any] = {"with_entropy": with_entropy, "entropy_grad": entropy_grad}
             weight_VH = head.weight if self.num_choices is None else head.weight[: self.num_choices]
-            options["temperature"] = temperature / self.projection_scale
-            return linear_log_probs(hidden_NH, weight_VH, targets_N, **options)
+            return linear_log_probs(
+                hidden_NH,
+                weight_VH,
+                targets_N,
+                temperature=temperature / self.projection_scale,
+                with_entropy=with_entropy,
+                entropy_grad=entropy_grad,
+            )
 
         def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             logits = self.logits(hidden)
@@ -379,7 +396,9 @@ def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) ->
     return policy
 
 
-def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> Any:
+def load_model(
+    auto_class: AutoClass, source: str, config: ModelConfig, what: str
+) -> PreTrainedModel:
     """Load float32 weights by one of transformers' auto classes. Raises: ModelError when they
     cannot be loaded."""
     name, _, revision = source.partition("@")
@@ -404,7 +423,7 @@ def recompute_in_backward(block: nn.Module) -> None:
     transformers' own way."""
     forward = block.forward
 
-    def recomputed(*args: Any, **kwargs: Any) -> Any:
+    def recomputed(*args: Any, **kwargs: Any) -> object:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
@@ -412,7 +431,7 @@ def recompute_in_backward(block: nn.Module) -> None:
     block.forward = recomputed  # type: ignore[method-assign]
 
 
-def blocks(policy: Any, class_names: Collection[str] | None = None) -> list[nn.Module]:
+def blocks(policy: Policy, class_names: Collection[str] | None = None) -> list[nn.Module]:
     """Return the repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped
     or not, the outermost.
 

@@ -13,13 +13,13 @@ Axes: N positions, H hidden, V vocabulary, C words of one chunk.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rl_core.kernels import multiplied_as_bfloat16, product_in_float32
+from rl_core.kernels import AutogradContext, multiplied_as_bfloat16, product_in_float32
 
 CHUNK_ELEMENTS, CHUNK_ELEMENTS_ON_GPU = 2**21, 2**26
 """Number of logits that exist at once, over all positions: the size of a CPU's caches, and enough
@@ -60,7 +60,7 @@ def linear_log_probs(
     return log_probs_N, entropy_N if with_entropy else None
 
 
-def is_plain_head(head: nn.Module) -> bool:
+def is_plain_head(head: nn.Module) -> TypeGuard[nn.Linear]:
     """Return True if a head's result only depends on its weight: no bias, adapter, hook, or
     tensor-parallel cut."""
     hooked = head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
@@ -72,10 +72,17 @@ def is_plain_head(head: nn.Module) -> bool:
     )
 
 
+class _Context(AutogradContext, Protocol):
+    scale: float
+    entropy_grad: bool
+    gather_mean: bool
+    kept: dict[int, tuple[Tensor, Tensor]]
+
+
 class _LinearLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _Context,
         hidden_NH: Tensor,
         weight_VH: Tensor,
         targets_N: Tensor,
@@ -117,7 +124,9 @@ class _LinearLogProbs(torch.autograd.Function):
         return log_probs_N, entropy_N
 
     @staticmethod
-    def backward(ctx: Any, grad_N: Tensor, grad_entropy_N: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _Context, grad_N: Tensor, grad_entropy_N: Tensor
+    ) -> tuple[Tensor | None, ...]:
         if ctx.gather_mean:
             (pull_NH,) = ctx.saved_tensors
             return (grad_N[:, None] * pull_NH).to(pull_NH.dtype), None, None, None, None, None
@@ -146,7 +155,9 @@ class _LinearLogProbs(torch.autograd.Function):
         return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
-def _slopes(ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor) -> tuple[Tensor, Tensor]:
+def _slopes(
+    ctx: _Context, vocabulary: _Vocabulary, start: int, grad_N: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the gradients of a chunk's logits: [N, C], and a factor of each row, [N, 1].
 
     Factors that a row has in common are applied in the products with [N, H], which are smaller than
@@ -162,7 +173,7 @@ def _slopes(ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor) -> tu
 
 
 def _slopes_with_entropy(
-    ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor, grad_entropy_N: Tensor
+    ctx: _Context, vocabulary: _Vocabulary, start: int, grad_N: Tensor, grad_entropy_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return `_slopes` if the entropy has a gradient, too."""
     _, _, targets_N, normaliser_N, _, entropy_N = ctx.saved_tensors

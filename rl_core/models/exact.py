@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
 from rl_core.errors import ModelError
-from rl_core.kernels import multiplied_as_bfloat16
+from rl_core.kernels import AutogradContext, multiplied_as_bfloat16
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NAME = "exact"
 """Name of this file's attention in transformers."""
@@ -38,7 +41,7 @@ AT_HAND = "weight_at_hand"
 """Attribute of a layer with its weight in the layout of the products."""
 
 
-def make_exact(model: Any) -> None:
+def make_exact(model: PreTrainedModel) -> None:
     """Make a transformers model (below any adapters, which exist already) exact, in place.
 
     Raises: ModelError when its attention does not go through transformers' interface, or it runs on
@@ -71,7 +74,7 @@ def make_exact(model: Any) -> None:
             module.forward = partial(_layer, module, in_float32=module is head)  # type: ignore[method-assign]
 
 
-def is_exact(model: Any) -> bool:
+def is_exact(model: PreTrainedModel) -> bool:
     """Return True if `make_exact` was called."""
     return model.config._attn_implementation == NAME
 
@@ -104,7 +107,7 @@ def _layer(layer: nn.Linear, states: Tensor, *, in_float32: bool) -> Tensor:
     flat_NI = states.reshape(-1, states.shape[-1])
     at_hand = vars(layer).get(AT_HAND)
     if at_hand is None:
-        product_NO: Any = _Product.apply(flat_NI, layer.weight, layer.bias, in_float32)
+        product_NO: Tensor = _Product.apply(flat_NI, layer.weight, layer.bias, in_float32)
     elif in_float32:
         product_NO = _in_float32(flat_NI, at_hand, layer.bias, layer.weight.dtype)
     else:
@@ -129,13 +132,21 @@ def _in_float32(
     return product_NO if bias_O is None else product_NO + bias_O
 
 
+class _ProductContext(AutogradContext, Protocol):
+    has_bias: bool
+
+
 class _Product(torch.autograd.Function):
     """Product states @ weight.T + bias, block by block. Args: in_float32: do not round the result
     (a head's logits)."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, states_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, in_float32: bool
+        ctx: _ProductContext,
+        states_NI: Tensor,
+        weight_OI: Tensor,
+        bias_O: Tensor | None,
+        in_float32: bool,
     ) -> Tensor:
         ctx.save_for_backward(states_NI, weight_OI)
         ctx.has_bias = bias_O is not None
@@ -146,7 +157,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _ProductContext, grad_NO: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         states_NI, weight_OI = ctx.saved_tensors
         grad_NO = grad_NO.to(weight_OI.dtype)
         grad_states = grad_NO @ weight_OI if ctx.needs_input_grad[0] else None
@@ -164,7 +175,7 @@ def _attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, None]:
     unknown = [
         name for name in ("s_aux", "position_bias", "softcap") if kwargs.get(name) is not None
@@ -194,13 +205,22 @@ def _visible(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     return (torch.arange(num_keys, device=query.device) <= last_Q[:, None]).expand(rows, -1, -1)
 
 
+class _AttendContext(AutogradContext, Protocol):
+    scale: float
+
+
 class _Attend(torch.autograd.Function):
     """Attention in float32, rounded once at the end; sums run over blocks of keys from the first
     one of the row."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sees_BQL: Tensor, scale: float
+        ctx: _AttendContext,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sees_BQL: Tensor,
+        scale: float,
     ) -> Tensor:
         ctx.save_for_backward(query, key, value, sees_BQL)
         ctx.scale = scale
@@ -230,7 +250,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _AttendContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         *states, sees_BQL = ctx.saved_tensors
         wide = [one.detach().float().requires_grad_() for one in states]
         # A query that sees nothing is padding, and nothing follows from it.

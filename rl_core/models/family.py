@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import ModelError
 from rl_core.models import causal_lm
@@ -19,6 +19,9 @@ from schemas.domains import ModelKind
 from schemas.policy import ModelPart
 from schemas.recipe import ModelConfig, Recipe
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
+
 OTHER_SENSES = "vision_config", "audio_config"
 """Config keys of vision and audio parts."""
 
@@ -29,7 +32,7 @@ def sees_pictures(source: str) -> bool:
     return _config_of(source).model_type in FAMILIES
 
 
-def has_other_senses(config: Any) -> bool:
+def has_other_senses(config: PreTrainedConfig) -> bool:
     """Return True if a config is that of a multimodal model."""
     from transformers.models.auto import modeling_auto
 
@@ -78,7 +81,7 @@ def picture_facts(source: str) -> tuple[str, int]:
 def load_policy(
     source: str,
     config: ModelConfig,
-    processor: Any = None,
+    processor: ProcessorMixin | None = None,
     paths: Paths | None = None,
     *,
     text_alone: bool = False,
@@ -114,7 +117,7 @@ def check_located(recipe: Recipe, source: str) -> None:
         check_model(recipe, config, folder)
 
 
-def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:
+def _load_vlm(source: str, config: ModelConfig, processor: ProcessorMixin | None) -> VLMPolicy:
     from transformers import AutoModelForImageTextToText
 
     model = causal_lm.load_model(
@@ -126,12 +129,14 @@ def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:
     )
 
 
-def seeing_policy(model: Any, config: ModelConfig, blank: PromptMedia | None = None) -> VLMPolicy:
+def seeing_policy(
+    model: PreTrainedModel, config: ModelConfig, blank: PromptMedia | None = None
+) -> VLMPolicy:
     """Return the policy of a loaded vision-language model."""
     return VLMPolicy(model, FROZEN_BY_DEFAULT if config.frozen is None else config.frozen, blank)
 
 
-def _load_text_part(source: str, config: ModelConfig, found: Any) -> TextPartPolicy:
+def _load_text_part(source: str, config: ModelConfig, found: PreTrainedConfig) -> TextPartPolicy:
     if ModelPart.LANGUAGE_MODEL in (config.frozen or ()):
         raise ModelError(
             f"model.frozen names {ModelPart.LANGUAGE_MODEL}, but rows of text train nothing "
@@ -147,7 +152,7 @@ def _load_text_part(source: str, config: ModelConfig, found: Any) -> TextPartPol
     )
 
 
-def _class_of(config: Any) -> Any:
+def _class_of(config: PreTrainedConfig) -> causal_lm.AutoClass:
     """Return the class that a checkpoint was saved from, so that it is saved in the same form; else
     the one that loads its type.
 
@@ -166,7 +171,7 @@ def _class_of(config: Any) -> Any:
 
     for name in config.architectures or ():
         named = getattr(transformers, name, None)
-        if getattr(named, "config_class", None) is type(config):
+        if named is not None and getattr(named, "config_class", None) is type(config):
             return named
     if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         return AutoModelForImageTextToText
@@ -175,7 +180,7 @@ def _class_of(config: Any) -> Any:
     return AutoModelForCausalLM
 
 
-def _config_of(source: str) -> Any:
+def _config_of(source: str) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     name, _, revision = source.partition("@")
@@ -185,7 +190,7 @@ def _config_of(source: str) -> Any:
         raise ModelError(f"model.path {source}: {str(error).strip().splitlines()[0]}") from error
 
 
-def _blank(processor: Any, model_type: str, image_token_id: int) -> Any:
+def _blank(processor: Any, model_type: str, image_token_id: int) -> PromptMedia | None:
     """Return the media of a small grey image."""
     from PIL import Image
 

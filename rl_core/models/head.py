@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
 from rl_core.models.backbone import backbone_name, backbone_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ALIKE = 1e-5
 """Relative tolerance of two ways of computing logits in float32, as a share of the largest
@@ -29,7 +32,7 @@ SIZES = (1.0, 30.0)
 """Scales of the probe states: a cap only shows on large logits."""
 
 
-def own_logits(model: Any, hidden_NH: Tensor) -> Tensor:
+def own_logits(model: PreTrainedModel, hidden_NH: Tensor) -> Tensor:
     """Return logits [N, V] of a transformers model with a language modelling head, by its own
     forward.
 
@@ -46,18 +49,16 @@ def own_logits(model: Any, hidden_NH: Tensor) -> Tensor:
             ) from error
 
 
-def projection_scale(model: Any) -> float | None:
+def projection_scale(model: PreTrainedModel) -> float | None:
     """Return the constant factor of the model's projection; None if its logits are computed
     otherwise.
 
     The projection is the module `get_output_embeddings()`.
     """
     projection = model.get_output_embeddings()
-    if not isinstance(projection, nn.Module) or not isinstance(
-        getattr(projection, "weight", None), Tensor
-    ):
+    weight = getattr(projection, "weight", None)
+    if not isinstance(projection, nn.Module) or not isinstance(weight, Tensor):
         return None
-    weight: Any = projection.weight
     generator = torch.Generator().manual_seed(0)
     states_NH = torch.randn(NUM_PROBES, weight.shape[-1], generator=generator).to(weight)
     scale: float | None = None
@@ -95,10 +96,10 @@ class _Backbone(nn.Module):
         # In a list, so that it is no submodule.
         self._real, self._answer = [real], _Answer(hidden_BNH)
 
-    def forward(self, *args: Any, **kwargs: Any) -> _Answer:
+    def forward(self, *args: object, **kwargs: object) -> _Answer:
         return self._answer
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
         if name in ("_real", "_answer"):
             return super().__getattr__(name)
         found = getattr(self._real[0], name)
@@ -125,9 +126,9 @@ class _Answer:
 
 
 @contextmanager
-def _answering(model: Any, hidden_BNH: Tensor) -> Iterator[None]:
+def _answering(model: PreTrainedModel, hidden_BNH: Tensor) -> Iterator[None]:
     """Make the model's backbone return these states during the block."""
-    backbone, name = backbone_of(model), backbone_name(model)
+    backbone, name = backbone_of(model), str(backbone_name(model))
     model._modules[name] = _Backbone(backbone, hidden_BNH)
     try:
         yield

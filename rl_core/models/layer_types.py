@@ -8,12 +8,16 @@ neighbour, without a word.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
 
 _CAUSAL = {"full_attention", "sliding_attention"}
 
 
-def other_layers(model: Any) -> list[str]:
+def other_layers(model: PreTrainedModel) -> list[str]:
     """Return the kinds of layers of a model besides causal attention, whole or in a window; empty
     for most models."""
     config = model.config.get_text_config()
@@ -23,7 +27,7 @@ def other_layers(model: Any) -> list[str]:
     return sorted(found)
 
 
-def sizes_of_layers(config: Any, name: str) -> set[int]:
+def sizes_of_layers(config: PreTrainedConfig, name: str) -> set[int]:
     """The values of a field of a config: one, or as many as differ from layer to layer; empty where
     it has none.
 

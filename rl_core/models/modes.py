@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
 
@@ -21,7 +20,7 @@ def learning_mode(policy: nn.Module, *, own_dropout: bool) -> None:
     if own_dropout:
         return
     for module in policy.modules():
-        dropouts: Any = getattr(module, "lora_dropout", None)
+        dropouts = getattr(module, "lora_dropout", None)
         if isinstance(dropouts, nn.ModuleDict) and any(
             isinstance(one, nn.Dropout) for one in dropouts.values()
         ):

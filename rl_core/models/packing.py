@@ -10,7 +10,7 @@ Axes: N packed tokens, R rows.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,20 +24,25 @@ from rl_core.kernels import (
     attends_in_bfloat16,
     multiplies_in_bfloat16,
 )
+from rl_core.models.backbone import attention_of
 from rl_core.models.layer_types import other_layers
+from rl_core.models.model_inputs import ModelInputs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ROW_BY_ROW = "sdpa_row_by_row"
 """Name of this file's attention in transformers; without packed rows it is `sdpa`."""
 
 
-def why_not(model: Any) -> str | None:
+def why_not(model: PreTrainedModel) -> str | None:
     """Return the reason why a row would see into an adjacent one; None if it would not."""
     if other := other_layers(model):
         return f"its layers of type {other} carry something from row to row"
     return None
 
 
-def enable_packing(model: Any) -> None:
+def enable_packing(model: PreTrainedModel) -> None:
     """Enable packed rows in a transformers model. Raises: ModelError when a row would see into an
     adjacent one."""
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -48,15 +53,15 @@ def enable_packing(model: Any) -> None:
             f"placement.max_tokens_per_micro_batch: rows of {type(model).__name__} cannot be "
             f"packed ({why}); unset it and use placement.micro_batch_size"
         )
-    if model.config._attn_implementation == "sdpa":
+    if attention_of(model) == "sdpa":
         AttentionInterface.register(ROW_BY_ROW, _attend_row_by_row)
         AttentionMaskInterface.register(ROW_BY_ROW, sdpa_mask)
         model.set_attn_implementation(ROW_BY_ROW)
 
 
 def packed_inputs(
-    model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor
-) -> dict[str, Any]:
+    model: PreTrainedModel, input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor
+) -> ModelInputs:
     """Return keyword arguments for a model's forward over the used tokens, in row-major order.
 
     Args: used_BL: mask of tokens; a row without any is left out.
@@ -65,7 +70,7 @@ def packed_inputs(
     lengths_R = lengths_R[lengths_R > 0]
     bounds = torch.nn.functional.pad(lengths_R.cumsum(0), (1, 0)).int()
     longest = int(lengths_R.max())
-    inputs: dict[str, Any] = {
+    inputs: ModelInputs = {
         "input_ids": input_ids_BL[used_BL][None],
         "position_ids": position_ids_BL[used_BL][None],
         "attention_mask": None,
@@ -75,7 +80,7 @@ def packed_inputs(
         "max_length_k": longest,
     }
     # Sequence parallelism puts its own name before that of the attention it exchanges heads for.
-    if model.config._attn_implementation.endswith(ROW_BY_ROW):
+    if attention_of(model).endswith(ROW_BY_ROW):
         # A mask of four dimensions is passed through as it is, so none is made; the attention below
         # ignores it.
         inputs["attention_mask"] = torch.ones(

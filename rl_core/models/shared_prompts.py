@@ -12,13 +12,18 @@ Axes: B rows, L positions of a row, N tokens of the sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.kernels import Rectangles, Row, lay_out_rows
+from rl_core.models.backbone import attention_of
 from rl_core.models.layer_types import other_layers
+from rl_core.models.model_inputs import ModelInputs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class SharedPass:
     """Token of each used position."""
     rectangles: Rectangles
 
-    def inputs(self, input_ids_BL: Tensor, position_ids_BL: Tensor) -> dict[str, Any]:
+    def inputs(self, input_ids_BL: Tensor, position_ids_BL: Tensor) -> ModelInputs:
         """Return keyword arguments for the forward of a model after `packing.enable_packing`."""
         return {
             "input_ids": input_ids_BL.flatten()[self.source_N][None],
@@ -43,11 +48,11 @@ class SharedPass:
         }
 
 
-def why_not(model: Any) -> str | None:
+def why_not(model: PreTrainedModel) -> str | None:
     """Return the reason why sharing prompts would change the results of a transformers model; None
     if it would not."""
-    if not model.config._attn_implementation.startswith("sdpa"):
-        return f"its attention is {model.config._attn_implementation}, not sdpa"
+    if not attention_of(model).startswith("sdpa"):
+        return f"its attention is {attention_of(model)}, not sdpa"
     # Dropout would drop the same elements for all siblings.
     if (model.training and getattr(model.config, "attention_dropout", 0)) or any(
         module.p and module.training for module in model.modules() if isinstance(module, nn.Dropout)

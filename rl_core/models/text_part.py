@@ -9,19 +9,22 @@ language model is the innermost transformers model with word embeddings.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from rl_core.errors import ModelError
-from rl_core.models.backbone import backbone_name, backbone_of, holds, words_of
+from rl_core.models.backbone import backbone_name, backbone_of, head_of, holds, words_of
 from rl_core.models.causal_lm import CausalLMPolicy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class TextPartPolicy(CausalLMPolicy):
     """The language model of a multimodal model, as a policy."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._head_path = _path_of_head_model(model)
         super().__init__(model)
         self._part_path = _path_of_language_part(model)
@@ -32,18 +35,20 @@ class TextPartPolicy(CausalLMPolicy):
                 parameter.requires_grad_(False)
 
     @property
-    def head_model(self) -> Any:
+    def head_model(self) -> PreTrainedModel:
         """The innermost model with a head above a backbone: in some families a separate model
         (Llama 4)."""
-        return self.language_model.get_submodule(self._head_path)
+        model: Any = self.language_model.get_submodule(self._head_path)
+        return model
 
     @property
-    def language_part(self) -> Any:
+    def language_part(self) -> PreTrainedModel:
         """The language model without its head."""
-        return self.language_model.get_submodule(self._part_path)
+        part: Any = self.language_model.get_submodule(self._part_path)
+        return part
 
     @property
-    def backbone(self) -> Any:
+    def backbone(self) -> PreTrainedModel:
         """The module that computes hidden states: the language model, or all of the model if that
         gives other results."""
         return self.language_part if self._part_alone else backbone_of(self.head_model)
@@ -62,10 +67,10 @@ class TextPartPolicy(CausalLMPolicy):
 
     def _trained_parameters(self) -> Iterator[nn.Parameter]:
         yield from self.language_part.parameters()
-        yield from self.language_model.get_output_embeddings().parameters()
+        yield from head_of(self.language_model).parameters()
 
 
-def _path_of_head_model(model: Any) -> str:
+def _path_of_head_model(model: PreTrainedModel) -> str:
     from transformers import PreTrainedModel
 
     for name, module in model.named_modules():
@@ -81,7 +86,7 @@ def _path_of_head_model(model: Any) -> str:
     )
 
 
-def _path_of_language_part(model: Any) -> str:
+def _path_of_language_part(model: PreTrainedModel) -> str:
     """Return the path of the language model. Raises: ModelError when there is none."""
     from transformers import PreTrainedModel
 
@@ -99,7 +104,7 @@ def _path_of_language_part(model: Any) -> str:
     return max(inside, key=lambda name: name.count("."))
 
 
-def _repeated(module: Any) -> list[nn.Module]:
+def _repeated(module: nn.Module) -> list[nn.Module]:
     """Return the blocks of the longest list of equal modules directly in a model."""
     lists = [
         list(child)

@@ -4,23 +4,14 @@ projection."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from torch import Tensor, nn
 
-from rl_core.models.checks.paths import Paths
+from rl_core.models.backbone import head_of
+from rl_core.models.policy import TokenPolicy
 
-
-class TokenPolicy(Protocol):
-    """The part of a policy that the head is put into."""
-
-    paths: Paths | None
-
-    @property
-    def language_model(self) -> Any: ...
-
-
-Policy = TypeVar("Policy", bound=TokenPolicy)
+P = TypeVar("P", bound=TokenPolicy)
 
 
 class ValueHead(nn.Linear):
@@ -37,14 +28,14 @@ class ValueHead(nn.Linear):
         return self(hidden_NH.to(self.weight.dtype)).float()[:, 0]
 
 
-def add_value_head(policy: Policy) -> Policy:
+def add_value_head(policy: P) -> P:
     """Put a value head in place of the vocabulary projection, in place.
 
     The policy's `forward` then gives the value before each action, [B, T], zero where the mask is
     0.
     """
     model = policy.language_model
-    hidden_size = model.get_output_embeddings().weight.shape[1]
+    hidden_size = head_of(model).weight.shape[1]
     # A tied projection would otherwise be looked for among the embeddings when the model is saved
     # or adapted.
     model.config.tie_word_embeddings = False

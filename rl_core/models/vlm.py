@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,11 @@ from torch import Tensor, nn
 from rl_core.errors import ModelError
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.media import Distinct, PromptMedia, distinct, joined
+from rl_core.models.model_inputs import ModelInputs, WordInputs
 from schemas.policy import ModelPart
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ FAMILIES = {
 }
 """Families by the config's `model_type`."""
 
+Features: TypeAlias = Tensor | Sequence[Tensor]
+"""Encoded images: one tensor, or one of each image."""
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"})
 """Outputs of a processor that are not media."""
 FROZEN_BY_DEFAULT = (ModelPart.VISION_TOWER,)
@@ -115,7 +121,10 @@ class VLMPolicy(CausalLMPolicy):
     """
 
     def __init__(
-        self, model: Any, frozen: Sequence[ModelPart] = (), blank: PromptMedia | None = None
+        self,
+        model: PreTrainedModel,
+        frozen: Sequence[ModelPart] = (),
+        blank: PromptMedia | None = None,
     ) -> None:
         super().__init__(model)
         self.family = family_of(model.config.model_type)
@@ -124,7 +133,7 @@ class VLMPolicy(CausalLMPolicy):
             for module in self.part(part):
                 module.requires_grad_(False)
 
-    def part(self, part: ModelPart) -> list[Any]:
+    def part(self, part: ModelPart) -> list[nn.Module | nn.Parameter]:
         """Return the modules (or single parameters) of a part; those that this model lacks are left
         out."""
         paths = {
@@ -164,12 +173,12 @@ class VLMPolicy(CausalLMPolicy):
         attention_mask_BL: Tensor,
         position_ids_BL: Tensor,
         media_B: Sequence[PromptMedia | None] | None,
-    ) -> dict[str, Any]:
+    ) -> ModelInputs:
         """Return keyword arguments of the model's forward, with images already encoded: each once
         for all rows that show it."""
         model, device = self.language_model.model, input_ids_BL.device
         shown = distinct(media_B if media_B is not None else [None] * len(input_ids_BL))
-        inputs: dict[str, Any] = {
+        inputs: ModelInputs = {
             "attention_mask": attention_mask_BL,
             "position_ids": position_ids_BL,
         }
@@ -201,7 +210,7 @@ class VLMPolicy(CausalLMPolicy):
             )
         return {**inputs, "input_ids": input_ids_BL, "mm_encoder_outputs": {"image": encoded}}
 
-    def _without_pictures(self, input_ids_BL: Tensor) -> dict[str, Any]:
+    def _without_pictures(self, input_ids_BL: Tensor) -> WordInputs:
         if self.blank is None:
             return {"input_ids": input_ids_BL}
         model = self.language_model.model
@@ -227,13 +236,13 @@ class VLMPolicy(CausalLMPolicy):
         return "the positions of pictures belong to rows"
 
 
-def _below(module: Any, path: str) -> Any:
+def _below(module: nn.Module | nn.Parameter | None, path: str) -> nn.Module | nn.Parameter | None:
     for name in path.split("."):
         module = getattr(module, name, None)
     return module
 
 
-def _flat(features: Any) -> Tensor:
+def _flat(features: Features) -> Tensor:
     parts = [features] if isinstance(features, Tensor) else list(features)
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 
@@ -251,7 +260,7 @@ class _Rows:
         self.shown_B = [0 if place is None else self.sizes[place] for place in shown.place_B]
         self.words_B = [count - shown for count, shown in zip(counts_B, self.shown_B, strict=True)]
 
-    def spread(self, features: Any, word_H: Tensor) -> Any:
+    def spread(self, features: Features, word_H: Tensor) -> Features:
         """Return the features of the distinct media, in the order of the rows that show them, in
         the container they came in."""
         parts = _flat(features).split(self.sizes)

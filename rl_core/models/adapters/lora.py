@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
 
 from rl_core.errors import ModelError
+from rl_core.models.policy import Policy
 from schemas.recipe import LoraConfig
 
 TRAINED = "default"
@@ -20,7 +20,7 @@ AVERAGED = "ema"
 2509.16117)."""
 
 
-def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = False) -> None:
+def inject_lora(policy: Policy, config: LoraConfig, seed: int, *, averaged: bool = False) -> None:
     """Add adapters to the linear layers, in place; the same seed gives the same initial weights on
     every rank.
 
@@ -143,9 +143,7 @@ def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
     """Run forward passes of the block with another adapter, without gradients."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers: list[Any] = [
-        module for module in policy.modules() if isinstance(module, BaseTunerLayer)
-    ]
+    layers = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
     # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must
     # not see. This can go when it can leave them alone.
     for layer in layers:

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
 from rl_core.models.adapters.lora import TRAINED, inject_lora, is_adapter, is_averaged
+from rl_core.models.policy import Policy
 from schemas.recipe import LoraConfig
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
+
+    pass
 
 Of = Callable[[str], Tensor]
 """Function that returns a whole parameter by its name."""
@@ -28,7 +34,7 @@ class Adapted:
 
     name: str
     """Name of the base's weight, among the parameters of the model with adapters."""
-    layer: Any
+    layer: LoraLayer
     """The peft layer around the weight."""
     path: str
     """Path of that layer."""
@@ -135,7 +141,7 @@ def untie(model: nn.Module) -> None:
             module.all_tied_weights_keys = {}
 
 
-def prepare_for_merged(policy: Any, lora: LoraConfig) -> None:
+def prepare_for_merged(policy: Policy, lora: LoraConfig) -> None:
     """Untie a policy without adapters, in place, if merging such adapters would."""
     if all(len(names) == 1 for names in places(policy).values()):
         return
@@ -146,13 +152,13 @@ def prepare_for_merged(policy: Any, lora: LoraConfig) -> None:
         untie(policy)
 
 
-def _below(layer: Any) -> str:
+def _below(layer: LoraLayer) -> str:
     """Return the name of the adapted parameter below its layer; layers around several parameters of
     a module are nested."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     depth = "base_layer."
-    inner: Any = layer.base_layer
+    inner = layer.base_layer
     while isinstance(inner, BaseTunerLayer):
         outer: Any = inner
         depth, inner = depth + "base_layer.", outer.base_layer

@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_core.data.prepare.chat_template import ChatTemplate
 from rl_core.models.chat.turns import derive_turns
 from schemas.recipe import ModelConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 
 class Chatting(Protocol):
     """The part of a model's bundle that says how a conversation is written."""
 
     config: ModelConfig
-    processor: Any
-    tokenizer: Any
+    processor: ProcessorMixin | None
+    tokenizer: PreTrainedTokenizerBase
 
 
-def configured_stop_ids(model: Any) -> tuple[int, ...]:
+def configured_stop_ids(model: PreTrainedModel) -> tuple[int, ...]:
     """Return the end-of-sequence tokens of a model's `generation_config`, one or several."""
     configured = model.generation_config.eos_token_id
     several = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({one for one in several if one is not None}))
 
 
-def sampled_stop_ids(model: Any, bundle: Chatting) -> tuple[int, ...]:
+def sampled_stop_ids(model: PreTrainedModel, bundle: Chatting) -> tuple[int, ...]:
     """Return the tokens that end a reply in rollouts: the model's own, the tokenizer's, and those
     the chat template writes after one."""
     template = ChatTemplate(
         bundle.processor or bundle.tokenizer, bundle.config.chat_template_kwargs
     )
     written = derive_turns(template, bundle.tokenizer).stop_ids
-    return tuple(sorted({bundle.tokenizer.eos_token_id, *written, *configured_stop_ids(model)}))
+    own: Any = bundle.tokenizer.eos_token_id
+    return tuple(sorted({own, *written, *configured_stop_ids(model)}))
 
 
-def record_stop_ids(model: Any, stop_ids: Collection[int]) -> None:
+def record_stop_ids(model: PreTrainedModel, stop_ids: Collection[int]) -> None:
     """Write the tokens that end a reply into a model's `generation_config`, so that others stop
     where training did."""
     several = sorted(stop_ids)

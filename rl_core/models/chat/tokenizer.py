@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate
 from rl_core.errors import ModelError
 from rl_core.models.checks.can_train import too_many_words
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+    from rl_core.data.prepare.chat_template import Message
 
 CHAT_TEMPLATE_FILE = "chat_template.json"
 """File in which processors keep the template, besides `chat_template.jinja`, which tokenizers read
 as well."""
 
 
-def load_tokenizer(source: str) -> Any:
+def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a located model, with padding on the left.
 
     Raises: ModelError when there is none, or it has no chat template or end-of-sequence token.
@@ -48,7 +53,7 @@ def _template_of_processor(name: str, revision: str) -> str | None:
     return json.loads(Path(path).read_text(encoding="utf-8"))["chat_template"] if path else None
 
 
-def load_processor(source: str) -> Any:
+def load_processor(source: str) -> ProcessorMixin:
     """Load the processor of a located vision-language model; its tokenizer is as in
     `load_tokenizer`.
 
@@ -58,7 +63,7 @@ def load_processor(source: str) -> Any:
 
     name, _, revision = source.partition("@")
     try:
-        processor: Any = AutoProcessor.from_pretrained(name, revision=revision or None)
+        processor = AutoProcessor.from_pretrained(name, revision=revision or None)
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(
             f"model.path {source}: cannot load a processor: {_first_line(error)}"
@@ -71,7 +76,7 @@ def load_processor(source: str) -> Any:
     return processor
 
 
-def _checked(tokenizer: Any, source: str) -> Any:
+def _checked(tokenizer: PreTrainedTokenizerBase, source: str) -> PreTrainedTokenizerBase:
     if tokenizer.chat_template is None:
         raise ModelError(
             f"model.path {source}: the tokenizer has no chat template; use an instruction-tuned "
@@ -85,7 +90,9 @@ def _checked(tokenizer: Any, source: str) -> Any:
     return tokenizer
 
 
-def check_words(tokenizer: Any, model: Any, path: str) -> int | None:
+def check_words(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, path: str
+) -> int | None:
     """Check that every word has a row in the model's embedding, which may have more rows than there
     are words.
 
@@ -94,7 +101,8 @@ def check_words(tokenizer: Any, model: Any, path: str) -> int | None:
     Returns: the number of rows, if special tokens lie beyond them. Raises: ModelError, with both
     numbers.
     """
-    num_rows = model.get_input_embeddings().weight.shape[0]
+    embeddings: Any = model.get_input_embeddings()
+    num_rows: int = embeddings.weight.shape[0]
     added = tokenizer.added_tokens_decoder
     words = [
         number
@@ -116,7 +124,9 @@ def check_words(tokenizer: Any, model: Any, path: str) -> int | None:
 
 
 def encode_chat(
-    tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[Message],
+    template_kwargs: dict[str, object],
 ) -> list[int]:
     """Return token ids of a conversation, ending where the assistant's reply begins, or continues
     after a prefill."""

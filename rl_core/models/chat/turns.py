@@ -18,11 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, with_reply
 from rl_core.data.prepare.control_tokens import special_ids
 from rl_core.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ROLES = ("user", "tool", "observation")
 """Roles that may speak after the assistant; templates refuse those they do not know."""
@@ -100,7 +103,7 @@ def continuation(
     return rest
 
 
-def derive_turns(template: ChatTemplate, tokenizer: Any) -> Turns:
+def derive_turns(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> Turns:
     """Find the properties of a template's turns; never raises, since a template that no probe fits
     may still open one turn."""
     openings = {role: _first_control(tokenizer, _between(template, role)) for role in ROLES}
@@ -153,7 +156,9 @@ def _ignores_generation(template: ChatTemplate) -> bool:
     )
 
 
-def _opens(template: ChatTemplate, tokenizer: Any, role: str, user_token: int | None) -> bool:
+def _opens(
+    template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, role: str, user_token: int | None
+) -> bool:
     """Return True if the text between a reply and this role is the opening of the role's turn and
     nothing before it.
 
@@ -217,31 +222,33 @@ def added_ids(tokenizer: Any) -> frozenset[int]:
     )
 
 
-def first_control(tokenizer: Any, token_ids: Sequence[int], added: Collection[int]) -> int | None:
+def first_control(
+    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], added: Collection[int]
+) -> int | None:
     """Return the index of the first token that is not whitespace, if it is one of `added`, else
     None."""
     for place, one in enumerate(token_ids):
-        if tokenizer.decode([one]).strip():
+        if str(tokenizer.decode([one])).strip():
             return place if one in added else None
     return None
 
 
-def _from_first_control(tokenizer: Any, text: str) -> list[int]:
+def _from_first_control(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     token_ids = _encoded(tokenizer, text)
     place = first_control(tokenizer, token_ids, added_ids(tokenizer))
     return [] if place is None else token_ids[place:]
 
 
-def _first_control(tokenizer: Any, text: str) -> int | None:
+def _first_control(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
     return next(iter(_from_first_control(tokenizer, text)), None)
 
 
-def _named_ids(tokenizer: Any) -> set[int]:
+def _named_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     ids = {getattr(tokenizer, f"{name}_token_id", None) for name in NAMED}
     return {one for one in ids if one is not None}
 
 
-def _written_ids(template: ChatTemplate, tokenizer: Any) -> set[int]:
+def _written_ids(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Return the special tokens around the contents of messages, without those that only open a
     reply, such as `<think>`."""
     system: list[Message] = [{"role": "system", "content": "."}]
@@ -253,5 +260,5 @@ def _written_ids(template: ChatTemplate, tokenizer: Any) -> set[int]:
     return set(_encoded(tokenizer, text)) & set(special_ids(tokenizer).values())
 
 
-def _encoded(tokenizer: Any, text: str) -> list[int]:
+def _encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rl_core.errors import ModelError
 from rl_core.models.checks.row_length import check_lengths
@@ -42,7 +41,7 @@ def check_local_model(recipe: Recipe, models_dir: Path) -> None:
         check_model(recipe, config, folder)
 
 
-def check_model(recipe: Recipe, config: Mapping[str, Any], folder: Path | None = None) -> None:
+def check_model(recipe: Recipe, config: Mapping[str, object], folder: Path | None = None) -> None:
     """Check that a model can be trained as the recipe says.
 
     Args: config: the content of `config.json`. folder: folder of the tokenizer, if it is on this
@@ -63,7 +62,7 @@ def check_model(recipe: Recipe, config: Mapping[str, Any], folder: Path | None =
         _check_tokenizer(named(config).get("vocab_size"), folder / "tokenizer.json", where)
 
 
-def _check_kind(config: Mapping[str, Any], where: str) -> None:
+def _check_kind(config: Mapping[str, object], where: str) -> None:
     kind = config.get("model_type")
     if config.get("is_encoder_decoder") is True:
         raise ModelError(
@@ -91,7 +90,7 @@ def _check_kind(config: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_tokenizer(num_rows: Any, path: Path, where: str) -> None:
+def _check_tokenizer(num_rows: object, path: Path, where: str) -> None:
     """Check that words of a fast tokenizer have a row in the embedding.
 
     Raises: ModelError.

@@ -11,13 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.models.checks.row_length import longest_row
 from rl_core.models.media import PromptMedia
+from rl_core.models.policy import TokenPolicy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 LENGTHS = ((1, 12), (4, 12), (8, 10), (16, 8), (24, 8))
 """Tokens of prompt and reply of the probe rows."""
@@ -48,7 +52,7 @@ class TokenRow:
     media: PromptMedia | None = None
     """Media of its prompt besides text."""
 
-    def said_by(self, policy: Any, device: torch.device) -> Tensor:
+    def said_by(self, policy: TokenPolicy, device: torch.device) -> Tensor:
         """Return the log-probabilities of the reply's tokens by a policy, [T] in float32 on the
         CPU."""
         ids_BL = self.ids_L[None].to(device)
@@ -64,7 +68,7 @@ class TokenRow:
                 .cpu()
             )
 
-    def said_by_model(self, model: Any) -> Tensor:
+    def said_by_model(self, model: PreTrainedModel) -> Tensor:
         """Return the same by a model of transformers, from its logits for text alone."""
         with torch.no_grad():
             log_probs_LV = (
@@ -82,7 +86,9 @@ class TokenRow:
         return TokenRow(torch.cat([picture, self.ids_L]), self.num_reply, media)
 
 
-def token_rows(tokenizer: Any, config: Any, *, num_choices: int | None = None) -> list[TokenRow]:
+def token_rows(
+    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, *, num_choices: int | None = None
+) -> list[TokenRow]:
     """Return rows of several lengths, the same for every model of a vocabulary.
 
     Args: config: config of the language model. num_choices: number of tokens, from the first, that
@@ -152,7 +158,7 @@ def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
     """Add random errors of relative size `unit` to every layer's output during the block."""
     generators: dict[torch.device, torch.Generator] = {}
 
-    def moved(value: Any) -> Any:
+    def moved(value: object) -> object:
         if isinstance(value, tuple):
             return tuple(moved(one) for one in value)
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -181,7 +187,7 @@ def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
             hook.remove()
 
 
-def _other_senses(config: Any) -> list[int]:
+def _other_senses(config: PreTrainedConfig) -> list[int]:
     named = (
         getattr(config, name, None)
         for name in ("image_token_id", "video_token_id", "audio_token_id")

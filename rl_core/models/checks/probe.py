@@ -14,17 +14,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
 from rl_core.kernels import accelerate
+from rl_core.models.backbone import attention_of
 from rl_core.models.checks.paths import Path, Paths, Truth
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.checks.short_windows import short_windows
 from rl_core.models.decoding.decode import forced_log_probs
+from rl_core.models.policy import TokenPolicy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ALIKE = 1e-3
 """Tolerance of a log-probability, relative to the spread of log-probabilities."""
@@ -32,7 +37,7 @@ PROMPTS, RESPONSES = (3, 14), ((12, 2), (5, 9))
 """Lengths of the probe rows: two prompts of two siblings."""
 
 
-def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> None:
+def settle(policy: TokenPolicy, known: Paths | None, asked_attention: str = "sdpa") -> None:
     """Put fast modules into a policy that was just loaded, and probe how it may be computed, unless
     that is known.
 
@@ -85,10 +90,10 @@ def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> N
                 f"{type(model).__name__} cannot be trained: log-probabilities of single rows, "
                 f"from its last hidden states at positions counted from 0, {why}"
             )
-    policy.paths = Paths(truth, refused, closed, model.config._attn_implementation, asked_attention)
+    policy.paths = Paths(truth, refused, closed, attention_of(model), asked_attention)
 
 
-def truth_of(policy: Any) -> Truth:
+def truth_of(policy: TokenPolicy) -> Truth:
     """Return the model's own results on a few rows. Raises: ModelError when it fails, or gives no
     numbers."""
     model = policy.language_model
@@ -114,7 +119,7 @@ def truth_of(policy: Any) -> Truth:
     return Truth(prompts, responses, tuple(log_probs), sum(spreads) / len(spreads))
 
 
-def check_weights(model: Any) -> None:
+def check_weights(model: PreTrainedModel) -> None:
     """Check that all weights are finite numbers, including those that no probed row uses (an
     expert, a word).
 
@@ -157,7 +162,7 @@ def _is_finite(values: Tensor) -> bool:
     return values.numel() == 0 or all(bool(end.isfinite()) for end in values.aminmax())
 
 
-def _check_causal(model: Any, truth: Truth) -> None:
+def _check_causal(model: PreTrainedModel, truth: Truth) -> None:
     """Check that later tokens do not change the result of a token. Raises: ModelError when they
     do."""
     ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
@@ -179,7 +184,7 @@ class _Closed(Exception):
 
 
 def _rows(
-    model: Any,
+    model: PreTrainedModel,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
     """Return prompts and responses of words without a special meaning to the model."""
     config = model.config
@@ -221,7 +226,7 @@ def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
     return f"differ from the model's own forward by up to {difference:.2g} in a log-probability"
 
 
-def row_by_row(policy: Any, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
+def row_by_row(policy: TokenPolicy, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
     """Return the results of a policy's forward, [B, T], for each row alone, without padding."""
     batch = truth.batch(device)
     num_response = batch["response_mask_BT"].shape[1]
@@ -239,14 +244,14 @@ def row_by_row(policy: Any, truth: Truth, device: torch.device | str = "cpu") ->
     return log_probs_BT
 
 
-def _learning(policy: Any, truth: Truth) -> Tensor:
+def _learning(policy: TokenPolicy, truth: Truth) -> Tensor:
     """Return the same in a training pass: this project's modules then compute differently, and
     autograd may refuse them."""
     with torch.enable_grad():
         return row_by_row(policy, truth).detach()
 
 
-def _packed(policy: Any, truth: Truth) -> Tensor:
+def _packed(policy: TokenPolicy, truth: Truth) -> Tensor:
     if why := policy.why_no_packing():
         raise _Closed(why)
     with same_attention(policy.language_model):
@@ -254,7 +259,7 @@ def _packed(policy: Any, truth: Truth) -> Tensor:
         return policy(**truth.batch(), packed=True)[0]
 
 
-def _shared(policy: Any, truth: Truth) -> Tensor:
+def _shared(policy: TokenPolicy, truth: Truth) -> Tensor:
     if why := policy.why_no_prompt_sharing():
         raise _Closed(why)
     with same_attention(policy.language_model):
@@ -262,7 +267,7 @@ def _shared(policy: Any, truth: Truth) -> Tensor:
         return policy(**truth.batch(), share_prompts=True)[0]
 
 
-def _decoded(policy: Any, truth: Truth, *, in_one_batch: bool) -> Tensor:
+def _decoded(policy: TokenPolicy, truth: Truth, *, in_one_batch: bool) -> Tensor:
     """Return the responses' log-probabilities token by token, with the prompts' KV cache."""
     groups = list(zip(truth.prompts, truth.responses, strict=True))
     parts = [groups] if in_one_batch else [[group] for group in groups]
@@ -271,7 +276,7 @@ def _decoded(policy: Any, truth: Truth, *, in_one_batch: bool) -> Tensor:
 
 
 @contextmanager
-def as_judged(policy: Any) -> Iterator[None]:
+def as_judged(policy: TokenPolicy) -> Iterator[None]:
     """Put the policy into evaluation mode, with short windows, during the block."""
     from rl_core.models.modes import evaluation_mode
 
@@ -280,13 +285,13 @@ def as_judged(policy: Any) -> Iterator[None]:
 
 
 @contextmanager
-def same_attention(model: Any) -> Iterator[None]:
+def same_attention(model: PreTrainedModel) -> Iterator[None]:
     """Restore the model's attention after the block."""
-    before = model.config._attn_implementation
+    before = attention_of(model)
     try:
         yield
     finally:
-        if model.config._attn_implementation != before:
+        if attention_of(model) != before:
             model.set_attn_implementation(before)
 
 

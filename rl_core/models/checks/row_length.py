@@ -11,12 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rl_core.errors import ModelError
 from rl_core.models.checks.shape import named, text_part
-from schemas.recipe import Recipe
+from schemas.recipe import EvaluationConfig, Recipe
 from schemas.section import Section
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from rl_core.models.policy import TokenPolicy
+    from schemas.rollout import RolloutConfig
 
 USUAL_CONTEXT = 2048
 """Default limit on the tokens of a conversation, or of a pair."""
@@ -34,7 +40,7 @@ class LongestRow:
     """Reason of the limit, to follow "the model"."""
 
 
-def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
+def longest_row(config: Mapping[str, object]) -> LongestRow | None:
     """Return the limit of a `config.json`; None for models without positions (recurrences, ALiBi),
     or if none is stated."""
     shape = named(config)
@@ -72,7 +78,7 @@ def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
     return min(found, key=lambda one: one.num_tokens, default=None)
 
 
-def longest_row_of(model: Any) -> LongestRow | None:
+def longest_row_of(model: PreTrainedModel) -> LongestRow | None:
     """Return the limit of a loaded transformers model."""
     config = model.config.get_text_config()
     values = config.to_dict()
@@ -111,14 +117,14 @@ def limit_note(asked: int | None, longest: LongestRow | None, key: str, model: s
     return f"{key} is {longest.num_tokens}, not {USUAL_CONTEXT}: {model} {longest.why}; {what}"
 
 
-def row_limit_of(policy: Any, asked: int | None, key: str) -> tuple[int, str | None]:
+def row_limit_of(policy: TokenPolicy, asked: int | None, key: str) -> tuple[int, str | None]:
     """Return `row_limit` and `limit_note` of a loaded policy. Raises: ModelError."""
     model = policy.language_model
     longest, name = longest_row_of(model), type(model).__name__
     return row_limit(asked, longest, key, name), limit_note(asked, longest, key, name)
 
 
-def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
+def check_lengths(recipe: Recipe, config: Mapping[str, object]) -> None:
     """Check that rows of a run do not exceed the model's limit.
 
     Raises: ModelError naming what would be right.
@@ -135,7 +141,7 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
     # log says so. What is drawn is counted by another tokenizer, and asked for in a question that
     # is longer.
     prompt = 0 if recipe.draws else _stated(recipe.data, "max_prompt_length")
-    sections: dict[str, Any] = {
+    sections: dict[str, RolloutConfig | EvaluationConfig] = {
         "rollout.max_new_tokens": recipe.rollout,
         "evaluation.max_new_tokens": recipe.evaluation,
     }
@@ -161,12 +167,12 @@ def _stated(section: Section, key: str) -> int:
     return 0 if value == type(section).model_fields[key].default else value
 
 
-def _rotations(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _rotations(config: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the parameters of rotary embeddings: one set, or one for each type of layer."""
     found = [config.get(name) for name in ("rope_parameters", "rope_scaling")]
     sets = [one for one in found if isinstance(one, Mapping)]
     return [*sets, *(part for one in sets for part in one.values() if isinstance(part, Mapping))]
 
 
-def _number(value: Any) -> int | None:
+def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -36,13 +36,13 @@ SEES = ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_MULTIMODAL_LM_M
 """transformers' tables of multimodal models that generate text."""
 
 
-def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_part(config: Mapping[str, object]) -> Mapping[str, object]:
     """Return the part about the language model: the nested one of a multimodal checkpoint."""
     parts = (config.get(name) for name in NESTED)
     return next((part for part in parts if isinstance(part, Mapping) and part), config)
 
 
-def named(config: Mapping[str, Any]) -> dict[str, Any]:
+def named(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the language model's part with the properties of `NAMES` under their usual names, if
     they are stated."""
     found = dict(text_part(config))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 SHORT = 4
 """Number of keys in a shortened window; probe rows would not reach the end of real windows."""
@@ -24,10 +28,10 @@ NAMED_SO = ("window", "chunk", "topk", "local_attention")
 
 
 @contextmanager
-def short_windows(model: Any) -> Iterator[None]:
+def short_windows(model: PreTrainedModel) -> Iterator[None]:
     """Shorten the model's attention windows, if it has any, during the block."""
     config = model.config.get_text_config()
-    changed: list[tuple[Any, str, int]] = []
+    changed: list[tuple[PreTrainedConfig | nn.Module, str, int]] = []
     try:
         for name in WINDOWS:
             window = getattr(config, name, None)

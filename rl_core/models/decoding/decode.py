@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -21,11 +21,26 @@ from rl_core.models.backbone import taken_by
 from rl_core.models.checks.paths import Path
 from rl_core.models.decoding.without_hooks import without_hooks
 from rl_core.models.media import PromptMedia
+from rl_core.models.policy import TokenPolicy
+
+if TYPE_CHECKING:
+    pass
 
 BLOCK_WORDS = 256
 """Number of words in the blocks that are drawn first."""
 ROWS_IN_CACHE = 16
 """Number of rows of logits that are drawn from at once on a CPU."""
+
+
+class Reader(Protocol):
+    """Reads one more token of each row."""
+
+    def step(self, tokens_R: Tensor, positions: Tensor, /) -> Tensor:
+        """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
+        ...
+
+    def select(self, rows: Tensor, /) -> None:
+        """Keep these rows, ascending."""
 
 
 class StopReason(StrEnum):
@@ -92,7 +107,7 @@ class Sampling:
 
 @torch.no_grad()
 def decode(
-    policy: Any,
+    policy: TokenPolicy,
     requests: list[Request],
     sampling: Sampling,
     generator: torch.Generator,
@@ -125,7 +140,7 @@ def decode(
     return [reply for group in replies for reply in group]
 
 
-def _batches(policy: Any, requests: list[Request]) -> list[list[int]]:
+def _batches(policy: TokenPolicy, requests: list[Request]) -> list[list[int]]:
     """The requests that are decoded beside each other: all, or each by itself where rows of a batch
     disturb others."""
     if _may_be_batched(policy):
@@ -133,14 +148,14 @@ def _batches(policy: Any, requests: list[Request]) -> list[list[int]]:
     return [[place] for place in range(len(requests))]
 
 
-def _may_be_batched(policy: Any) -> bool:
+def _may_be_batched(policy: TokenPolicy) -> bool:
     """Return True if each row of a batch is computed as it would be by itself."""
     return policy.paths is None or policy.paths.why_not(Path.PADDED) is None
 
 
 def _decode(
     requests: list[Request],
-    policy: Any,
+    policy: TokenPolicy,
     sampling: Sampling,
     generator: torch.Generator,
     device: torch.device,
@@ -182,7 +197,7 @@ def _decode(
 
 @torch.no_grad()
 def forced_log_probs(
-    policy: Any, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
+    policy: TokenPolicy, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
 ) -> list[list[float]]:
     """Return decoding's log-probabilities of given responses to each prompt, token by token.
 
@@ -214,7 +229,7 @@ def forced_log_probs(
 
 @contextmanager
 def _reading(
-    policy: Any,
+    policy: TokenPolicy,
     requests: list[Request],
     pad_id: int,
     device: torch.device,
@@ -222,7 +237,7 @@ def _reading(
     graphs: bool,
     *,
     plain: bool = True,
-) -> Iterator[tuple[Tensor, Tensor, Any]]:
+) -> Iterator[tuple[Tensor, Tensor, Reader]]:
     """Read the prompts, each once, for the block, with their siblings side by side.
 
     Yields: the hidden states [R, H] and the position [R] of each row's last token, and the reader
@@ -246,7 +261,7 @@ def _reading(
     last_P = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0]
     last = last_P.repeat_interleave(counts_P)
     with without_hooks(policy.language_model):
-        read: Any
+        read: Reader
         if not uses_cache:
             rows = (one.repeat_interleave(counts_P, 0) for one in (ids_BP, attention_BP))
             read = ByRecomputing(backbone, *rows, together=_may_be_batched(policy))

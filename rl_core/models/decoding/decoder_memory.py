@@ -12,13 +12,16 @@ G query heads of each, D features of a head, L positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from rl_core.models.decoding.growing_cache import GrowingLayer
+from rl_core.models.decoding.growing_cache import FilledLayer, GrowingLayer
+
+if TYPE_CHECKING:
+    pass
 
 SAVED_KEYS = 48
 """Mean number of prompt keys saved per row from which on siblings share them."""
@@ -28,7 +31,7 @@ normaliser."""
 
 
 def memory_of(
-    layers: list[Any], counts_P: Tensor, attention_PL: Tensor
+    layers: list[FilledLayer], counts_P: Tensor, attention_PL: Tensor
 ) -> WholeRows | SharedPrompts:
     """Return the cache for the given numbers of replies to each prompt.
 
@@ -43,7 +46,7 @@ def memory_of(
 class WholeRows:
     """Contiguous keys and values of each row, the prompt's first."""
 
-    def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
+    def __init__(self, layers: list[FilledLayer], counts_P: Tensor, attention_PL: Tensor) -> None:
         self.mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(
             counts_P, 0
         )
@@ -76,7 +79,7 @@ class WholeRows:
 class SharedPrompts:
     """Keys and values of each prompt, stored once, and those of the replies row by row."""
 
-    def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
+    def __init__(self, layers: list[FilledLayer], counts_P: Tensor, attention_PL: Tensor) -> None:
         self.mask_P11L = attention_mask(attention_PL, layers[0].keys.dtype)
         self.siblings = Siblings.of(counts_P)
         self.prompts: list[tuple[Tensor, Tensor]] = []

@@ -12,10 +12,10 @@ hidden features, L positions of a buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,7 +24,11 @@ from transformers.cache_utils import Cache
 
 from rl_core.errors import ModelError
 from rl_core.models.decoding.decoder_memory import attention_mask
+from rl_core.models.decoding.growing_cache import FilledLayer, plain_layers
 from rl_core.models.decoding.plain_decoder import PlainDecoder
+
+if TYPE_CHECKING:
+    pass
 
 ROOM = 128
 """Number of tokens by which buffers grow; attention reads whole buffers."""
@@ -49,7 +53,7 @@ class GraphedSteps:
     def __init__(
         self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor
     ) -> None:
-        self.plain, self.memory = plain, FixedRows(cache.layers, counts_P, attention_PL)
+        self.plain, self.memory = plain, FixedRows(plain_layers(cache), counts_P, attention_PL)
         self.kept = torch.arange(int(counts_P.sum()), device=counts_P.device)
         """Batch indices of the rows that have not finished."""
         self.tokens_R = torch.zeros_like(self.kept)
@@ -98,7 +102,7 @@ class FixedRows:
     mask of tokens.
     """
 
-    def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
+    def __init__(self, layers: list[FilledLayer], counts_P: Tensor, attention_PL: Tensor) -> None:
         self.length = attention_PL.shape[1]
         """Number of positions in use."""
         # Attention wants a mask whose rows are a multiple of 8 long.
@@ -188,7 +192,7 @@ def _stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-def _roomy(both: Any, capacity: int) -> tuple[Tensor, Tensor]:
+def _roomy(both: Iterable[Tensor], capacity: int) -> tuple[Tensor, Tensor]:
     """Return keys and values with room behind them, whose content is ignored but must be
     numbers."""
     keys, values = (pad(states, (0, 0, 0, capacity - states.shape[2])) for states in both)

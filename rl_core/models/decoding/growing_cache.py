@@ -8,14 +8,24 @@ finished rows are removed in place.
 from __future__ import annotations
 
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 ROOM = 64
 """Number of tokens by which the memory grows."""
+
+
+class FilledLayer(Protocol):
+    """A `DynamicLayer` after the prefill."""
+
+    keys: Tensor
+    values: Tensor
 
 
 class GrowingLayer(DynamicLayer):
@@ -25,7 +35,9 @@ class GrowingLayer(DynamicLayer):
     each prompt. from_start: True if rows begin with their prompt; otherwise they are empty.
     """
 
-    def __init__(self, filled: DynamicLayer, counts_P: Tensor, *, from_start: bool = True) -> None:
+    def __init__(
+        self, filled: DynamicLayer | FilledLayer, counts_P: Tensor, *, from_start: bool = True
+    ) -> None:
         super().__init__()
         assert filled.keys is not None and filled.values is not None
         self.dtype, self.device, self.is_initialized = filled.keys.dtype, filled.keys.device, True
@@ -34,7 +46,7 @@ class GrowingLayer(DynamicLayer):
         self._show(length)
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Append tokens. Returns: all keys and values of the rows."""
         assert self.keys is not None
@@ -61,7 +73,7 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
 
-def cache_argument(model: Any) -> str:
+def cache_argument(model: PreTrainedModel) -> str:
     """Return the argument name of a cache in a model's forward: `cache` since transformers 5.24,
     except for remote code."""
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
@@ -71,6 +83,12 @@ def is_plain(cache: Cache) -> bool:
     """Return True if a token sees all of its row in every layer of a cache after the prefill (no
     sliding windows)."""
     return all(type(layer) is DynamicLayer and layer.keys is not None for layer in cache.layers)
+
+
+def plain_layers(cache: Cache) -> list[FilledLayer]:
+    """Return the layers, in place, of a cache that `is_plain`."""
+    layers: Any = cache.layers
+    return layers
 
 
 def grow(cache: Cache, counts_P: Tensor) -> None:

@@ -10,7 +10,7 @@ Axes: P prompts, R rows, H hidden features, L positions.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,12 +18,21 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from rl_core.kernels import Packed
-from rl_core.models.backbone import taken_by
+from rl_core.models.backbone import attention_of, taken_by
 from rl_core.models.decoding.decoder_memory import WholeRows, attention_mask, memory_of
 from rl_core.models.decoding.graphed_steps import GraphedSteps, can_be_graphed
-from rl_core.models.decoding.growing_cache import cache_argument, grow, is_plain, take_rows
+from rl_core.models.decoding.growing_cache import (
+    cache_argument,
+    grow,
+    is_plain,
+    plain_layers,
+    take_rows,
+)
 from rl_core.models.decoding.plain_decoder import PlainDecoder, layer_by_layer, plain_decoder
 from rl_core.models.exact import is_exact
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ALIKE, ALIKE_ROUNDED = 1e-3, 5e-2
 """Relative tolerance of hidden states; in bfloat16 on a GPU, where sums have another order, the
@@ -33,7 +42,7 @@ _is_plain_decoder: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 def next_states(
-    model: Any,
+    model: PreTrainedModel,
     cache: Cache,
     counts_P: Tensor,
     attention_PL: Tensor,
@@ -70,7 +79,7 @@ class ByPlainDecoder:
     def __init__(
         self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor
     ) -> None:
-        self.plain, self.memory = plain, memory_of(cache.layers, counts_P, attention_PL)
+        self.plain, self.memory = plain, memory_of(plain_layers(cache), counts_P, attention_PL)
 
     def step(self, tokens_R: Tensor, positions_R1: Tensor) -> Tensor:
         """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
@@ -84,7 +93,9 @@ class ByPlainDecoder:
 class ByTransformers:
     """Reads tokens through the model unchanged."""
 
-    def __init__(self, model: Any, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
+    def __init__(
+        self, model: PreTrainedModel, cache: Cache, counts_P: Tensor, attention_PL: Tensor
+    ) -> None:
         self.model, self.cache, self.cache_argument = model, cache, cache_argument(model)
         self.mask_format = _mask_format(model, cache) if is_plain(cache) else None
         self.attention_RL = attention_PL.repeat_interleave(counts_P, 0)
@@ -124,7 +135,9 @@ class ByRecomputing:
     rows of a batch as it computes each by itself.
     """
 
-    def __init__(self, model: Any, ids_RL: Tensor, attention_RL: Tensor, *, together: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, ids_RL: Tensor, attention_RL: Tensor, *, together: bool
+    ) -> None:
         self.model, self.ids_RL, self.attention_RL, self.together = (
             model,
             ids_RL,
@@ -164,7 +177,7 @@ def _says_the_same(
     """Return True if both ways give the same states for a token after each prompt. The cache stays
     unchanged."""
     once_P = torch.ones_like(attention_PL[:, 0])
-    ours_PH = plain.step(*probe_P, WholeRows(list(cache.layers), once_P, attention_PL))
+    ours_PH = plain.step(*probe_P, WholeRows(list(plain_layers(cache)), once_P, attention_PL))
     theirs_PH = ByTransformers(plain.model, copy.deepcopy(cache), once_P, attention_PL).step(
         *probe_P
     )
@@ -173,7 +186,7 @@ def _says_the_same(
     return bool(difference <= (ALIKE_ROUNDED if is_rounded else ALIKE) * size)
 
 
-def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
+def _mask_format(model: PreTrainedModel, cache: Cache) -> torch.dtype | None:
     """Return the format of an attention mask made here, if that makes attention faster than
     transformers' padding mask.
 
@@ -181,8 +194,7 @@ def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
     that shares them. Families that add something to a mask of their own (ALiBi) get the padding
     mask.
     """
-    first: Any = cache.layers[0]
-    keys = first.keys
+    keys = plain_layers(cache)[0].keys
     makes_own = not getattr(model, "_supports_attention_backend", False)
-    is_sdpa = model.config._attn_implementation.startswith("sdpa")
+    is_sdpa = attention_of(model).startswith("sdpa")
     return keys.dtype if keys.is_cpu and is_sdpa and not makes_own else None

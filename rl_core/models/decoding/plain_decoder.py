@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from torch.nn.functional import silu
 
 from rl_core.kernels import GatedMLP, RMSNorm
 from rl_core.models.packing import ROW_BY_ROW
+
+if TYPE_CHECKING:
+    pass
 
 MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
 """Names of the parts of a plain decoder in transformers."""
@@ -57,6 +60,13 @@ class Memory(Protocol):
     ) -> Tensor:
         """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
         ...
+
+
+class Attention(Protocol):
+    """Sizes of a transformers module of attention."""
+
+    head_dim: int
+    scaling: float
 
 
 class LayerByLayer:
@@ -106,7 +116,7 @@ class _Block:
     first_norm: RMSNorm
     reads: Product
     """Product of queries, keys and values."""
-    attention: Any
+    attention: Attention
     head_norms: tuple[RMSNorm, RMSNorm] | None
     """Norms of queries and keys."""
     writes: Product
@@ -189,5 +199,5 @@ def _block(block: Any, product_of: Callable[[Layers], Product | None]) -> _Block
     return _Block(norms[0], reads, attention, head_norms, writes, norms[1], gate_up, down)
 
 
-def _parts(module: Any) -> set[str]:
+def _parts(module: nn.Module) -> set[str]:
     return {name for name, _ in module.named_children()}

@@ -9,13 +9,15 @@ offers a switch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeAlias
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.hooks import RemovableHandle
+
+Hook: TypeAlias = Callable[..., object]
 
 
 @contextmanager
@@ -26,7 +28,7 @@ def without_hooks(policy: nn.Module) -> Iterator[None]:
     Nothing is gathered or freed then, and inputs are not cast: they must already have the compute
     format.
     """
-    wrapped: list[Any] = [module for module in policy.modules() if isinstance(module, FSDPModule)]
+    wrapped = [module for module in policy.modules() if isinstance(module, FSDPModule)]
     hooks = [(unit._forward_pre_hooks, unit._forward_hooks) for unit in wrapped]
     try:
         for unit in wrapped:
@@ -41,5 +43,5 @@ def without_hooks(policy: nn.Module) -> Iterator[None]:
             unit._forward_pre_hooks, unit._forward_hooks = before, after
 
 
-def _all_but(hooks: OrderedDict[int, Any], handle: RemovableHandle) -> OrderedDict[int, Any]:
+def _all_but(hooks: dict[int, Hook], handle: RemovableHandle) -> dict[int, Hook]:
     return OrderedDict((number, hook) for number, hook in hooks.items() if number != handle.id)

@@ -21,6 +21,8 @@ from rl_core.models.diffusion.condition_images import ConditionImages
 from rl_core.runtime.registry import nearest
 
 if TYPE_CHECKING:
+    import torch
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from PIL.Image import Image
     from torch import Tensor, nn
 
@@ -59,8 +61,8 @@ class DiffusionFamily(ABC):
     """Conditions [L, D] whose length L depends on the prompt; all others have one shape for all
     prompts."""
 
-    def __init__(self, pipeline: Any) -> None:
-        self.pipeline = pipeline
+    def __init__(self, pipeline: DiffusionPipeline) -> None:
+        self.pipeline: Any = pipeline
 
     @property
     def transformer(self) -> nn.Module:
@@ -73,7 +75,7 @@ class DiffusionFamily(ABC):
         return self.pipeline.transformer.config
 
     @property
-    def device(self) -> Any:
+    def device(self) -> torch.device:
         """Device of the encoders and the VAE."""
         return self.pipeline.vae.device
 
@@ -160,7 +162,7 @@ class DiffusionFamily(ABC):
         )
 
     def save_adapters(
-        self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path
+        self, state: Mapping[str, Tensor], config: Mapping[str, object], folder: Path
     ) -> None:
         """Write trained adapters in the format of the pipeline's `load_lora_weights`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from rl_core.models.diffusion.policy import DiffusionPolicy
 from rl_core.models.diffusion.velocities import velocities
 from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import LoraConfig, ModelConfig
+
+if TYPE_CHECKING:
+    pass
 
 INDEX = "model_index.json"
 """File that identifies a folder as a diffusers pipeline."""
@@ -48,7 +51,7 @@ class DiffusionBundle:
         again.load_adapters(adapters)
         return DiffusionPolicy(self.family, again.transformer)
 
-    def said_by(self, policy: Any, device: torch.device) -> Tensor:
+    def said_by(self, policy: DiffusionPolicy, device: torch.device) -> Tensor:
         """Return a policy's results on the probe inputs, [N]: velocities of a small sample at
         several noise levels."""
         return velocities(self.family, policy, device)
@@ -114,14 +117,14 @@ def load_family(source: str, path: str, *, trained_only: bool = False) -> Diffus
     }
     # A component that the folder lacks (a third text encoder) must be named as such, or it is
     # looked for.
-    absent: dict[str, Any] = {name: None for name, part in parts.items() if part[0] is None}
+    absent: dict[str, None] = {name: None for name, part in parts.items() if part[0] is None}
     if trained_only:
         absent |= {
             name: None
             for name in parts
             if not name.startswith("transformer") and name != "scheduler"
         }
-    pipeline_cls: Any = getattr(diffusers, index["_class_name"])
+    pipeline_cls = getattr(diffusers, index["_class_name"])
     try:
         pipeline = pipeline_cls.from_pretrained(source, local_files_only=True, **absent)
     except (OSError, ValueError) as error:

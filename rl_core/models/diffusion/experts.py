@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +29,7 @@ class Experts(nn.Module):
 
     def forward(
         self, hidden_states: Tensor, timestep: Tensor, return_dict: bool = False, **inputs: Tensor
-    ) -> Any:
+    ) -> tuple[Tensor | None]:
         """Compute like diffusers' transformers; every tensor among the inputs is [B, ...]. Returns:
         a tuple of one [B, ...]."""
         # With a timestep per token the given frames are at 0 and the noisy ones share a level.

@@ -4,9 +4,10 @@ pipelines load."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from rl_core.models.diffusion.policy import DiffusionPolicy
 from rl_core.models.export.folder import trained_policy
 from rl_core.models.export.stored_weights import Written, write_stored
 from schemas.recipe import ExportKind, LoraConfig
+
+if TYPE_CHECKING:
+    from torch import nn
 
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Number formats by their names in safetensors files."""
@@ -34,7 +38,7 @@ class PipelineBundle(Protocol):
 
     def adapted_policy(self, adapters: Path) -> DiffusionPolicy: ...
 
-    def said_by(self, policy: Any, device: torch.device) -> Tensor: ...
+    def said_by(self, policy: DiffusionPolicy, device: torch.device) -> Tensor: ...
 
 
 def export_pipeline(
@@ -60,7 +64,7 @@ def export_pipeline(
 
 
 def _write(
-    bundle: PipelineBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool
+    bundle: PipelineBundle, policy: DiffusionPolicy, out: Path, live: Live, *, adapters_alone: bool
 ) -> Written:
     parts = trained_parts(bundle.family, policy.transformer)
     formats = {name: _stored_dtype(Path(bundle.source) / name) for name in parts}
@@ -68,7 +72,7 @@ def _write(
     def format_of(name: str) -> torch.dtype:
         return next(iter(formats.values())) if len(formats) == 1 else formats[name.split(".")[1]]
 
-    def write() -> Any:
+    def write() -> nn.Module | None:
         if adapters_alone:
             _save_adapters(bundle.family, policy, out)
             return None
@@ -82,7 +86,7 @@ def _write(
     return write_stored(policy, say, format_of, live, write, merge=not adapters_alone)
 
 
-def trained_parts(family: DiffusionFamily, transformer: Any) -> dict[str, Any]:
+def trained_parts(family: DiffusionFamily, transformer: nn.Module) -> dict[str, Any]:
     """Return the components of the pipeline that make up a trained module, by the pipeline's
     names."""
     if family.transformer is family.pipeline.transformer:
@@ -103,7 +107,7 @@ def _save_adapters(family: DiffusionFamily, policy: DiffusionPolicy, out: Path) 
     family.save_adapters(state, policy.model.peft_config[TRAINED].to_dict(), out)
 
 
-def _all_but(source: str, skipped: set[str]) -> Any:
+def _all_but(source: str, skipped: set[str]) -> Callable[[str, list[str]], set[str]]:
     """Return a filter for `copytree` that leaves out these top-level folders."""
     return lambda folder, names: skipped & set(names) if Path(folder) == Path(source) else set()
 

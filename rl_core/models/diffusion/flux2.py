@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import ConditionImages, check_images, fitted
@@ -63,7 +63,7 @@ class Flux2(DiffusionFamily):
     def _encode_image(self, image: Image, size: Size) -> Tensor:
         # Here and below: what the pipeline's `__call__` does between its public parts has private
         # names only; they can go when diffusers opens them.
-        pipeline: Any = self.pipeline
+        pipeline = self.pipeline
         pixels = pipeline.image_processor.preprocess(fitted(image, size.width, size.height))
         return pipeline._encode_vae_image(
             pixels.to(self.device, pipeline.vae.dtype), generator=None
@@ -86,7 +86,7 @@ class Flux2(DiffusionFamily):
         """Return the transformer's output for the noisy image's tokens, which is eps - x_0."""
         import torch
 
-        pipeline: Any = self.pipeline
+        pipeline = self.pipeline
         tokens, places = _tokens(latents), pipeline._prepare_latent_ids(latents[:1])
         num_tokens = tokens.shape[1]
         if (reference := conditions.get("image_latents")) is not None:
@@ -108,7 +108,7 @@ class Flux2(DiffusionFamily):
         """Return images [B, 3, height, width]."""
         import torch
 
-        vae: Any = self.pipeline.vae
+        vae = self.pipeline.vae
         mean, variance = (
             value.view(1, -1, 1, 1).to(latents)
             for value in (vae.bn.running_mean, vae.bn.running_var)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import check_images
@@ -97,6 +97,6 @@ class HunyuanVideo(DiffusionFamily):
 
     def decode(self, latents: Tensor) -> Tensor:
         """Return videos [B, frames, 3, height, width]."""
-        vae: Any = self.pipeline.vae
+        vae = self.pipeline.vae
         video = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor, return_dict=False)[0]
         return (video.float().transpose(1, 2) / 2 + 0.5).clamp(0, 1)

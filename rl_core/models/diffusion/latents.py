@@ -4,10 +4,19 @@ statistics."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class Statistics(Protocol):
+    """The part of a VAE's config that says how its latents are distributed."""
+
+    latents_mean: Sequence[float]
+    """Mean of each channel."""
+    latents_std: Sequence[float]
+    """Standard deviation of each channel."""
 
 
 def packed(latents: Tensor) -> Tensor:
@@ -25,20 +34,20 @@ def unpacked(tokens: Tensor, shape: Sequence[int]) -> Tensor:
     return pixel_shuffle(tokens.transpose(1, 2).reshape(batch, -1, height // 2, width // 2), 2)
 
 
-def standardised(latents: Tensor, config: Any) -> Tensor:
+def standardised(latents: Tensor, config: Statistics) -> Tensor:
     """Scale a VAE's latents [B, C, F, H, W] to mean 0 and deviation 1 in each channel, by its
     config's statistics."""
     mean, spread = _statistics(latents, config)
     return (latents - mean) / spread
 
 
-def unstandardised(latents: Tensor, config: Any) -> Tensor:
+def unstandardised(latents: Tensor, config: Statistics) -> Tensor:
     """Undo `standardised`."""
     mean, spread = _statistics(latents, config)
     return latents * spread + mean
 
 
-def _statistics(latents: Tensor, config: Any) -> tuple[Tensor, Tensor]:
+def _statistics(latents: Tensor, config: Statistics) -> tuple[Tensor, Tensor]:
     mean, spread = (
         latents.new_tensor(values) for values in (config.latents_mean, config.latents_std)
     )

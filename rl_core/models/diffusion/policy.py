@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.models.diffusion.guidance import PromptConditions, guided, has_two_halves
+from rl_core.models.policy import Policy
 
 if TYPE_CHECKING:
     from rl_core.models.diffusion.base import Condition, DiffusionFamily
@@ -37,7 +38,7 @@ class Noisy:
     """Batched conditions from `conditions_of`."""
 
 
-class DiffusionPolicy(nn.Module):
+class DiffusionPolicy(Policy):
     """The trained transformer of a pipeline, with the conventions of its family; encoders and VAE
     are not part of it.
 
@@ -47,14 +48,14 @@ class DiffusionPolicy(nn.Module):
     def __init__(self, family: DiffusionFamily, transformer: nn.Module | None = None) -> None:
         super().__init__()
         self.family = family
-        self.model: Any = family.transformer if transformer is None else transformer
+        self.model = family.transformer if transformer is None else transformer
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> DiffusionPolicy:
+    def __deepcopy__(self, memo: dict[int, object]) -> DiffusionPolicy:
         """Copy the transformer; the family, and with it encoders and VAE, is shared."""
         return type(self)(self.family, copy.deepcopy(self.model, memo))
 
     @property
-    def transformer(self) -> nn.Module:
+    def transformer(self) -> Any:
         """The diffusers model, below any adapters."""
         # diffusers, too, leaves a `peft_config` on a transformer that it loads adapters into.
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
@@ -71,8 +72,7 @@ class DiffusionPolicy(nn.Module):
 
     def enable_activation_checkpointing(self) -> None:
         """Recompute the blocks in the backward pass."""
-        transformer: Any = self.transformer
-        transformer.enable_gradient_checkpointing()
+        self.transformer.enable_gradient_checkpointing()
 
     def conditions_of(
         self, prompts: Sequence[PromptConditions], copies: int, scale: float

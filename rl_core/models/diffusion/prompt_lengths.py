@@ -6,9 +6,12 @@ Pipelines truncate a longer prompt and continue, so prompts are measured before 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rl_core.models.diffusion.bundle import pipeline_index, snapshot
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class PromptLengths:
@@ -35,7 +38,7 @@ class PromptLengths:
             if part[1] is not None
         ]
         # Some families keep a processor in the tokenizer's place.
-        self.tokenizers: list[Any] = [
+        self.tokenizers: list[PreTrainedTokenizerBase] = [
             getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in loaded
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import ConditionImages, check_images, fitted
@@ -52,7 +52,7 @@ class QwenImage(DiffusionFamily):
         check_images(self.name, images, self.condition_images)
         width, height = self._reference_size(size)
         references = [fitted(image, width, height) for image in images if image is not None]
-        read: dict[str, Any] = {"image": references} if references else {}
+        read: dict[str, list[Image]] = {"image": references} if references else {}
         embeds_BLD, mask_BL = self.pipeline.encode_prompt(
             prompt=list(prompts), device=self.device, **read
         )
@@ -70,7 +70,7 @@ class QwenImage(DiffusionFamily):
         return width, height
 
     def _encode_image(self, image: Image) -> Tensor:
-        vae: Any = self.pipeline.vae
+        vae = self.pipeline.vae
         pixels = (
             self.pipeline.image_processor.preprocess(image).unsqueeze(2).to(self.device, vae.dtype)
         )
@@ -123,6 +123,6 @@ class QwenImage(DiffusionFamily):
 
     def decode(self, latents: Tensor) -> Tensor:
         """Return images [B, 3, height, width]."""
-        vae: Any = self.pipeline.vae
+        vae = self.pipeline.vae
         frames = unstandardised(latents.unsqueeze(2), vae.config).to(vae.dtype)
         return (vae.decode(frames, return_dict=False)[0][:, :, 0].float() / 2 + 0.5).clamp(0, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import check_images
@@ -37,7 +37,7 @@ class SD3(DiffusionFamily):
     ) -> list[Condition]:
         """Return `prompt_embeds` [L, D] and `pooled` [D]."""
         check_images(self.name, images, self.condition_images)
-        pipeline: Any = self.pipeline
+        pipeline = self.pipeline
         embeds_BLD, _, pooled_BD, _ = pipeline.encode_prompt(
             list(prompts),
             None,
@@ -79,6 +79,6 @@ class SD3(DiffusionFamily):
 
     def decode(self, latents: Tensor) -> Tensor:
         """Return images [B, 3, height, width]."""
-        vae: Any = self.pipeline.vae
+        vae = self.pipeline.vae
         scaled = latents.to(vae.dtype) / vae.config.scaling_factor + vae.config.shift_factor
         return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from rl_core.errors import ModelError
 from rl_core.models.diffusion.base import DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import ConditionImages
 from rl_core.models.diffusion.guidance import PromptConditions
-from rl_core.models.diffusion.policy import Noisy
+from rl_core.models.diffusion.policy import DiffusionPolicy, Noisy
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,7 +25,7 @@ FRAMES = (1, 5, 9, 17)
 
 
 @torch.no_grad()
-def velocities(family: DiffusionFamily, policy: Any, device: torch.device) -> Tensor:
+def velocities(family: DiffusionFamily, policy: DiffusionPolicy, device: torch.device) -> Tensor:
     """Return the velocities, [N], float32 on the CPU. Raises: ModelError when the model supports no
     usual size."""
     size = _smallest(family)

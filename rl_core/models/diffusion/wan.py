@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import ConditionImages, check_images, fitted
@@ -12,6 +12,7 @@ from rl_core.models.diffusion.latents import unstandardised
 from rl_core.models.diffusion.sizes import check_frames, check_sides
 
 if TYPE_CHECKING:
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from PIL.Image import Image
     from torch import Tensor, nn
 
@@ -43,13 +44,13 @@ class Wan(DiffusionFamily):
     pipelines: ClassVar[tuple[str, ...]] = ("WanPipeline", "WanImageToVideoPipeline")
     makes_video: ClassVar[bool] = True
 
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline: DiffusionPipeline) -> None:
         super().__init__(pipeline)
         self._transformer = pipeline.transformer
         if pipeline.transformer_2 is not None:
             from rl_core.models.diffusion.experts import Experts
 
-            boundary = pipeline.config.boundary_ratio * TRAIN_TIMESTEPS
+            boundary = self.pipeline.config.boundary_ratio * TRAIN_TIMESTEPS
             self._transformer = Experts(pipeline.transformer, pipeline.transformer_2, boundary)
 
     @property
@@ -99,7 +100,7 @@ class Wan(DiffusionFamily):
     def _encode_image(self, image: Image, size: Size) -> dict[str, Tensor]:
         import torch
 
-        pipeline: Any = self.pipeline
+        pipeline = self.pipeline
         pixels = pipeline.video_processor.preprocess(fitted(image, size.width, size.height)).to(
             self.device
         )
@@ -193,7 +194,7 @@ class Wan(DiffusionFamily):
         )[0]
 
     def save_adapters(
-        self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path
+        self, state: Mapping[str, Tensor], config: Mapping[str, object], folder: Path
     ) -> None:
         """Write adapters like every family; the second of two experts has its own file,
         `SECOND_ADAPTERS`.
@@ -228,6 +229,6 @@ class Wan(DiffusionFamily):
 
     def decode(self, latents: Tensor) -> Tensor:
         """Return videos [B, frames, 3, height, width]."""
-        vae: Any = self.pipeline.vae
+        vae = self.pipeline.vae
         video = vae.decode(unstandardised(latents, vae.config).to(vae.dtype), return_dict=False)[0]
         return (video.float().transpose(1, 2) / 2 + 0.5).clamp(0, 1)

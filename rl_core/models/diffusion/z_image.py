@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import check_images
@@ -70,6 +70,6 @@ class ZImage(DiffusionFamily):
 
     def decode(self, latents: Tensor) -> Tensor:
         """Return images [B, 3, height, width]."""
-        vae: Any = self.pipeline.vae
+        vae = self.pipeline.vae
         scaled = latents.to(vae.dtype) / vae.config.scaling_factor + vae.config.shift_factor
         return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_core.models.adapters.lora import TRAINED, inject_lora
+from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.stop_ids import Chatting, record_stop_ids, sampled_stop_ids
 from rl_core.models.checks.comparison import Live, TokenRow, places_in
 from rl_core.models.export.stored_weights import Written, formats, write_stored
 from rl_core.models.export.untouched import carry_over
 from rl_core.models.family import seeing_policy
+from rl_core.models.policy import Policy
 from rl_core.models.text_part import TextPartPolicy
 from schemas.recipe import ExportKind, LoraConfig
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from transformers import PreTrainedModel
+
+
+P = TypeVar("P", bound=Policy, covariant=True)
+
+
+class Loads(Protocol[P]):
+    """A model whose policy can be loaded once more."""
+
+    def load_policy(self) -> P:
+        """Load a new copy of the policy before training."""
+        ...
 
 
 class TokenBundle(Chatting, Protocol):
@@ -27,9 +44,9 @@ class TokenBundle(Chatting, Protocol):
     @property
     def compared_rows(self) -> list[TokenRow]: ...
 
-    def load_policy(self) -> Any: ...
+    def load_policy(self) -> CausalLMPolicy: ...
 
-    def said_by(self, policy: Any, device: torch.device) -> Tensor: ...
+    def said_by(self, policy: CausalLMPolicy, device: torch.device) -> Tensor: ...
 
 
 def export_policy(
@@ -52,12 +69,12 @@ def export_policy(
 
 
 def _write(
-    bundle: TokenBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live
-) -> tuple[Any, Written]:
+    bundle: TokenBundle, policy: CausalLMPolicy, lora: LoraConfig | None, out: Path, live: Live
+) -> tuple[type[PreTrainedModel], Written]:
     """Write the folder. Returns: the class that reads it, and the expected content."""
     adapters_alone = lora is not None and lora.export is ExportKind.ADAPTER
 
-    def write() -> Any:
+    def write() -> nn.Module | None:
         (bundle.processor or bundle.tokenizer).save_pretrained(out)
         record_stop_ids(policy.language_model, sampled_stop_ids(policy.language_model, bundle))
         if adapters_alone:
@@ -79,14 +96,14 @@ def _write(
     )
 
 
-def _said_by(model: Any, row: TokenRow, bundle: TokenBundle) -> Tensor:
+def _said_by(model: PreTrainedModel, row: TokenRow, bundle: TokenBundle) -> Tensor:
     if row.media is None:
         return row.said_by_model(model)
     # Only the policy knows which picture belongs where; its forward passes are the model's own.
     return row.said_by(seeing_policy(model, bundle.config).eval(), torch.device("cpu"))
 
 
-def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | None) -> Any:
+def trained_policy(bundle: Loads[P], trained: dict[str, Tensor], lora: LoraConfig | None) -> P:
     """Return a policy in float32 on the CPU with these weights, and separate adapters.
 
     Raises: ValueError on weights that it does not have.
@@ -108,7 +125,7 @@ def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | N
     return policy.eval()
 
 
-def _name_base(adapter: Any, source: str) -> None:
+def _name_base(adapter: PeftConfig, source: str) -> None:
     """Make an adapter's folder name its base so that it is found from any folder."""
     name, _, revision = source.partition("@")
     adapter.base_model_name_or_path = str(Path(name).resolve()) if Path(name).is_dir() else name

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,10 @@ from rl_core.models.adapters.lora import base_name, is_adapter
 from rl_core.models.adapters.merging import adapted_weights, untie, unties
 from rl_core.models.checks.comparison import Live, difference, explained
 from rl_core.models.export.checksums import NUM_NAMED, Checksum, checksum
+from rl_core.models.policy import Policy
+
+if TYPE_CHECKING:
+    pass
 
 WIDTHS = (2, 4)
 """Sizes in bytes of the number formats that have a checksum."""
@@ -63,7 +67,7 @@ class Written:
 
 
 def write_stored(
-    policy: Any,
+    policy: Policy,
     say: Callable[[], Tensor],
     format_of: FormatOf,
     live: Live,
@@ -96,7 +100,7 @@ def write_stored(
 
 
 @torch.no_grad()
-def round_to_stored(policy: Any, format_of: FormatOf) -> dict[str, Tensor]:
+def round_to_stored(policy: Policy, format_of: FormatOf) -> dict[str, Tensor]:
     """Change a float32 policy, in place, so that it gives the results of its stored weights.
 
     Adapters are not merged: the base next to one becomes the rounded sum minus the adapter, so that
@@ -126,7 +130,7 @@ def round_to_stored(policy: Any, format_of: FormatOf) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def take_stored(policy: Any, merged: dict[str, Tensor], format_of: FormatOf) -> None:
+def take_stored(policy: Policy, merged: dict[str, Tensor], format_of: FormatOf) -> None:
     """Put the result of `round_to_stored` into the base and remove the adapters, in place."""
     for name, value in merged.items():
         policy.get_parameter(name).data = value
@@ -189,5 +193,5 @@ def renamed_in_checkpoints(model: Any) -> list[str]:
     fused experts."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    named = dict(model.named_parameters())
+    named: dict[str, Tensor] = dict(model.named_parameters())
     return sorted(revert_weight_conversion(model, named).keys() - named.keys())

@@ -13,9 +13,12 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -27,7 +30,7 @@ PROCESSOR_FILES = (
 """Files of a processor; some need further libraries to be loaded and saved again."""
 
 
-def carry_over(source: str, model: Any, out: Path) -> None:
+def carry_over(source: str, model: PreTrainedModel, out: Path) -> None:
     """Copy everything that training left alone into an export, as it was in the base model.
 
     Args: source: result of `rl_core.models.locate`. model: the exported one. out: the folder it was

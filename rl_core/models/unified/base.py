@@ -24,6 +24,11 @@ from rl_core.models.chat.tokenizer import encode_chat
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 
 if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from rl_core.data.prepare.chat_template import Message
     from schemas.recipe import ModelConfig
 
 ROWS = "rows"
@@ -69,11 +74,11 @@ class Parts(nn.Module):
     Args: name: name of the writer among the pipeline's parts, and here.
     """
 
-    def __init__(self, name: str, writer: nn.Module, transformer: nn.Module) -> None:
+    def __init__(self, name: str, writer: PreTrainedModel, transformer: ModelMixin) -> None:
         super().__init__()
         self.name = name
         self.add_module(name, writer)
-        self.transformer: Any = transformer
+        self.transformer = transformer
 
     @property
     def writer(self) -> Any:
@@ -95,7 +100,7 @@ class UnifiedFamily(DiffusionFamily):
     tokenizer_folder: ClassVar[str] = "tokenizer"
     """Folder of the writer's tokenizer in the pipeline's folder."""
 
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline: DiffusionPipeline) -> None:
         super().__init__(pipeline)
         self._parts = Parts(self.writer, getattr(pipeline, self.writer), pipeline.transformer)
 
@@ -105,7 +110,7 @@ class UnifiedFamily(DiffusionFamily):
         cannot be loaded."""
 
     @classmethod
-    def pipeline_class(cls) -> Any:
+    def pipeline_class(cls) -> type[DiffusionPipeline]:
         """Return the class that loads a folder of the family."""
         raise NotImplementedError(f"{cls.__name__} loads no pipeline")
 
@@ -150,10 +155,10 @@ class UnifiedFamily(DiffusionFamily):
 
     def question(
         self,
-        tokenizer: Any,
-        messages: list[dict[str, Any]],
+        tokenizer: PreTrainedTokenizerBase,
+        messages: list[Message],
         size: Size,
-        template_kwargs: Mapping[str, Any],
+        template_kwargs: Mapping[str, object],
     ) -> list[int]:
         """Return the tokens that ask for a plan, ending where it begins."""
         return encode_chat(tokenizer, messages, dict(template_kwargs))

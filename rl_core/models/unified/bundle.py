@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from rl_core.models.unified.families import unified_class
 from rl_core.models.unified.policy import UnifiedPolicy
 from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import ModelConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class UnifiedBundle(DiffusionBundle):
@@ -35,7 +38,7 @@ class UnifiedBundle(DiffusionBundle):
         self.source, self.config, self.size = str(snapshot(source, config.path)), config, size
         self.family: UnifiedFamily = load_unified(self.source, config)
         self.policy = UnifiedPolicy(self.family, size=size)
-        self.tokenizer: Any = plan_tokenizer(self.source, config)
+        self.tokenizer = plan_tokenizer(self.source, config)
 
     def load_policy(self, source: str | None = None) -> UnifiedPolicy:
         """Load a new copy of the policy before training, which shares encoders and VAE with the
@@ -57,7 +60,7 @@ class UnifiedBundle(DiffusionBundle):
         )
 
 
-def plan_tokenizer(source: str, config: ModelConfig) -> Any:
+def plan_tokenizer(source: str, config: ModelConfig) -> PreTrainedTokenizerBase:
     """Return the tokenizer of the part that writes. Raises: ModelError when the folder is not a
     unified model."""
     folder = str(snapshot(source, config.path))

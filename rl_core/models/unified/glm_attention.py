@@ -6,7 +6,7 @@ seen, only less.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
@@ -14,6 +14,12 @@ from diffusers.models.embeddings import apply_rotary_emb
 from diffusers.models.transformers.transformer_glm_image import GlmImageAttnProcessor
 from torch import Tensor
 from torch.nn.functional import pad
+
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    from diffusers.models.transformers.transformer_glm_image import GlmImageLayerKVCache
 
 
 class MaskedAttention(GlmImageAttnProcessor):
@@ -26,7 +32,7 @@ class MaskedAttention(GlmImageAttnProcessor):
         encoder_hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         image_rotary_emb: tuple[Tensor, Tensor] | None = None,
-        kv_cache: Any = None,
+        kv_cache: GlmImageLayerKVCache | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the attention of image and text tokens, in this order."""
         if attention_mask is None:

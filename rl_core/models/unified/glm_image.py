@@ -11,7 +11,7 @@ images, and stay unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
@@ -19,6 +19,12 @@ from torch import nn
 from rl_core.models.diffusion.base import Condition, Size
 from rl_core.models.unified.base import PlanLayout, UnifiedFamily
 from rl_core.models.unified.glm_transformer import CODES, DROPPED, GlmTransformer
+
+if TYPE_CHECKING:
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from transformers import BatchFeature, PreTrainedTokenizerBase
+
+    from rl_core.data.prepare.chat_template import Message
 
 
 class GlmImage(UnifiedFamily, GlmTransformer):
@@ -30,7 +36,7 @@ class GlmImage(UnifiedFamily, GlmTransformer):
     tokenizer_folder: ClassVar[str] = "processor"
 
     @classmethod
-    def pipeline_class(cls) -> Any:
+    def pipeline_class(cls) -> type[DiffusionPipeline]:
         """Return diffusers' pipeline class."""
         from diffusers.pipelines.glm_image.pipeline_glm_image import GlmImagePipeline
 
@@ -72,18 +78,18 @@ class GlmImage(UnifiedFamily, GlmTransformer):
 
     def question(
         self,
-        tokenizer: Any,
-        messages: list[dict[str, Any]],
+        tokenizer: PreTrainedTokenizerBase,
+        messages: list[Message],
         size: Size,
-        template_kwargs: Mapping[str, Any],
+        template_kwargs: Mapping[str, object],
     ) -> list[int]:
         """Return the conversation, the sizes of both images in codes, and the mark of an image's
         start."""
         return self._asked(messages, size, template_kwargs)["input_ids"][0].tolist()
 
     def _asked(
-        self, messages: Sequence[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
-    ) -> Any:
+        self, messages: Sequence[Message], size: Size, template_kwargs: Mapping[str, object]
+    ) -> BatchFeature:
         """Return the processor's output for a conversation, called as in the pipeline."""
         parts = [
             {**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from rl_core.models.diffusion.latents import unstandardised
 from rl_core.models.diffusion.sizes import check_sides, check_single_frame
 
 if TYPE_CHECKING:
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from PIL.Image import Image
 
 GLYPHS = "prompt_embeds"
@@ -33,7 +34,7 @@ class GlmTransformer(DiffusionFamily):
 
     padded: ClassVar[tuple[str, ...]] = (GLYPHS,)
 
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline: DiffusionPipeline) -> None:
         super().__init__(pipeline)
         from rl_core.models.unified.glm_attention import MaskedAttention
 
@@ -132,6 +133,6 @@ class GlmTransformer(DiffusionFamily):
 
     def decode(self, latents: Tensor) -> Tensor:
         """Return images [B, 3, height, width]."""
-        vae: Any = self.pipeline.vae
+        vae = self.pipeline.vae
         scaled = unstandardised(latents.unsqueeze(2), vae.config)[:, :, 0].to(vae.dtype)
         return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.errors import ModelError
 from rl_core.models.unified.base import UnifiedFamily
@@ -60,7 +60,7 @@ class HunyuanImage3(UnifiedFamily):
         )
 
 
-def _remote_class(folder: Path, where: str) -> Any:
+def _remote_class(folder: Path, where: str) -> type:
     """Return the model's class; runs the folder's code. Raises: ModelError when it does not exist,
     or cannot be imported."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module

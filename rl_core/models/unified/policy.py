@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,11 @@ from rl_core.models.diffusion.guidance import PromptConditions
 from rl_core.models.diffusion.policy import DiffusionPolicy, Noisy
 from rl_core.models.head import projection_scale
 from rl_core.models.media import PromptMedia
-from rl_core.models.unified.base import ROWS, UnifiedFamily
+from rl_core.models.model_inputs import ModelInputs
+from rl_core.models.unified.base import ROWS, Parts, UnifiedFamily
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
@@ -38,17 +42,17 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
         self.size, self.layout = size, family.layout(size)
         self.num_choices = None if self.layout is None else self.layout.num_codes
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> UnifiedPolicy:
+    def __deepcopy__(self, memo: dict[int, object]) -> UnifiedPolicy:
         """Copy the parts; the family is shared."""
         return type(self)(self.family, copy.deepcopy(self.model, memo), size=self.size)
 
     @property
-    def language_model(self) -> Any:
+    def language_model(self) -> PreTrainedModel:
         """The part that writes, below any adapters."""
         return self.parts.writer
 
     @property
-    def parts(self) -> Any:
+    def parts(self) -> Parts:
         """Writer and transformer, below any adapters."""
         return self.transformer
 
@@ -62,7 +66,7 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
         attention_mask_BL: Tensor,
         position_ids_BL: Tensor,
         media_B: Sequence[PromptMedia | None] | None,
-    ) -> dict[str, Any]:
+    ) -> ModelInputs:
         """Return the inputs of `CausalLMPolicy`, with the tokens of a laid-out plan at their
         positions."""
         if self.layout is not None:
