@@ -1,4 +1,4 @@
-"""What the pixels of a picture file mean: one reading for preparation, checks and training.
+"""Conversion of a picture file to RGB, the same for preparation, checks and training.
 
 * A photograph is turned as its EXIF orientation says.
 * Transparency stands on white, as a page shows it. transformers and diffusers drop the alpha
