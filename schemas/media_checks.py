@@ -91,10 +91,12 @@ def resolve_uri(uri: str, folder: Path | str) -> str:
     """
     if _SCHEME.match(uri) or uri.startswith("/"):
         return uri
-    if isinstance(folder, str) and not uri.startswith("~"):
+    if uri.startswith("~"):
+        return str(Path(uri).expanduser())
+    if isinstance(folder, str):
         scheme, _, rest = folder.partition("://")
         return f"{scheme}://{posixpath.normpath(posixpath.join(rest, uri))}"
-    return str(Path(uri).expanduser()) if uri.startswith("~") else existing_form(str(folder / uri))
+    return existing_form(str(folder / uri))
 
 
 def unicode_forms(path: str) -> tuple[str, ...]:

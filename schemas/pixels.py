@@ -1,4 +1,4 @@
-"""Pixels of a picture file: one reading for preparation, checks and training.
+"""Conversion of a picture file to RGB, the same for preparation, checks and training.
 
 * A photograph is turned as its EXIF orientation says.
 * Transparency stands on white, as a page shows it. transformers and diffusers drop the alpha
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image, Transpose
 
 WHITE = (255, 255, 255, 255)
-_ORIENTATION = 0x0112
+_ORIENTATION, _UPRIGHT = 0x0112, 1
 _DEPTH = 2**16 - 1
 _WIDE = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 DAMAGE = (
@@ -74,7 +74,7 @@ def _turn(image: "Image") -> "Transpose | None":
 
     try:
         with warnings.catch_warnings(action="ignore", category=UserWarning):
-            orientation = image.getexif().get(_ORIENTATION)
+            orientation = image.getexif().get(_ORIENTATION, _UPRIGHT)
     except DAMAGE:
         return None  # damaged notes do not damage the picture
     return {

@@ -1,4 +1,4 @@
-"""Check of the Hugging Face hub's answer, for messages about a name that is no file here."""
+"""Check that the Hugging Face hub answers, for messages about a name that is no file here."""
 
 HEARTBEAT_S = 5.0
 """Seconds that the hub may take to answer anything at all."""

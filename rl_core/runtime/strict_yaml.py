@@ -14,7 +14,7 @@ from rl_core.errors import RecipeError
 class _Loader(yaml.SafeLoader):
     """The safe loader, which refuses a repeated key."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Compose a mapping and look at its keys, before another one is merged into it."""
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}

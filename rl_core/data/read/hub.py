@@ -79,7 +79,7 @@ def files_of_copy(folder: Path, config: str | None, split: str) -> list[Path]:
     Raises: DataError when the config or split is unknown.
     """
     name = HubName(str(folder), config, split=split)
-    with _explained(name):
+    with _explained(name, download=True):
         files = [Path(file) for file in _files_of_split(str(folder), name, None)]
         return _readable(files, str(name))
 
