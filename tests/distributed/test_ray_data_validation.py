@@ -45,7 +45,8 @@ def report(
     paths, held_out = files
     folders = {"rejects_dir": folder, "memo_dir": folder / "memo"}
     found = check_files(paths, CheckSettings(ALLOWED), held_out=held_out, **folders, **options)
-    return found.model_copy(update={"rejects_path": None}), (folder / "rejects.jsonl").read_text()
+    placeless = found.model_copy(update={"rejects_path": None, "warnings_path": None})
+    return placeless, (folder / "rejects.jsonl").read_text()
 
 
 def test_report_and_rejects_are_those_of_one_machine(
