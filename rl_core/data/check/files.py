@@ -107,7 +107,7 @@ def apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: flo
         )
     if policy == "fail" and report.num_rejected:
         advice = (
-            "mend them, or drop them with on_invalid: drop; all problems are in "
+            "fix them, or drop them with on_invalid: drop; all problems are in "
             f"{report.rejects_path}"
         )
         raise DataError(f"{found}; {advice}\n{listed}")

@@ -99,7 +99,7 @@ class Tally:
             raise DataError(f"{found}, so none is left and nothing is published{listed}")
         if config.on_invalid == "fail" and bad:
             raise DataError(
-                f"{found}; mend them, or set on_invalid=drop and max_bad_fraction{listed}"
+                f"{found}; fix them, or set on_invalid=drop and max_bad_fraction{listed}"
             )
         if bad > config.max_bad_fraction * self.total:
             raise DataError(

@@ -124,7 +124,7 @@ def test_bad_rows_end_the_preparation_unless_dropping_is_allowed(
     mmpr_tiny(raw, [tiny_row(), tiny_row(images=[{"bytes": None, "path": "images/lost.png"}])])
     with pytest.raises(
         DataError,
-        match=r"1 of 2 rows cannot be used; mend them[\s\S]*mmpr_tiny\.parquet:2 field images",
+        match=r"1 of 2 rows cannot be used; fix them[\s\S]*mmpr_tiny\.parquet:2 field images",
     ):
         prepare("vision", "on_invalid=fail", raw=raw)
     with pytest.raises(DataError, match=r"more than max_bad_fraction 0\.1 allows"):
