@@ -31,7 +31,7 @@ def test_it_says_so_in_terminal_log_and_report_and_after_a_rerun(
     report = (run_folder(home) / "report.html").read_text()
     assert SAID in report
     assert f"{SILENT}: every advantage was 0" in run.output
-    assert run.output.count("  reward 0, truth '") == NUM_REPLIES
+    assert run.output.count("reward 0, truth '") == NUM_REPLIES
     assert SILENT in report
     assert report.count("what the environment read") == 1
     logs = PrefectApi(Run.shared_server["PREFECT_API_URL"]).post(
