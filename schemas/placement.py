@@ -37,7 +37,7 @@ class PlacementConfig(Section):
     sp_size: int = Field(default=1, ge=1)
     """Workers that share each sequence while training (sequence parallelism); `sp_size * tp_size`
     must divide the model's attention heads."""
-    offload: bool | Literal["auto"] = "auto"
+    offload: bool | Literal["auto"] = False
     """Free the memory of the trainer's weights, gradients and optimizer while an engine with its
     own model samples: on a GPU they go to main memory, on the CPU to a file. `auto`: where engine
     and trainer share a GPU."""

@@ -73,8 +73,12 @@ class Engine:
         try:
             yield
         finally:
-            for backend in self.parked:
-                backend.onload()
+            # An engine that can sleep gives its memory back first: both at once may not fit.
+            try:
+                self.rest()
+            finally:
+                for backend in self.parked:
+                    backend.onload()
 
     def start_rollout(self, prompts: DataProto, step: int, version: WeightVersion | None) -> Ahead:
         """Start the next step's rollout, which runs during training. Args: version: as `up_to_date`

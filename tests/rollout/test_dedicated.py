@@ -145,13 +145,15 @@ def test_weights_that_are_needed_are_not_offloaded(
 @pytest.mark.parametrize(
     ("device", "apart", "offloads"), [("cuda", 0, True), ("cuda", 1, False), ("cpu", 0, False)]
 )
-def test_by_itself_a_trainer_is_offloaded_where_it_shares_a_gpu(
+def test_with_auto_a_trainer_is_offloaded_where_it_shares_a_gpu(
     tiny_model_dir: Path, device: str, apart: int, offloads: bool
 ):
     values = recipe(tiny_model_dir).model_dump()
     values["rollout"]["engine"] = "vllm"
     placed = {"num_devices": 2, "rollout_devices": apart, "workers_per_device": 2}
     values["placement"] |= {"device": device, **placed}
+    assert not Recipe.model_validate(values).offloads, "nowhere unless asked for"
+    values["placement"]["offload"] = "auto"
     assert Recipe.model_validate(values).offloads == offloads
 
 

@@ -174,8 +174,9 @@ class VllmServer:
             raise RecipeError(
                 "the vLLM server cannot sleep; set rollout.vllm.sleep: true, on a GPU"
             )
-        self.llm.sleep(level=2)
-        self._asleep = True
+        if not self._asleep:
+            self.llm.sleep(level=2)
+            self._asleep = True
 
     def shared_prefill(self) -> tuple[int, int]:
         """Return the prompt tokens so far, and how many of them were shared with another row."""
