@@ -30,9 +30,9 @@ from rl_core.sde import action_steps, initial_noise
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.diffusion_stack import StepStack
 from rl_core.trainers.track import prompt_batch
-from schemas.diffusion import DiffusionConfig
 from schemas.recipe import FSDPConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
-from schemas.rollout import RolloutConfig
+from schemas.sections.diffusion import DiffusionConfig
+from schemas.sections.rollout import RolloutConfig
 
 CONFIG = DiffusionConfig(height=32, width=32, num_steps=10, eval_steps=10, guidance_scale=3.0)
 NUM_SIBLINGS = 8

@@ -23,7 +23,7 @@ from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.loop import run_episodes
-from schemas.rollout import EpisodeConfig
+from schemas.sections.rollout import EpisodeConfig
 
 NEW_TOKENS = 4
 CONTEXT = 4096

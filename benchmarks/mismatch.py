@@ -39,7 +39,7 @@ from schemas.recipe import (
     ModelConfig,
     OptimizerConfig,
 )
-from schemas.rollout import RolloutConfig
+from schemas.sections.rollout import RolloutConfig
 
 MODEL = "embedded:smollm2-135m-instruct"
 QUESTIONS = (

@@ -324,7 +324,7 @@ def trained(bundle: Any, out: str, with_lora: bool) -> Found:
     """Take a training step; return the policy's outputs, its export, and outputs of synced
     replicas."""
     from schemas.recipe import LoraConfig
-    from schemas.rollout import SyncMode
+    from schemas.sections.rollout import SyncMode
 
     lora = LoraConfig(rank=4, alpha=8) if with_lora else None
     with _group(0, 1, f"{out}.meeting"):

@@ -22,8 +22,8 @@ from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.runtime.home import Home
 from rl_core.train.fsdp import FSDPBackend
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
-from schemas.rollout import RolloutConfig, SyncConfig, SyncMode, SyncTransport
-from schemas.section import DType
+from schemas.sections.rollout import RolloutConfig, SyncConfig, SyncMode, SyncTransport
+from schemas.sections.section import DType
 
 LORA = LoraConfig(rank=16)
 CASES = {

@@ -15,7 +15,7 @@ from schemas.receipts import (
     ScoreChange,
     VersionReceipt,
 )
-from schemas.registration import RegistrationConfig
+from schemas.sections.registration import RegistrationConfig
 
 PATIENCE_S = 7 * 24 * 3600
 POLL_S = 10

@@ -7,8 +7,8 @@ import typer
 
 from rl_core.data.read.foreign_rows import RowFormat
 from rl_core.errors import RecipeError
-from schemas.column_map import ColumnMap, ColumnMapError
-from schemas.contract import SchemaName
+from schemas.rows.column_map import ColumnMap, ColumnMapError
+from schemas.rows.contract import SchemaName
 
 data = typer.Typer(help="Make and convert row files.", no_args_is_help=True)
 

@@ -19,8 +19,8 @@ from rl_core.models.locate import check_can_be_fetched, check_path, model_shape,
 from rl_core.runs.recipes import dump_recipe, load_recipe
 from rl_core.runtime.home import Home
 from rl_core.train.sharding.memory import estimate_memory, unknown_sizes
-from schemas.contract import SchemaName
 from schemas.recipe import Recipe
+from schemas.rows.contract import SchemaName
 
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:

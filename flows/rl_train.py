@@ -20,7 +20,7 @@ from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from schemas.receipts import ModelReceipt
-from schemas.registration import Retrain
+from schemas.sections.registration import Retrain
 from tasks.artifacts import delivered
 from tasks.evaluate import evaluate
 from tasks.export_model import export_model

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from schemas.rewards import RewardServiceConfig
+    from schemas.sections.rewards import RewardServiceConfig
 
 
 def serve_search(
@@ -106,7 +106,7 @@ def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfi
     from rl_core.errors import RecipeError
     from rl_core.runtime.registry import describe_validation_error
     from rl_core.runtime.settings_files import merge_overrides, read_yaml, resolved
-    from schemas.rewards import RewardServiceConfig
+    from schemas.sections.rewards import RewardServiceConfig
 
     if not path.is_file():
         raise RecipeError(f"{path} does not exist; give a YAML file with a list `rewards`")

@@ -11,7 +11,7 @@ import typer
 from flows.data_cli import Mapped, column_map
 from rl_core.errors import RecipeError
 from rl_core.runtime.home import Home
-from schemas.contract import SchemaName
+from schemas.rows.contract import SchemaName
 
 if TYPE_CHECKING:
     from rl_core.data.check.parts import CheckSettings
@@ -87,7 +87,7 @@ def validate(
     from rl_core.data.check.tokens import with_tokens
     from rl_core.data.read.mapped import mapped_files
     from rl_core.data.read.sources import data_files
-    from schemas.media_checks import MediaLimits
+    from schemas.rows.media_checks import MediaLimits
 
     home = Home.default()
     add_environments(env or [])
@@ -213,7 +213,7 @@ def _settings(
     from rl_core.envs import accepted_ground_truths
     from rl_core.envs.registration import portable_options
     from rl_core.envs.trials.settings import TrialSettings, source_digest
-    from schemas.training import ValidationConfig
+    from schemas.sections.training import ValidationConfig
 
     wanted = _oracle_rows(oracle_rows)
     if recipe is not None:
@@ -263,8 +263,8 @@ def _tokens(
     """Return how prompts are counted; None if no model is named, or it is not on this machine."""
     from rl_core.data.check.tokens import TokenSettings
     from rl_core.models.locate import locate, model_shape
-    from schemas.contract import SchemaName
-    from schemas.data import DataConfig
+    from schemas.rows.contract import SchemaName
+    from schemas.sections.data import DataConfig
 
     if recipe is not None and recipe.domain.traits.rows is not SchemaName.PROMPT:
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from schemas.contract import SchemaName
+from schemas.rows.contract import SchemaName
 
 
 class Domain(StrEnum):

@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from schemas.contract import SchemaName
-from schemas.data import DataConfig
-from schemas.diffusion import DiffusionConfig
 from schemas.domains import Domain
-from schemas.parts import PARTS, PartBlock
-from schemas.placement import PlacementConfig, check_offload
-from schemas.policy import (
+from schemas.rows.contract import SchemaName
+from schemas.sections.data import DataConfig
+from schemas.sections.diffusion import DiffusionConfig
+from schemas.sections.parts import PARTS, PartBlock
+from schemas.sections.placement import PlacementConfig, check_offload
+from schemas.sections.policy import (
     EmaFullConfig,
     EmaLoraConfig,
     ExportKind,
@@ -26,14 +26,14 @@ from schemas.policy import (
     OptimizerConfig,
     ValueModelConfig,
 )
-from schemas.preference import PreferenceConfig
-from schemas.registration import RegistrationConfig, RetrainingConfig, Start
-from schemas.rewards import RewardServiceConfig
-from schemas.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
-from schemas.section import DType, Section
-from schemas.tracks import TracksConfig
-from schemas.training import EvaluationConfig, TrainingConfig, ValidationConfig
-from schemas.unified import UnifiedConfig
+from schemas.sections.preference import PreferenceConfig
+from schemas.sections.registration import RegistrationConfig, RetrainingConfig, Start
+from schemas.sections.rewards import RewardServiceConfig
+from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
+from schemas.sections.section import DType, Section
+from schemas.sections.tracks import TracksConfig
+from schemas.sections.training import EvaluationConfig, TrainingConfig, ValidationConfig
+from schemas.sections.unified import UnifiedConfig
 
 
 class Recipe(Section):

@@ -10,7 +10,7 @@ from rl_core.runs import retraining
 from rl_core.runtime.home import Home
 from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
-from schemas.registration import Retrain
+from schemas.sections.registration import Retrain
 from tasks import artifacts
 
 

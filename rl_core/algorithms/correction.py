@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from rl_core.algorithms import terms
 from rl_core.algorithms.terms import KlKind
-from schemas.section import Section
+from schemas.sections.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from pydantic import Field
 from rl_core.algorithms import terms
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Aggregation, Denominators
-from schemas.section import Section
+from schemas.sections.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor

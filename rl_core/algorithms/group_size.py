@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rl_core.algorithms.base import StageAlgorithm, algorithms
 from schemas.recipe import Recipe
-from schemas.unified import Compared
+from schemas.sections.unified import Compared
 
 
 @dataclass(frozen=True)

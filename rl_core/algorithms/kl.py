@@ -9,7 +9,7 @@ from enum import StrEnum
 from pydantic import Field, model_validator
 
 from rl_core.algorithms.terms import KlKind
-from schemas.section import Section
+from schemas.sections.section import Section
 
 
 class KlPlace(StrEnum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from schemas.section import Section
+from schemas.sections.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.decoding.decode import Request, Sampling, decode
 from rl_core.rollout.chat.text import ChatFormat
-from schemas.policy import ModelConfig
+from schemas.sections.policy import ModelConfig
 
 
 class Speaker:

@@ -36,7 +36,7 @@ from rl_core.rollout.vllm_process.server import Drawn, Prompt, ServerOptions, Vl
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import DType, LoraConfig
-from schemas.rollout import RolloutConfig, SyncMode, VllmConfig
+from schemas.sections.rollout import RolloutConfig, SyncMode, VllmConfig
 
 POLICY = "model."
 """Prefix of a policy's parameter names that a checkpoint does not have."""

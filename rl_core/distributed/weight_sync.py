@@ -42,7 +42,7 @@ from rl_core.train.weights.buckets import (
     sent_weights,
 )
 from rl_core.train.weights.process_group import WireHost
-from schemas.rollout import SyncConfig, SyncTransport
+from schemas.sections.rollout import SyncConfig, SyncTransport
 
 BUCKETS_UNDER_WAY = 2
 """Number of buckets in the object store at once: one is gathered while the other is loaded."""

@@ -16,7 +16,7 @@ from rl_core.envs.registration import (
     registered,
 )
 from rl_core.envs.tools.core import ToolGroup, tool
-from schemas.ground_truth import ground_truth_kind
+from schemas.rows.ground_truth import ground_truth_kind
 
 __all__ = [
     "BaseTextEnv",

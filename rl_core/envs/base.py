@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from rl_core.envs.tools.core import ToolGroup
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import PluginConfig, describe_validation_error
-from schemas.ground_truth import ground_truth_kind, paired_test_cases
+from schemas.rows.ground_truth import ground_truth_kind, paired_test_cases
 
 Message: TypeAlias = dict[str, Any]
 """A chat message, `{"role": ..., "content": ...}`."""

@@ -19,7 +19,7 @@ from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies,
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_tag
 from rl_core.envs.tools.search import SearchToolGroup
-from schemas.numbers import Seconds
+from schemas.sections.numbers import Seconds
 
 NO_QUERY = (
     "Your previous action is invalid. Put a query between <search> and </search>, "

@@ -21,7 +21,7 @@ from rl_core.envs.registration import environments
 from rl_core.envs.search import SearchSettings
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
 from rl_core.envs.tools.sandbox import SandboxMode
-from schemas.numbers import Seconds
+from schemas.sections.numbers import Seconds
 
 _TOOL = re.compile(r"<tool>(.*?)</tool>", re.DOTALL)
 _INNER = re.compile(r"\s*<(\w+)>(.*?)</\1>\s*", re.DOTALL)

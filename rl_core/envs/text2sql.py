@@ -33,7 +33,7 @@ from rl_core.envs.tools.sql import (
     same_rows,
 )
 from rl_core.errors import EnvError
-from schemas.numbers import Seconds
+from schemas.sections.numbers import Seconds
 
 NO_QUERY = (
     "Your previous action is invalid. Think inside <think>, then write one query inside <sql> "

@@ -14,7 +14,7 @@ from typing import Any
 from rl_core.evaluation.bootstrap import paired_bootstrap
 from rl_core.evaluation.row_scores import paired_scores
 from schemas.receipts import GateReceipt, ScoreChange
-from schemas.registration import GuardConfig, RegistrationConfig
+from schemas.sections.registration import GuardConfig, RegistrationConfig
 
 Rows = Sequence[Mapping[str, Any]]
 

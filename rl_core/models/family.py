@@ -16,8 +16,8 @@ from rl_core.models.media import PromptMedia
 from rl_core.models.text_part import TextPartPolicy
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
 from schemas.domains import ModelKind
-from schemas.policy import ModelPart
 from schemas.recipe import ModelConfig, Recipe
+from schemas.sections.policy import ModelPart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin

@@ -20,7 +20,7 @@ from rl_core.errors import ModelError
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.media import Distinct, PromptMedia, distinct, joined
 from rl_core.models.model_inputs import ModelInputs, WordInputs
-from schemas.policy import ModelPart
+from schemas.sections.policy import ModelPart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rl_core.train.bundle import Bundle
     from rl_core.train.sharding.meshes import Meshes
     from rl_core.train.weights.buckets import WeightVersion
-    from schemas.policy import (
+    from schemas.sections.policy import (
         EmaFullConfig,
         EmaLoraConfig,
         FSDPConfig,

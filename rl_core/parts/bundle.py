@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rl_core.models.checks.comparison import Live
-    from schemas.policy import LoraConfig
+    from schemas.sections.policy import LoraConfig
 
 
 class Family(Protocol):

@@ -20,7 +20,7 @@ from rl_core.parts import (
 )
 from rl_core.parts.registry import hold_to
 from schemas.recipe import Recipe
-from schemas.rollout import EngineKind
+from schemas.sections.rollout import EngineKind
 
 REGISTRIES: dict[str, PartRegistry] = {
     one.kind: one for one in (bundles, backends, stacks, engines, syncs, trainers)

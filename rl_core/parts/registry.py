@@ -13,7 +13,7 @@ from typing import Any
 from rl_core.errors import RecipeError
 from rl_core.parts.conformance import shortcomings
 from rl_core.runtime.registry import Registry, import_target
-from schemas.parts import PartBlock
+from schemas.sections.parts import PartBlock
 
 
 class PartRegistry(Registry[Any]):

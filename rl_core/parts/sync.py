@@ -8,7 +8,7 @@ from rl_core.ranks.dispatch import Collect, distributed
 
 if TYPE_CHECKING:
     from rl_core.parts.backend import Backend
-    from schemas.rollout import SyncConfig
+    from schemas.sections.rollout import SyncConfig
 
 
 class Sync(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rl_core.rewards.base import Sample, Scorer, Unscored
-from schemas.rewards import RewardServiceConfig
+from schemas.sections.rewards import RewardServiceConfig
 
 
 @dataclass

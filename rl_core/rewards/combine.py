@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rl_core.algorithms.shaping import at_last_action, soft_overlong_penalty
-from schemas.rewards import RewardServiceConfig, Truncation
+from schemas.sections.rewards import RewardServiceConfig, Truncation
 
 if TYPE_CHECKING:
     from torch import Tensor

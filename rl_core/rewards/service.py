@@ -16,7 +16,7 @@ from rl_core.ranks.dispatch import Collect, Dispatch, distributed, num_real_rows
 from rl_core.rewards.asking import Asking, Scored
 from rl_core.rewards.base import Sample
 from rl_core.rewards.resolve import resolve_scorers
-from schemas.rewards import RewardServiceConfig
+from schemas.sections.rewards import RewardServiceConfig
 
 if TYPE_CHECKING:
     from rl_core.data_proto import DataProto

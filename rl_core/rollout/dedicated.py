@@ -30,7 +30,7 @@ from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import Bucket, Piece, WeightVersion, unpack
 from rl_core.train.weights.process_group import Meeting, WireGroup
 from schemas.recipe import DType, LoraConfig, ModelConfig
-from schemas.rollout import SyncMode
+from schemas.sections.rollout import SyncMode
 
 WIRE = "wire"
 """Name of the column with a bucket's numbers, [N]."""

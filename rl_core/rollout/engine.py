@@ -28,7 +28,7 @@ from rl_core.rollout.episodes.several_turns import check_several_turns
 from rl_core.rollout.sample_ids import groups_of, sibling_columns
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import WeightVersion
-from schemas.rollout import RolloutConfig
+from schemas.sections.rollout import RolloutConfig
 
 
 class PolicyHolder(Protocol):

@@ -23,7 +23,7 @@ from rl_core.rollout.chat.vision import chat_format
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, groups_of, sibling_columns
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
-from schemas.preference import PreferenceConfig
+from schemas.sections.preference import PreferenceConfig
 
 SIDES = ("chosen", "rejected")
 SCORES = ("log_prob_margin", "reward_margin", "reward_accuracy")

@@ -18,7 +18,7 @@ from rl_core.errors import NoSignal
 from rl_core.rewards.samples import prompt_text
 from rl_core.rollout.sample_ids import SAMPLE
 from rl_core.trainers.progress import ProgressEvent, announce
-from schemas.training import OnNoSignal
+from schemas.sections.training import OnNoSignal
 
 if TYPE_CHECKING:
     from rl_core.data_proto import DataProto

@@ -13,10 +13,10 @@ from rl_core.runs.recipe_paths import paths_from_recipe
 from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.secrets import redact_values
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
-from schemas.foreign_keys import foreign_key_lines
-from schemas.parts import PARTS, USUAL_OPTIONS
-from schemas.preference import PairSource
 from schemas.recipe import Recipe
+from schemas.sections.foreign_keys import foreign_key_lines
+from schemas.sections.parts import PARTS, USUAL_OPTIONS
+from schemas.sections.preference import PairSource
 
 
 def recipe_names() -> list[str]:

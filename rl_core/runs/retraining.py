@@ -10,10 +10,10 @@ from rl_core.runs.run_folder import source_revision
 from rl_core.runs.run_plan import is_registered, run_folder, starting_from
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, newest
-from schemas.parts import without_unset_parts
 from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
-from schemas.registration import Retrain, Start
+from schemas.sections.parts import without_unset_parts
+from schemas.sections.registration import Retrain, Start
 
 ORIGIN_TAG = "origin."
 """Prefix of a registered version's tags with the digests of its training's inputs."""

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, sync_path, sync_tree
 from rl_core.errors import RecipeError, StorageError
 from rl_core.runtime.registry import nearest
-from schemas.parts import without_unset_parts
 from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
+from schemas.sections.parts import without_unset_parts
 
 SENTINEL = ".complete"
 R = TypeVar("R", bound=Receipt)

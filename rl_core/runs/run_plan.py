@@ -15,7 +15,7 @@ from rl_core.tracking.run_attempts import Opening, record_opening
 from rl_core.tracking.validation import log_report
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport, VersionReceipt
 from schemas.recipe import Recipe
-from schemas.tracks import IMAGES_FOLDER
+from schemas.sections.tracks import IMAGES_FOLDER
 
 EXPERIMENT = "rl-train"
 

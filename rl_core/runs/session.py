@@ -31,7 +31,7 @@ from rl_core.trainers.base import Trainer
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
 from schemas.recipe import Recipe
-from schemas.tracks import IMAGES_FOLDER
+from schemas.sections.tracks import IMAGES_FOLDER
 
 NUM_LOGGED_SAMPLES = 32
 EXPORTED = -1

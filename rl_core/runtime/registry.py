@@ -16,8 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError
 from rl_core.runtime.own_packages import hidden_module
-from schemas.foreign_keys import foreign_key_lines
-from schemas.section import Section
+from schemas.sections.foreign_keys import foreign_key_lines
+from schemas.sections.section import Section
 
 T = TypeVar("T")
 

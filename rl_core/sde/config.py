@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from schemas.section import Section
+from schemas.sections.section import Section
 
 
 class Kernel(StrEnum):

@@ -12,8 +12,8 @@ from torch.nn import Parameter
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from schemas.policy import LrSchedulerKind
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig
+from schemas.sections.policy import LrSchedulerKind
 
 STEP = "step"
 """AdamW's key of a parameter's update count."""

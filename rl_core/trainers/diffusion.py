@@ -26,7 +26,7 @@ from rl_core.trainers.wiring import (
     wire_stack,
 )
 from schemas.recipe import Recipe
-from schemas.rollout import EngineKind
+from schemas.sections.rollout import EngineKind
 
 TRACK = "images"
 """Name of the only track, also if the samples are videos."""

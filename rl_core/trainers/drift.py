@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from rl_core.errors import ModelError
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.recipe import Recipe
-from schemas.rollout import EngineKind
-from schemas.section import DType
+from schemas.sections.rollout import EngineKind
+from schemas.sections.section import DType
 
 MEAN, SQUARE, MAX = "delta_log_prob_mean", "delta_log_prob_square", "delta_log_prob_max"
 FLOAT32, BFLOAT16, OWN_ENGINE = 0.01, 0.1, 0.2

@@ -15,8 +15,8 @@ from rl_core.models.locate import model_identity
 from rl_core.rollout.pairs import SIDES
 from rl_core.runtime.home import Home
 from rl_core.trainers.track import prompt_batch
-from schemas.preference import ReferenceMode
 from schemas.recipe import Recipe
+from schemas.sections.preference import ReferenceMode
 
 ENCODING_VERSION = "2"
 """Version of the tokenization of pairs; raise it when the same pairs would give other tokens."""

@@ -18,9 +18,9 @@ from rl_core.trainers.describe import describe_pairs
 from rl_core.trainers.pair_references import PairReferences
 from rl_core.trainers.text import token_learner
 from rl_core.trainers.track import Engine, Rollouts, Track, Wiring, prompt_batch
-from schemas.placement import ROWS_OF_A_PASS
-from schemas.preference import ReferenceMode
 from schemas.recipe import Recipe
+from schemas.sections.placement import ROWS_OF_A_PASS
+from schemas.sections.preference import ReferenceMode
 
 TRACK = "pairs"
 

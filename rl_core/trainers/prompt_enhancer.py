@@ -32,7 +32,7 @@ from rl_core.trainers.writing_and_drawing import (
     questions,
     written_and_drawn,
 )
-from schemas.tracks import IMAGES_FOLDER, ImagesTrack, TracksConfig
+from schemas.sections.tracks import IMAGES_FOLDER, ImagesTrack, TracksConfig
 
 ORIGINAL = "original_"
 """Prefix of the scores of pictures of the original prompts."""

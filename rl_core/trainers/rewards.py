@@ -19,7 +19,7 @@ from rl_core.rewards.service import ERRORS, SCORES
 from rl_core.rollout.sample_ids import named_error
 from rl_core.trainers.track import Rollouts
 from schemas.recipe import Recipe
-from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
+from schemas.sections.rewards import FailurePolicy, RewardServiceConfig, Truncation
 
 PART = "reward/"
 """Prefix of the columns with the parts of the reward."""

@@ -34,7 +34,7 @@ from rl_core.trainers.wiring import (
     wire_stack,
 )
 from schemas.recipe import Recipe
-from schemas.rollout import EngineKind
+from schemas.sections.rollout import EngineKind
 
 TRACK = "text"
 

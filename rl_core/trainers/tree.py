@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import DataProto, DataProtoError
-from schemas.tracks import Propagation
+from schemas.sections.tracks import Propagation
 
 ID, PARENT = "id", "parent"
 """Columns with a row's id and its parent's id."""

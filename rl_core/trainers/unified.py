@@ -40,7 +40,7 @@ from rl_core.trainers.writing_and_drawing import (
     written_and_drawn,
 )
 from schemas.recipe import Recipe
-from schemas.unified import Compared, TextStage, UnifiedConfig
+from schemas.sections.unified import Compared, TextStage, UnifiedConfig
 
 WRITING = replace(TOKENS, engine_class=PlanWriter)
 DRAWING = replace(STEPS, engine_class=PlanPainter)

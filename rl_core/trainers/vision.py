@@ -11,7 +11,7 @@ from rl_core.trainers.base import Trainer
 from rl_core.trainers.text import TOKENS, token_learner, wire_replies
 from rl_core.trainers.track import Wiring
 from rl_core.trainers.wiring import place_policy
-from schemas.rollout import EngineKind
+from schemas.sections.rollout import EngineKind
 
 TRACK = "vision"
 SEEING = replace(

@@ -18,7 +18,7 @@ from rl_core.rewards.service import RewardService
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.trainers.track import Engine, Learner
 from schemas.recipe import Recipe
-from schemas.rollout import EngineKind
+from schemas.sections.rollout import EngineKind
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from rl_core.trainers.track import Engine, Rollouts, Track, prompt_batch
 from rl_core.trainers.tree import CHILDLESS, ID, PARENT, lineage, propagate
 from rl_core.trainers.wiring import Policy
 from schemas.recipe import Recipe
-from schemas.tracks import Asking, Propagation, TracksConfig
-from schemas.unified import UnifiedConfig
+from schemas.sections.tracks import Asking, Propagation, TracksConfig
+from schemas.sections.unified import UnifiedConfig
 
 IMAGES, TEXT = "images", "text"
 ROOT = "root"

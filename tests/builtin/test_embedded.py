@@ -36,17 +36,17 @@ DECIDES_THE_WEIGHTS = {
     "smollm2-enhancer": (f"{MODELS}.enhancer_warm_up", *ODD_PROMPTS, DIGITS[0]),
 }
 KNOWN = {
-    "tiny-vlm": ("ceec7abfc6f9", "06eeb33c3ced"),
-    "tiny-sd3": ("4e0c1ed776fc", "aa5887e162b7"),
-    "tiny-unified": ("2fafcb2e4499", "98bef7c35998"),
-    "smollm2-enhancer": ("8409b6d7db71", "5c40b6b7a701"),
+    "tiny-vlm": ("ceec7abfc6f9", "3cd4ad934449"),
+    "tiny-sd3": ("4e0c1ed776fc", "5dd294ae3f03"),
+    "tiny-unified": ("2fafcb2e4499", "ee93df8c7fc9"),
+    "smollm2-enhancer": ("8409b6d7db71", "a05b396c51c1"),
 }
 """Model -> its version, and the digest of the code that gave it."""
 
 
 def code_of(module: str) -> str:
-    """A module's code without what cannot change a weight: imports, docstrings, comments and
-    layout."""
+    """A module's code without what cannot change a weight: imports, annotations, docstrings,
+    comments and layout."""
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
@@ -54,7 +54,22 @@ def code_of(module: str) -> str:
 
 
 class WithoutWords(ast.NodeTransformer):
-    """Takes imports and docstrings out of a module."""
+    """Takes imports, docstrings and the annotations of functions and variables out of a module."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.returns = None
+        self.generic_visit(node)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        self.generic_visit(node)
+        if node.value is None:
+            return node  # a field of a class, whose type may decide how it is read
+        return ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node)
 
     def visit_Import(self, node: ast.Import) -> None:
         return None

@@ -286,7 +286,7 @@ def test_long_list_is_streamed_and_numbered(
 def test_bad_media_reference_is_named(uri: Any, reason: str, tmp_path: Path, check: Check) -> None:
     from PIL import Image
 
-    from schemas.media_checks import MediaLimits
+    from schemas.rows.media_checks import MediaLimits
 
     folder = tmp_path / "data"
     folder.mkdir()

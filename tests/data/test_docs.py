@@ -11,7 +11,7 @@ from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.envs import accepted_ground_truths
 from rl_core.runs.recipes import parse_recipe
-from schemas.contract import SchemaName
+from schemas.rows.contract import SchemaName
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```(jsonl|txt) (\w+)\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -14,9 +14,9 @@ from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.order.media_source import read_media_prompts
 from rl_core.errors import DataError
-from schemas.contract import SchemaName
-from schemas.media_checks import MediaRef, load_image
-from schemas.media_prompts import LEGACY_FIELDS, MediaPrompt
+from schemas.rows.contract import SchemaName
+from schemas.rows.media_checks import MediaRef, load_image
+from schemas.rows.media_prompts import LEGACY_FIELDS, MediaPrompt
 
 MINIMAL = [
     {"prompt": "A watercolor landscape with snowy mountains at sunrise."},

@@ -6,8 +6,8 @@ from typing import Literal
 
 from rl_core.data.check.files import apply_policy, check_files
 from rl_core.data.check.parts import CheckSettings
-from schemas.contract import SchemaName
 from schemas.receipts import ValidationReport
+from schemas.rows.contract import SchemaName
 
 
 def validate_files(

@@ -21,7 +21,7 @@ from rl_core.errors import ModelError, RecipeError
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.home import Home
 from schemas.domains import Page
-from schemas.policy import ModelConfig
+from schemas.sections.policy import ModelConfig
 
 
 def answers(demo: Demo, requests: list[tuple[int, Any]]) -> list[httpx.Response]:

@@ -27,8 +27,8 @@ from schemas.recipe import (
     ModelConfig,
     OptimizerConfig,
 )
-from schemas.rollout import RolloutConfig, SyncConfig, SyncMode, SyncTransport
-from schemas.section import DType
+from schemas.sections.rollout import RolloutConfig, SyncConfig, SyncMode, SyncTransport
+from schemas.sections.section import DType
 from tests.distributed.sync_parts import Learner, Scorer, TamperingEngine
 
 BUCKET_BYTES = 5000

@@ -6,7 +6,7 @@ import pytest
 
 from rl_core.envs import BaseTextEnv, make
 from rl_core.errors import EnvError
-from schemas.ground_truth import accepted_kind_problems, reward_spec_problems
+from schemas.rows.ground_truth import accepted_kind_problems, reward_spec_problems
 
 SUM = [{"input": "1 2\n", "output": "3\n"}, {"input": "10 -4\n", "output": "6\n"}]
 SQUARE = [

@@ -10,7 +10,7 @@ import pytest
 
 from rl_core.envs import accepted_ground_truths, make
 from rl_core.envs import registration as registration_module
-from schemas.prompt_rows import validate_rows
+from schemas.rows.prompt_rows import validate_rows
 
 GSM8K = {
     "data_source": "openai/gsm8k",

@@ -12,7 +12,7 @@ from rl_core.errors import RecipeError
 from rl_core.evaluation.bootstrap import paired_bootstrap
 from rl_core.evaluation.gate import Judged, check_scores, judge, undecided
 from rl_core.evaluation.row_scores import row_scores
-from schemas.registration import GuardConfig, RegistrationConfig
+from schemas.sections.registration import GuardConfig, RegistrationConfig
 
 ALL_WRONG = [0.0] * 8
 

@@ -19,7 +19,7 @@ from flows.rl_train import rl_train, usual_retrain
 from rl_core.runs.session import close_sessions
 from rl_core.runtime.home import Home
 from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
-from schemas.registration import RegistrationConfig, Retrain
+from schemas.sections.registration import RegistrationConfig, Retrain
 from tests.e2e.prefect_api import PrefectApi, wait_until
 from tests.made_runs import make_run, recipe_of, register
 

@@ -22,8 +22,8 @@ from rl_core.models.locate import model_shape
 from rl_core.models.text_part import TextPartPolicy
 from rl_core.rollout.chat.vision import chat_format, prompt_tokenizer
 from rl_core.train.sharding.memory import num_parameters
-from schemas.policy import ModelPart
 from schemas.recipe import ModelConfig
+from schemas.sections.policy import ModelPart
 from tests.models.tiny_seeing import MAKERS, save
 
 CPU = torch.device("cpu")

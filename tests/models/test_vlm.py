@@ -15,8 +15,8 @@ from rl_core.models.causal_lm import blocks
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
 from rl_core.models.family import load_policy
 from rl_core.models.vlm import FAMILIES, VLMPolicy
-from schemas.policy import ModelPart
 from schemas.recipe import LoraConfig, ModelConfig
+from schemas.sections.policy import ModelPart
 from tests.models.conftest import EOS, KINDS, PAD, made, media, prompt
 
 CPU = torch.device("cpu")

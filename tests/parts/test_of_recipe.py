@@ -18,7 +18,7 @@ from rl_core.parts.of_recipe import REGISTRIES
 from rl_core.runs.recipes import load_recipe
 from rl_core.runs.run_folder import run_key
 from rl_core.train.fsdp import FSDPBackend
-from schemas.parts import PARTS, without_unset_parts
+from schemas.sections.parts import PARTS, without_unset_parts
 from tests.command import rl_train
 from tests.parts.examples import examples, page, write_examples
 

@@ -8,7 +8,7 @@ import torch
 
 from rl_core.algorithms.advantages.base import AdvantageInputs
 from rl_core.rewards.combine import Earned, combine, score_metrics
-from schemas.rewards import RewardServiceConfig, Truncation
+from schemas.sections.rewards import RewardServiceConfig, Truncation
 
 NAN = math.nan
 EARNED = Earned(

@@ -22,7 +22,7 @@ from PIL import Image
 from rl_core.rewards import Modality, Sample, Scorer, Unscored, reward_scorers
 from rl_core.rewards.server import build_app
 from rl_core.rewards.service import RewardService
-from schemas.rewards import RewardServiceConfig
+from schemas.sections.rewards import RewardServiceConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BLOCKS = [

@@ -17,7 +17,7 @@ from rl_core.rewards import Modality, Sample, Scorer, Unscored, resolve_scorers
 from rl_core.rewards.asking import Asking
 from rl_core.rewards.samples import as_image, prompt_text, samples_of
 from rl_core.rewards.service import ERRORS, SCORES, RewardService
-from schemas.rewards import RewardServiceConfig
+from schemas.sections.rewards import RewardServiceConfig
 
 QUICK = RewardServiceConfig(backoff_s=0.0)
 

@@ -17,7 +17,7 @@ from rl_core.models.decoding.decode import StopReason
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.trainers.track import prompt_batch
-from schemas.rollout import RolloutConfig
+from schemas.sections.rollout import RolloutConfig
 from tests.train.jobs import Setup, make_backend
 
 POSITIONS = 60

@@ -14,7 +14,7 @@ from rl_core.envs import registration as registration_module
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.trainers.track import prompt_batch
-from schemas.rollout import RolloutConfig
+from schemas.sections.rollout import RolloutConfig
 from tests.train.jobs import Setup, make_backend
 
 NUM_SIBLINGS = 2

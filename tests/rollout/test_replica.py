@@ -19,8 +19,8 @@ from rl_core.rollout.dedicated import Replica
 from rl_core.rollout.engine import check_version
 from rl_core.train.weights.buckets import WeightVersion, pack
 from schemas.recipe import ModelConfig
-from schemas.rollout import SyncMode
-from schemas.section import DType
+from schemas.sections.rollout import SyncMode
+from schemas.sections.section import DType
 
 FIRST, SECOND = WeightVersion(1), WeightVersion(2)
 

@@ -19,7 +19,7 @@ from rl_core.rollout.episodes import env_calls
 from rl_core.rollout.episodes.env_calls import EnvCall
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import run_episodes
-from schemas.rollout import EpisodeConfig
+from schemas.sections.rollout import EpisodeConfig
 
 EOS = "<|im_end|>"
 FOREVER_S = 60.0

@@ -23,7 +23,7 @@ from rl_core.models.decoding.decode import Request, Sampling, StopReason
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from schemas.recipe import Recipe
-from schemas.rollout import EngineKind, RolloutConfig, SyncMode, VllmConfig
+from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, VllmConfig
 
 CUDA = RankInfo(0, 1, "cuda", 3)
 CPU = RankInfo(0, 1, "cpu", 3)

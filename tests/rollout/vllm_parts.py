@@ -20,7 +20,7 @@ from rl_core.trainers.text import TOKENS, TRACK, TextTrainer, wire_replies
 from rl_core.trainers.track import Wiring
 from rl_core.trainers.wiring import place_policy
 from schemas.recipe import Recipe
-from schemas.rollout import EngineKind, VllmConfig
+from schemas.sections.rollout import EngineKind, VllmConfig
 from tests.rollout.built import built, engine_of
 from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 

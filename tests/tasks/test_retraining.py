@@ -14,7 +14,7 @@ from rl_core.runs.session import close_sessions, session_for
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, promotions
 from schemas.receipts import Approval, ModelReceipt
-from schemas.registration import Retrain
+from schemas.sections.registration import Retrain
 from tasks.judge_model import judge_model
 from tasks.look_for_news import look_for_news
 from tasks.prepare_cache import prepare_cache

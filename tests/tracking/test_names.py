@@ -13,7 +13,7 @@ from rl_core.runtime.home import Home
 from rl_core.tracking.keys import MAX_KEY_LENGTH, filter_value, original_key, stored_key
 from rl_core.tracking.model_versions import find_version, newest, promote, register_version
 from rl_core.tracking.run import TrackingRun
-from schemas.registration import RegistrationConfig
+from schemas.sections.registration import RegistrationConfig
 
 UGLY = [
     "".join(string.printable.split("\x0b")),

@@ -20,7 +20,6 @@ from rl_core.train.stacks.diffusion_stack import DiffusionStack, StepStack
 from rl_core.train.stacks.nft_stack import NftStack
 from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.track import prompt_batch
-from schemas.diffusion import DiffusionConfig
 from schemas.recipe import (
     EmaLoraConfig,
     FSDPConfig,
@@ -29,7 +28,8 @@ from schemas.recipe import (
     ModelConfig,
     OptimizerConfig,
 )
-from schemas.rollout import RolloutConfig
+from schemas.sections.diffusion import DiffusionConfig
+from schemas.sections.rollout import RolloutConfig
 
 LORA = LoraConfig(rank=4, alpha=8)
 ROLLS_OUT = EmaLoraConfig(decay=0.5, rollout=True)

@@ -10,8 +10,8 @@ from rl_core.rollout.diffusion.rewriting import question
 from rl_core.rollout.diffusion.unified_plans import PlanWriter, contexts, planned_drawing
 from rl_core.trainers.track import prompt_batch
 from rl_core.trainers.tree import ID, lineage
-from schemas.rollout import RolloutConfig
-from schemas.unified import TextStage
+from schemas.sections.rollout import RolloutConfig
+from schemas.sections.unified import TextStage
 from tests.train.unified_jobs import Setup, make_all
 
 PROMPTS = ("a photo of 'seven'", "red")

@@ -15,7 +15,7 @@ from rl_core.models.decoding.decode import Request, positions_of
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from schemas.recipe import LoraConfig, ModelConfig
-from schemas.rollout import RolloutConfig
+from schemas.sections.rollout import RolloutConfig
 from tests.models.checks.test_probe import KINDS, saved
 from tests.train.jobs import Setup, make_backend
 from tests.train.ranks import Ranks

@@ -21,7 +21,7 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Replica
 from rl_core.train.weights.buckets import WeightVersion, kept_weights, sent_weights
 from schemas.recipe import DType, ExportKind, LoraConfig
-from schemas.rollout import SyncMode
+from schemas.sections.rollout import SyncMode
 from tests.models.tiny_causal import CASES, Case, save
 from tests.train.jobs import Setup, batch, log_probs, make_both, make_bundle, train_steps
 from tests.train.ranks import Ranks

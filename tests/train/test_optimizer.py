@@ -16,8 +16,8 @@ from rl_core.train.optimizer import (
     make_scheduler,
     rate_factor,
 )
-from schemas.policy import LrSchedulerKind
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig
+from schemas.sections.policy import LrSchedulerKind
 
 QUARTERS = [math.cos(math.pi * share) / 2 + 0.5 for share in (0, 0.25, 0.5, 0.75, 1)]
 

@@ -12,8 +12,8 @@ from rl_core.errors import StorageError
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.weights.ema import local_part
-from schemas.policy import LrSchedulerKind
 from schemas.recipe import EmaFullConfig, EmaLoraConfig, LoraConfig, LrSchedulerConfig
+from schemas.sections.policy import LrSchedulerKind
 from tests.train.jobs import LORA, Setup, largest_difference, make_both, same_bits, train_steps
 from tests.train.ranks import Ranks
 

@@ -23,9 +23,9 @@ from rl_core.train.stacks.token_stack import TrainStack
 from rl_core.train.stacks.unified_stack import StageWeight, UnifiedStack
 from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.track import prompt_batch
-from schemas.diffusion import DiffusionConfig
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
-from schemas.rollout import RolloutConfig
+from schemas.sections.diffusion import DiffusionConfig
+from schemas.sections.rollout import RolloutConfig
 
 TEXT, IMAGES = "text", "images"
 LORA = LoraConfig(rank=4, alpha=8)

@@ -12,7 +12,7 @@ from rl_core.errors import RewardError
 from rl_core.rewards.service import RewardService
 from rl_core.trainers.env_metrics import environment_metrics
 from rl_core.trainers.rewards import add_scores, earned_parts
-from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
+from schemas.sections.rewards import FailurePolicy, RewardServiceConfig, Truncation
 
 QUICK = {"backoff_s": 0.0}
 BLOCKS = [{"name": "math", "weight": 2.0}]

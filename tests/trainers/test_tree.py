@@ -12,7 +12,7 @@ from rl_core.data_proto import DataProto, DataProtoError, pad_dataproto_to_divis
 from rl_core.ranks.dispatch import shard_of
 from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.tree import ID, PARENT, lineage, propagate
-from schemas.tracks import Propagation
+from schemas.sections.tracks import Propagation
 
 REWRITES = ["a/0", "a/1", "a/2", "b/0", "b/1"]
 """Of the prompts a and b; a third rewrite of b failed."""

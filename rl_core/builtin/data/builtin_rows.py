@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl_core.data.store.atomic import atomic_writer
-from schemas.media_prompts import MediaPrompt
-from schemas.section import Section
+from schemas.rows.media_prompts import MediaPrompt
+from schemas.sections.section import Section
 
 Split = Literal["train", "eval"]
 

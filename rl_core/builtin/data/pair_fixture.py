@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.errors import DataError
-from schemas.preference import PairFixture, PairSource
+from schemas.sections.preference import PairFixture, PairSource
 
 _VERSION = "1"
 COLOURS = ("red", "green", "blue", "yellow", "white", "black", "brown", "purple")

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from rl_core.builtin.data.pictures import Scene, draw
 from rl_core.data.order.vision_dataset import PARQUET
-from schemas.section import Section
+from schemas.sections.section import Section
 
 _VERSION = "1"
 ARCHIVE = "images.zip"

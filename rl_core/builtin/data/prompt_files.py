@@ -24,7 +24,7 @@ from rl_core.builtin.data.odd_prompts import Oddity, draw_odd_prompts
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.errors import DataError
-from schemas.section import Section
+from schemas.sections.section import Section
 
 _VERSION = "1"
 _MOST_DRAWS = 50

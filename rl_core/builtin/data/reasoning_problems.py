@@ -19,7 +19,7 @@ from pydantic import Field
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.errors import DataError
 from rl_core.runtime.registry import nearest
-from schemas.section import Section
+from schemas.sections.section import Section
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset

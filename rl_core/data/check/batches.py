@@ -13,9 +13,9 @@ from rl_core.data.read.readers import normalise, raw_values
 from rl_core.data.read.text_files import RawValue
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
-from schemas.contract import SchemaName
-from schemas.ground_truth import AllowedEnvClasses
 from schemas.receipts import Rejection
+from schemas.rows.contract import SchemaName
+from schemas.rows.ground_truth import AllowedEnvClasses
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 32 * 2**20

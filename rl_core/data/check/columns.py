@@ -9,11 +9,11 @@ contract, never laxer. A column of an unknown type sends every row there.
 from typing import TYPE_CHECKING, Any
 
 from rl_core.data.read.arrow import compute
-from schemas.contract import failing_rows
-from schemas.ground_truth import GROUND_TRUTH_KINDS, AllowedEnvClasses
-from schemas.messages import MESSAGES_AS_TEXT
-from schemas.prompt_rows import ROLES
-from schemas.response_rows import PARAMS
+from schemas.rows.contract import failing_rows
+from schemas.rows.ground_truth import GROUND_TRUTH_KINDS, AllowedEnvClasses
+from schemas.rows.messages import MESSAGES_AS_TEXT
+from schemas.rows.prompt_rows import ROLES
+from schemas.rows.response_rows import PARAMS
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,14 +10,14 @@ from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet
 from rl_core.data.read.readers import check_file, raw_values
 from rl_core.data.read.remote import base_of
-from schemas.contract import RowContract, SchemaName
-from schemas.ground_truth import AllowedEnvClasses
-from schemas.media_checks import MediaLimits
-from schemas.media_prompts import LEGACY_FIELDS, media_contract
-from schemas.preference_rows import preference_contract
-from schemas.preference_shapes import is_pair
-from schemas.prompt_rows import prompt_contract
-from schemas.response_rows import PARAMS, response_contract
+from schemas.rows.contract import RowContract, SchemaName
+from schemas.rows.ground_truth import AllowedEnvClasses
+from schemas.rows.media_checks import MediaLimits
+from schemas.rows.media_prompts import LEGACY_FIELDS, media_contract
+from schemas.rows.preference_rows import preference_contract
+from schemas.rows.preference_shapes import is_pair
+from schemas.rows.prompt_rows import prompt_contract
+from schemas.rows.response_rows import PARAMS, response_contract
 
 NUM_LOOKED_AT = 20
 

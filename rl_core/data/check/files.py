@@ -18,11 +18,11 @@ from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, atom
 from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
 from rl_core.envs.trials.settings import TrialSettings, Verdict
 from rl_core.errors import DataError
-from schemas.contract import SchemaName
-from schemas.ground_truth import AllowedEnvClasses
-from schemas.media_checks import MediaLimits
-from schemas.prompt_rows import SCHEMA_VERSION
 from schemas.receipts import Receipt, Rejection, SourceFile, ValidationReport
+from schemas.rows.contract import SchemaName
+from schemas.rows.ground_truth import AllowedEnvClasses
+from schemas.rows.media_checks import MediaLimits
+from schemas.rows.prompt_rows import SCHEMA_VERSION
 
 CHECKS_VERSION = "2"
 """Version of these checks, raised whenever the same rows would get another report."""

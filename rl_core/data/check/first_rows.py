@@ -11,8 +11,8 @@ from rl_core.data.check.trials import RowTrials
 from rl_core.data.read.readers import raw_values
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
-from schemas.contract import SchemaName
 from schemas.receipts import Rejection
+from schemas.rows.contract import SchemaName
 
 NUM_ROWS = 100
 """Number of rows of each file that are checked."""

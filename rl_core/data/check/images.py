@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 from rl_core.data.check.image_structure import plain_image_size
-from schemas.pixels import DAMAGE, as_rgb, described
+from schemas.rows.pixels import DAMAGE, as_rgb, described
 
 MAX_PIXELS = 64_000_000
 

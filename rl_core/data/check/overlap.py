@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rl_core.data.check.columns import has_messages, is_text
 from rl_core.data.read.arrow import compute
 from rl_core.data.read.readers import normalise, raw_values
-from schemas.problems import Problem, as_list, get
 from schemas.receipts import Rejection
-from schemas.response_rows import PARAMS
+from schemas.rows.problems import Problem, as_list, get
+from schemas.rows.response_rows import PARAMS
 
 if TYPE_CHECKING:
     import pyarrow as pa

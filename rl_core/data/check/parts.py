@@ -18,12 +18,12 @@ from rl_core.data.read.parquet_files import batch_values, open_parquet, record_b
 from rl_core.data.read.readers import check_file, normalise
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
-from schemas.contract import RowContract, SchemaName
-from schemas.ground_truth import AllowedEnvClasses
-from schemas.media_checks import MediaLimits
-from schemas.problems import Problem, get
 from schemas.receipts import Rejection
-from schemas.response_rows import PARAMS
+from schemas.rows.contract import RowContract, SchemaName
+from schemas.rows.ground_truth import AllowedEnvClasses
+from schemas.rows.media_checks import MediaLimits
+from schemas.rows.problems import Problem, get
+from schemas.rows.response_rows import PARAMS
 
 if TYPE_CHECKING:
     import pyarrow as pa

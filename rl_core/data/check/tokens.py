@@ -20,9 +20,9 @@ from rl_core.data.prepare.prompt_items import Item, ItemMaker
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.data.read.readers import normalise, raw_values
 from rl_core.errors import DataError
-from schemas.contract import SchemaName
-from schemas.problems import Problem
 from schemas.receipts import Rejection, ValidationReport
+from schemas.rows.contract import SchemaName
+from schemas.rows.problems import Problem
 
 BATCH = 1024
 TOO_LONG = "longer than max_prompt_length"

@@ -17,8 +17,8 @@ from rl_core.data.read.parquet_files import open_parquet
 from rl_core.data.read.readers import raw_values
 from rl_core.envs.trials.pool import TrialPool
 from rl_core.envs.trials.settings import Finding, Trial, TrialSettings, Verdict
-from schemas.problems import Problem, is_missing
 from schemas.receipts import Rejection
+from schemas.rows.problems import Problem, is_missing
 
 REFUSED_BY = "refused by "
 """Beginning of the reason of a row that its environment refuses."""

@@ -9,7 +9,7 @@ from rl_core.data.order.registry import data_sources
 from rl_core.data.read.media_rows import placed_prompts
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
-from schemas.media_prompts import MediaPrompt
+from schemas.rows.media_prompts import MediaPrompt
 
 
 def read_media_prompts(

@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_core.data.store.publish import open_published
 from rl_core.errors import DataError
-from schemas.preference_rows import PreferencePair, preference_pair
+from schemas.rows.preference_rows import PreferencePair, preference_pair
 
 META = "meta_public.json"
 SENTINEL = ".mmpr_ready"

@@ -8,7 +8,7 @@ from rl_core.data.order.mixture import BlendedSource
 from rl_core.data.order.prompt_source import DataSource
 from rl_core.data.order.registry import METHODS, data_sources
 from rl_core.errors import DataError, RecipeError
-from schemas.data import CurriculumConfig
+from schemas.sections.data import CurriculumConfig
 
 UNNAMED = "other"
 PROMPTS = {"name": "prompts"}

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rl_core.data.read.parquet_files import read_parquet
 from rl_core.data.store.publish import files_below, open_published
 from rl_core.errors import DataError
-from schemas.media_checks import load_image, unicode_forms
-from schemas.problems import as_list, get
+from schemas.rows.media_checks import load_image, unicode_forms
+from schemas.rows.problems import as_list, get
 
 if TYPE_CHECKING:
     from PIL.Image import Image

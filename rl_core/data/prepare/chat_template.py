@@ -21,8 +21,8 @@ from typing import Any
 
 from rl_core.data.prepare.control_tokens import ControlTokens
 from rl_core.errors import ModelError, RecipeError
-from schemas.messages import called_tools
-from schemas.policy import reserved_template_kwargs
+from schemas.rows.messages import called_tools
+from schemas.sections.policy import reserved_template_kwargs
 
 Message = dict[str, Any]
 PROBE = "\u241fprobe\u241f"

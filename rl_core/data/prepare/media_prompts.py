@@ -33,10 +33,10 @@ from rl_core.data.store.split_cache import (
     publish_cache,
 )
 from rl_core.errors import DataError
-from schemas.media_checks import is_remote, local_path
-from schemas.media_prompts import MediaPrompt
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
+from schemas.rows.media_checks import is_remote, local_path
+from schemas.rows.media_prompts import MediaPrompt
 
 CODE_VERSION = "1"
 """Version of this code, raised whenever the same inputs would be prepared into other rows."""

@@ -38,10 +38,10 @@ from rl_core.data.store.split_cache import (
     publish_cache,
 )
 from rl_core.errors import DataError
-from schemas.preference import PairSource
-from schemas.preference_rows import PreferencePair
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
+from schemas.rows.preference_rows import PreferencePair
+from schemas.sections.preference import PairSource
 
 CODE_VERSION = "2"
 """Version of this code, raised whenever the same inputs would be prepared into other pairs."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from rl_core.data.read.row_images import image_identity, placed_images
 from rl_core.errors import DataError
-from schemas.problems import as_list, is_missing
-from schemas.prompt_rows import reward_spec_of
+from schemas.rows.problems import as_list, is_missing
+from schemas.rows.prompt_rows import reward_spec_of
 
 Item = dict[str, Any]
 

@@ -33,8 +33,8 @@ from rl_core.data.store.split_cache import (
 from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
-from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
 from schemas.receipts import CacheReceipt, SourceFile
+from schemas.rows.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
 
 __all__ = ["CODE_VERSION", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
 

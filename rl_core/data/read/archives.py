@@ -28,7 +28,7 @@ from rl_core.data.read.unpack import (
     Packed,
 )
 from rl_core.errors import DataError
-from schemas.section import Section
+from schemas.sections.section import Section
 
 RATIO_FROM_BYTES = 2**20
 """Size from which a member's compression ratio is checked."""

@@ -9,8 +9,8 @@ row.
 A prompt row that is converted there and back is the same row. Rows that the target cannot hold (a
 conversation in a media prompt) are refused one by one.
 
-Rows of other systems (`foreign_rows`) and of any other dataset (`schemas.column_map`) are first
-made prompt or preference rows. Every row that is written has passed the contract of its kind.
+Rows of other systems (`foreign_rows`) and of any other dataset (`schemas.rows.column_map`) are
+first made prompt or preference rows. Every row that is written has passed the contract of its kind.
 """
 
 import json
@@ -30,13 +30,13 @@ from rl_core.data.store.atomic import atomic_writer
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, spec
 from rl_core.errors import DataError, RecipeError
-from schemas.column_map import ColumnMap
-from schemas.contract import SchemaName
-from schemas.ground_truth import GROUND_TRUTH_KINDS
-from schemas.media_prompts import KNOWN_FIELDS
-from schemas.problems import get
-from schemas.prompt_rows import reward_spec_of, suggested_environment
-from schemas.response_rows import PARAMS, as_prompt_row, params_problems
+from schemas.rows.column_map import ColumnMap
+from schemas.rows.contract import SchemaName
+from schemas.rows.ground_truth import GROUND_TRUTH_KINDS
+from schemas.rows.media_prompts import KNOWN_FIELDS
+from schemas.rows.problems import get
+from schemas.rows.prompt_rows import reward_spec_of, suggested_environment
+from schemas.rows.response_rows import PARAMS, as_prompt_row, params_problems
 
 Row = dict[str, Any]
 _MEDIA_FIELDS = ("prompt_id", "media_refs", "media")

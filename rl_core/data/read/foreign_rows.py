@@ -13,10 +13,10 @@ from enum import StrEnum
 from typing import Any
 
 from rl_core.errors import DataError
-from schemas.messages import called_tools, plain_messages
-from schemas.preference_shapes import ASKED, pair_of
-from schemas.problems import Problem, as_list, get
-from schemas.prompt_rows import ROLES
+from schemas.rows.messages import called_tools, plain_messages
+from schemas.rows.preference_shapes import ASKED, pair_of
+from schemas.rows.problems import Problem, as_list, get
+from schemas.rows.prompt_rows import ROLES
 
 Row = dict[str, Any]
 Messages = list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Rows of a dataset under a column mapping (`schemas.column_map`), one at a time or kept as a file.
+"""Rows of a dataset under a column mapping (`schemas.rows.column_map`), one by one or as a file.
 
 A recipe's `data.map` is applied once for each content of a file: what training reads, and what an
 error names, is the mapped file, row by row the source's.
@@ -20,7 +20,7 @@ from rl_core.data.read.parquet_rows import write_parquet_rows
 from rl_core.data.read.readers import check_file, raw_values
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.errors import DataError
-from schemas.column_map import ColumnMap, ColumnMapError
+from schemas.rows.column_map import ColumnMap, ColumnMapError
 
 if TYPE_CHECKING:
     from rl_core.data.read.text_files import RawValue

@@ -12,8 +12,8 @@ from rl_core.data.read.mapped import mapped_files, planned_mapped
 from rl_core.data.read.sources import data_files
 from rl_core.data.stages.diffusion import PROMPTS
 from rl_core.data.stages.published import split_files
-from schemas.column_map import ColumnMap
 from schemas.recipe import Recipe
+from schemas.rows.column_map import ColumnMap
 
 PromptFiles: TypeAlias = Mapping[str, list[Path]]
 """Files of `train` and of `eval`."""

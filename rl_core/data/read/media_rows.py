@@ -6,7 +6,7 @@ from pathlib import Path
 from rl_core.data.read.readers import raw_values
 from rl_core.data.read.remote import base_of
 from rl_core.errors import DataError
-from schemas.media_prompts import MediaPrompt, media_prompt
+from schemas.rows.media_prompts import MediaPrompt, media_prompt
 
 OnBadRow = Callable[[Exception, str], None]
 """Function that receives the error of a row, and its place."""

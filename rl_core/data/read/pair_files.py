@@ -16,7 +16,7 @@ from rl_core.data.read.text_files import OnBadLine
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.data.store.publish import parse_sentinel
 from rl_core.errors import DataError
-from schemas.preference_rows import PreferencePair, preference_pair
+from schemas.rows.preference_rows import PreferencePair, preference_pair
 
 
 class Pairs(Protocol):

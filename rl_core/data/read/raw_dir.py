@@ -17,7 +17,7 @@ from rl_core.data.read.remote import fetch_folder
 from rl_core.data.store.atomic import atomic_write_json, storage_error
 from rl_core.data.store.lock import Note, output_lock
 from rl_core.errors import DataError, StorageError
-from schemas.media_checks import is_remote
+from schemas.rows.media_checks import is_remote
 
 MARK = ".rl-train-download.json"
 """File with the source and commit of the folder's content, and whether the download completed."""

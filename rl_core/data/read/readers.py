@@ -27,9 +27,9 @@ from rl_core.data.read.formats import KNOWN, READERS, format_of
 from rl_core.data.read.sources import data_files
 from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
-from schemas.messages import messages_of_text, plain_messages
-from schemas.problems import as_list
-from schemas.response_rows import PARAMS, as_prompt_row
+from schemas.rows.messages import messages_of_text, plain_messages
+from schemas.rows.problems import as_list
+from schemas.rows.response_rows import PARAMS, as_prompt_row
 
 NumberedRow = tuple[int, dict[str, Any]]
 

@@ -21,9 +21,9 @@ from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, portable_options, spec
 from rl_core.envs.trials.settings import TrialSettings, source_digest
 from rl_core.runtime.home import Home
-from schemas.column_map import ColumnMap
-from schemas.contract import SchemaName
 from schemas.recipe import Recipe
+from schemas.rows.column_map import ColumnMap
+from schemas.rows.contract import SchemaName
 
 
 def resolve_sources(

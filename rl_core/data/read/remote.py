@@ -28,7 +28,7 @@ from rl_core.data.store.atomic import atomic_write_text, sync_path
 from rl_core.data.store.lock import output_lock
 from rl_core.errors import DataError, Unreachable, causes
 from rl_core.runtime.home import Home
-from schemas.media_checks import lower_scheme
+from schemas.rows.media_checks import lower_scheme
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rl_core.data.order.vision_dataset import IMAGES, cache_path
 from rl_core.data.read.remote import base_of
 from rl_core.errors import DataError
-from schemas.media_checks import existing_form, is_remote, load_image, resolve_uri
+from schemas.rows.media_checks import existing_form, is_remote, load_image, resolve_uri
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -21,8 +21,8 @@ from rl_core.data.read.formats import KNOWN, format_by_name
 from rl_core.data.read.hub import HubName, files_of_copy, split_files
 from rl_core.data.read.remote import remote_files
 from rl_core.errors import DataError
-from schemas.media_checks import is_remote
-from schemas.section import Section
+from schemas.rows.media_checks import is_remote
+from schemas.sections.section import Section
 
 _SPLIT = re.compile(r"[\w.-]+")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
-from schemas.preference_shapes import CHOSEN, REJECTED
-from schemas.problems import get
+from schemas.rows.preference_shapes import CHOSEN, REJECTED
+from schemas.rows.problems import get
 
 
 def paired(rows: Iterator[RawValue], place: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:

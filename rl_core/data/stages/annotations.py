@@ -19,9 +19,9 @@ from rl_core.data.read.raw_dir import content_files
 from rl_core.data.read.text_files import check_text
 from rl_core.data.stages.base import Tally, slug
 from rl_core.errors import DataError
-from schemas.media_checks import unicode_forms
-from schemas.preference_rows import preference_contract, preference_values
-from schemas.problems import as_list
+from schemas.rows.media_checks import unicode_forms
+from schemas.rows.preference_rows import preference_contract, preference_values
+from schemas.rows.problems import as_list
 
 ROWS_SUFFIX = ".jsonl"
 

@@ -17,8 +17,8 @@ from rl_core.data.store.atomic import atomic_write_text
 from rl_core.data.store.publish import Built
 from rl_core.errors import DataError, RLTrainError
 from rl_core.runtime.registry import PluginConfig
-from schemas.problems import Problem
 from schemas.receipts import SourceFile
+from schemas.rows.problems import Problem
 
 Progress = Callable[[str, int, int], None]
 """Callback that receives the phase, the work done in it, and the total (0: unknown)."""

@@ -19,7 +19,7 @@ from rl_core.data.read.folders import has_card
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
 from rl_core.runtime.registry import PluginConfig, describe_validation_error
-from schemas.media_checks import is_remote
+from schemas.rows.media_checks import is_remote
 
 _VALIDATION_NAMES = ("val", "validation", "valid", "eval", "test")
 

@@ -35,9 +35,9 @@ from rl_core.data.stages.base import (
 )
 from rl_core.data.store.publish import Built
 from rl_core.errors import DataError
-from schemas.media_checks import MediaLimits, is_remote, load_image, local_path
-from schemas.media_prompts import MediaPrompt, media_contract, media_prompt
-from schemas.pixels import is_read_specially
+from schemas.rows.media_checks import MediaLimits, is_remote, load_image, local_path
+from schemas.rows.media_prompts import MediaPrompt, media_contract, media_prompt
+from schemas.rows.pixels import is_read_specially
 
 PROMPTS, EVAL_PROMPTS = "prompts.jsonl", "eval_prompts.jsonl"
 MANIFEST, PREVIEW = "manifest.json", "preview.jsonl"

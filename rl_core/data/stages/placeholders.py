@@ -17,9 +17,9 @@ from rl_core.data.read.readers import raw_values
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
 from rl_core.runtime.registry import PluginConfig
-from schemas.media_checks import is_remote
-from schemas.problems import as_list, get
-from schemas.response_rows import PARAMS
+from schemas.rows.media_checks import is_remote
+from schemas.rows.problems import as_list, get
+from schemas.rows.response_rows import PARAMS
 
 KEY = "_hf_placeholder"
 UNRESOLVED = "unresolved_placeholder"

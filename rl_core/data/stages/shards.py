@@ -16,8 +16,8 @@ from rl_core.data.stages.base import Tally, slug
 from rl_core.data.stages.blend import Split
 from rl_core.data.stages.placeholders import UNRESOLVED, is_placeholder, placeholder_of, resolve
 from rl_core.errors import DataError
-from schemas.problems import as_list, get
-from schemas.response_rows import PARAMS, input_messages, response_contract
+from schemas.rows.problems import as_list, get
+from schemas.rows.response_rows import PARAMS, input_messages, response_contract
 
 LEAK = "also_held_out"
 

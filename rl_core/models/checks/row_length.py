@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from rl_core.errors import ModelError
 from rl_core.models.checks.shape import named, text_part
 from schemas.recipe import EvaluationConfig, Recipe
-from schemas.section import Section
+from schemas.sections.section import Section
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rl_core.models.policy import TokenPolicy
-    from schemas.rollout import RolloutConfig
+    from schemas.sections.rollout import RolloutConfig
 
 USUAL_CONTEXT = 2048
 """Default limit on the tokens of a conversation, or of a pair."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rl_core.models.diffusion.base import DiffusionFamily, Size
 from rl_core.sde import sigmas
-from schemas.diffusion import DiffusionConfig
+from schemas.sections.diffusion import DiffusionConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from typing import Any
 from rl_core.data.prepare.control_tokens import REASONING
 from rl_core.models.media import PromptMedia
 from rl_core.rollout.chat.text import ChatFormat
-from schemas.preference import PreferenceConfig, ThinkMode
+from schemas.sections.preference import PreferenceConfig, ThinkMode
 
 OPEN, CLOSE = "<think>", "</think>"
 

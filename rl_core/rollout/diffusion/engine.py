@@ -27,8 +27,8 @@ from rl_core.rollout.engine import PolicyHolder, check_version
 from rl_core.rollout.sample_ids import groups_of, sibling_columns
 from rl_core.sde import NoiseRecipe, SdeConfig, action_steps, initial_noise
 from rl_core.train.weights.buckets import WeightVersion
-from schemas.diffusion import DiffusionConfig
-from schemas.rollout import RolloutConfig
+from schemas.sections.diffusion import DiffusionConfig
+from schemas.sections.rollout import RolloutConfig
 
 STEPS = "steps"
 """Name of the random stream of a trajectory's steps."""

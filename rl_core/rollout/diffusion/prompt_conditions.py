@@ -19,7 +19,7 @@ from rl_core.errors import ModelError, RLTrainError
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import ConditionImages
 from rl_core.models.diffusion.guidance import PromptConditions, has_two_halves
-from schemas.media_checks import load_image
+from schemas.rows.media_checks import load_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schemas.tracks import Asking, ImagesTrack
+from schemas.sections.tracks import Asking, ImagesTrack
 
 ENV_CLASS = "rewrite"
 

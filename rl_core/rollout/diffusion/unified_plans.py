@@ -19,7 +19,7 @@ from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.rollout.diffusion.rewriting import drawing
 from rl_core.rollout.engine import RolloutEngine
-from schemas.diffusion import DiffusionConfig
+from schemas.sections.diffusion import DiffusionConfig
 
 CONTEXT_IDS = "context_ids"
 """Key of an item with the tokens that its image is drawn from."""

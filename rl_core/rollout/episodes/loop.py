@@ -21,7 +21,7 @@ from rl_core.models.decoding.decode import Reply, Request, StopReason
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome, described
 from rl_core.rollout.episodes.episode import Episode
-from schemas.rollout import EpisodeConfig
+from schemas.sections.rollout import EpisodeConfig
 
 Generate = Callable[[list[Request]], list[Reply]]
 

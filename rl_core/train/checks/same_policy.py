@@ -17,8 +17,8 @@ from rl_core.models.checks.probe import ALIKE, as_judged, row_by_row, same_atten
 from rl_core.models.modes import learning_mode
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.sharding import fsdp_wrap
-from schemas.policy import FSDPConfig, ModelConfig
-from schemas.section import DType
+from schemas.sections.policy import FSDPConfig, ModelConfig
+from schemas.sections.section import DType
 
 ALIKE_ROUNDED = 0.1
 """Tolerance in bfloat16: mean difference of log-probabilities relative to their spread, well above

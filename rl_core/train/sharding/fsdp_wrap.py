@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 
 from rl_core.models.modes import evaluation_mode
 from rl_core.train.sharding.meshes import SHARD_DIMENSION
-from schemas.policy import FSDPMode
 from schemas.recipe import DType, FSDPConfig
+from schemas.sections.policy import FSDPMode
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -5,10 +5,10 @@ from typing import Any
 
 from rl_core.algorithms import algorithms
 from rl_core.models.checks.shape import named
-from schemas.placement import ROWS_OF_A_PASS, TOKENS_IN_TILES, TOKENS_ON_GPU
-from schemas.policy import FSDPMode
 from schemas.recipe import EmaFullConfig, Recipe
-from schemas.section import DType
+from schemas.sections.placement import ROWS_OF_A_PASS, TOKENS_IN_TILES, TOKENS_ON_GPU
+from schemas.sections.policy import FSDPMode
+from schemas.sections.section import DType
 
 WIDTHS = {DType.BFLOAT16: 2, DType.FLOAT32: 4}
 """Bytes of a number in each format."""

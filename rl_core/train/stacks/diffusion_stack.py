@@ -21,7 +21,7 @@ from rl_core.sde import SdeConfig, Step, action_step, gaussian_kl, gaussian_log_
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.stacks.segments import SegmentStack, drift
-from schemas.diffusion import DiffusionConfig
+from schemas.sections.diffusion import DiffusionConfig
 
 
 class DiffusionStack(SegmentStack):

@@ -18,7 +18,7 @@ from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.result import TrainStepResult, UpdateResult
-from schemas.placement import ROWS_OF_A_PASS
+from schemas.sections.placement import ROWS_OF_A_PASS
 
 DELTA_AT = "delta_log_prob_at/"
 """Prefix of the names of drift metrics, before the first position of an interval."""

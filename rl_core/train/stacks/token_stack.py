@@ -20,7 +20,7 @@ from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.sharding.fsdp_wrap import DTYPES
 from rl_core.train.stacks.segments import SegmentStack, drift
-from schemas.placement import TOKENS_IN_BFLOAT16, TOKENS_IN_TILES, TOKENS_ON_GPU
+from schemas.sections.placement import TOKENS_IN_BFLOAT16, TOKENS_IN_TILES, TOKENS_ON_GPU
 
 
 class TrainStack(SegmentStack):

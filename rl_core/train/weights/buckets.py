@@ -18,7 +18,7 @@ from rl_core.models.adapters.lora import base_name, is_adapter, is_averaged
 from rl_core.models.adapters.merging import adapted_weights, places, unties
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.trained import Trained
-from schemas.rollout import SyncMode
+from schemas.sections.rollout import SyncMode
 
 Named = tuple[str, Tensor]
 

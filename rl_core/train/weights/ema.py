@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rl_core.errors import RLTrainError
-from schemas.policy import EmaConfig, EmaWarmup
+from schemas.sections.policy import EmaConfig, EmaWarmup
 
 
 def decay_at(config: EmaConfig, num_updates: int) -> float:

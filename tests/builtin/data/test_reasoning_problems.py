@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, planned_path
 from rl_core.errors import DataError
-from schemas.prompt_rows import validate_rows
+from schemas.rows.prompt_rows import validate_rows
 
 SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 

@@ -13,9 +13,9 @@ from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
-from schemas.contract import SchemaName
-from schemas.media_checks import MediaLimits
 from schemas.receipts import ValidationReport
+from schemas.rows.contract import SchemaName
+from schemas.rows.media_checks import MediaLimits
 from tests.data.validation import validate_files
 
 Validate = Callable[..., ValidationReport]

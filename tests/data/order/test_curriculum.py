@@ -9,7 +9,7 @@ import pytest
 from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.source_of_recipe import training_source
 from rl_core.errors import DataError
-from schemas.data import CurriculumConfig
+from schemas.sections.data import CurriculumConfig
 
 UIDS = [f"row-{row}" for row in range(9)]
 

@@ -14,7 +14,7 @@ from rl_core.data.order.source_of_recipe import training_source
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import load_recipe, parse_recipe
 from rl_core.runs.run_folder import run_key
-from schemas.section import Section
+from schemas.sections.section import Section
 
 ITEMS = [{"uid": f"row-{number}", "prompt": str(number)} for number in range(7)]
 HERE = f"{__name__}:Backwards"

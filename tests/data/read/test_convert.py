@@ -11,7 +11,7 @@ from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.read.convert import Conversion, convert_file
 from rl_core.errors import DataError, EnvError, RecipeError
-from schemas.contract import SchemaName
+from schemas.rows.contract import SchemaName
 from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K
 
 ONE_MESSAGE = {**GSM8K, "anything": {"else": [1, None]}}

@@ -15,8 +15,8 @@ from rl_core.data.read.convert import Conversion, convert_file
 from rl_core.data.read.foreign_rows import RowFormat
 from rl_core.envs import accepted_ground_truths
 from rl_core.errors import DataError
-from schemas.column_map import ColumnMap
-from schemas.contract import SchemaName
+from schemas.rows.column_map import ColumnMap
+from schemas.rows.contract import SchemaName
 
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
 ASKED = {"prompt": QUESTION, "reward_spec": {"method": "rule", "ground_truth": "4"}}

@@ -10,7 +10,7 @@ import pytest
 from rl_core.data.read.mapped import mapped_files, planned_mapped
 from rl_core.errors import DataError, RecipeError
 from rl_core.runs.recipes import load_recipe
-from schemas.column_map import ColumnMap
+from schemas.rows.column_map import ColumnMap
 
 MAPPING = ColumnMap({"prompt": "question", "ground_truth": "answer|after:####"})
 ROWS: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ from rl_core.data.order.media_source import read_media_prompts
 from rl_core.data.read.remote import base_of, remote_files
 from rl_core.errors import DataError, Unreachable
 from rl_core.runtime.home import Home
-from schemas.media_checks import load_image
+from schemas.rows.media_checks import load_image
 from tests.command import answer, rl_train
 from tests.object_store import ObjectStore, object_store
 

@@ -13,7 +13,7 @@ from rl_core.data.read.hub import HubName
 from rl_core.data.read.recipe_files import planned_sources, resolve_sources
 from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
-from schemas.column_map import ColumnMap
+from schemas.rows.column_map import ColumnMap
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OLDER = "fedcba9876543210fedcba9876543210fedcba98"

@@ -11,7 +11,7 @@ from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.read.pair_files import PairFile
 from rl_core.errors import DataError
-from schemas.contract import SchemaName
+from schemas.rows.contract import SchemaName
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -16,8 +16,8 @@ from rl_core.data.order.vision_dataset import VisionDataset
 from rl_core.data.stages.published import split_files
 from rl_core.data.store.publish import parse_sentinel
 from rl_core.errors import DataError
-from schemas.media_checks import load_image
 from schemas.receipts import PrepReceipt
+from schemas.rows.media_checks import load_image
 from tests.data.stages.conftest import STAGES, content
 
 Prepare = Callable[..., PrepReceipt]

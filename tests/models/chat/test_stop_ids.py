@@ -24,10 +24,10 @@ from rl_core.rollout.chat.pair_tokens import PairEncoder
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.dedicated import Replica
 from rl_core.rollout.engine import RolloutEngine
-from schemas.policy import ExportKind
-from schemas.preference import PreferenceConfig
 from schemas.recipe import DType, LoraConfig, ModelConfig
-from schemas.rollout import RolloutConfig, SyncMode
+from schemas.sections.policy import ExportKind
+from schemas.sections.preference import PreferenceConfig
+from schemas.sections.rollout import RolloutConfig, SyncMode
 
 END, BASE_END = "<|im_end|>", "<|unk|>"
 

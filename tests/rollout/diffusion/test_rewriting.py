@@ -1,8 +1,8 @@
 """What the language model is asked, and what is drawn of its answer."""
 
 from rl_core.rollout.diffusion.rewriting import QuestionLengths, drawing, drawn_prompt, question
-from schemas.policy import ModelConfig
-from schemas.tracks import ImagesTrack, Rewrite, TextTrack
+from schemas.sections.policy import ModelConfig
+from schemas.sections.tracks import ImagesTrack, Rewrite, TextTrack
 
 ITEM = {"uid": "row-1", "prompt": "siete {or so}", "metadata": {"digit": 7}, "media_refs": []}
 

@@ -19,7 +19,7 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.micro_batches import Lengths
 from rl_core.train.result import TrainStepResult, UpdateResult
 from rl_core.train.stacks.token_stack import TrainStack
-from schemas.policy import FSDPConfig
+from schemas.sections.policy import FSDPConfig
 from tests.algorithms.denominators import denominators_of
 from tests.train.jobs import (
     LORA,

@@ -12,8 +12,8 @@ from rl_core.errors import RLTrainError
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.weights.ema import EmaShadow, decay_at, local_part
-from schemas.policy import EmaConfig, EmaWarmup
 from schemas.recipe import EmaFullConfig, EmaLoraConfig
+from schemas.sections.policy import EmaConfig, EmaWarmup
 from tests.train.jobs import LORA, Setup, batch, log_probs, make_both, same_bits, train_steps
 from tests.train.ranks import Ranks
 

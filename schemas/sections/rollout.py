@@ -1,0 +1,154 @@
+"""The recipe's `rollout` block: sampling of the policy, and weight sync to a dedicated engine."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from schemas.sections.numbers import Seconds
+from schemas.sections.section import DType, Section
+
+
+class EngineKind(StrEnum):
+    """Engine that samples the policy."""
+
+    IN_PROCESS = "in_process"
+    """The trained module itself, on the devices that train it."""
+    DEDICATED = "dedicated"
+    """A separate model on its own devices (`placement.rollout_devices`), which receives the
+    weights."""
+    VLLM = "vllm"
+    """Like `dedicated`, but sampled by vLLM in its own Python environment, one server per device.
+    With `rollout_devices: 0` and `workers_per_device: 2` the servers share the training devices."""
+
+    @property
+    def owns_model(self) -> bool:
+        """True if the engine holds its own copy of the model."""
+        return self is not EngineKind.IN_PROCESS
+
+
+class SyncTransport(StrEnum):
+    """Transport of weights to a dedicated engine."""
+
+    OBJECT_STORE = "object_store"
+    """Ray's object store, through host memory: each machine fetches a bucket once."""
+    BROADCAST = "broadcast"
+    """A collective from the trainer's first rank to all engine ranks: NCCL between GPUs, gloo
+    otherwise."""
+
+
+class SyncMode(StrEnum):
+    """Set of tensors that a dedicated engine receives."""
+
+    FULL = "full"
+    """All weights; adapters are merged first, so that the engine samples a plain model."""
+    ADAPTER = "adapter"
+    """The adapters alone, added to a base that the engine loads itself: little to send, and no
+    rounding of the sum."""
+
+
+class SyncConfig(Section):
+    """Weight sync from the trainer to a dedicated engine."""
+
+    transport: SyncTransport = SyncTransport.OBJECT_STORE
+    """Transport of the weights."""
+    mode: SyncMode | None = None
+    """Set of tensors to send; unset means `adapter` with `lora`, else `full`."""
+    bucket_bytes: int = Field(default=2**26, ge=4)
+    """Size of the buckets in which weights are sent; a large tensor spans several. A few buckets
+    exist at once."""
+    dtype: DType = DType.BFLOAT16
+    """Data type of the sent weights; `float32` needs `fsdp.param_dtype: float32`."""
+
+    def mode_for(self, *, has_adapters: bool) -> SyncMode:
+        """Return `mode`, or its default if unset."""
+        return self.mode or (SyncMode.ADAPTER if has_adapters else SyncMode.FULL)
+
+
+class VllmConfig(Section):
+    """The vLLM servers of `engine: vllm`, which also use `max_context_length` and
+    `max_batch_size`."""
+
+    python: str = ".venv-vllm/bin/python"
+    """Python interpreter of the environment with vLLM; a relative path starts at the project's
+    folder."""
+    memory_share: float = Field(default=0.85, gt=0, le=1)
+    """Share of each GPU's memory for weights and KV cache together."""
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    """Memory in GiB for the KV cache of each server; unset uses what `memory_share` leaves, and 4
+    on a CPU."""
+    sleep: bool = False
+    """Release a GPU's memory while the trainer trains; the weights of the next step wake the
+    server. If both share a GPU, the memory that the trainer keeps and `memory_share` must fit
+    together."""
+
+
+class EpisodeConfig(Section):
+    """Timeouts and concurrency of environment calls."""
+
+    step_timeout_s: Seconds = Field(default=300.0, gt=0)
+    """Longest time for one environment call (start, step, end) in seconds; a row that takes longer
+    fails."""
+    episode_timeout_s: Seconds = Field(default=1800.0, gt=0)
+    """Longest time for all environment calls of one episode in seconds, without the policy's own
+    time."""
+    patience_s: Seconds = Field(default=1.0, ge=0)
+    """Seconds that ready rows wait for the environments of other rows before they are decoded
+    without them. With environments faster than this, every run makes the same batches, and thereby
+    the same samples."""
+    at_once: int = Field(default=64, ge=1)
+    """Maximum number of environments that run concurrently in one rank."""
+    keep_earlier_turns: bool = False
+    """Keep earlier turns as sampled if the chat template would change them, as Qwen3's template
+    drops their reasoning; the conversation then differs from what the template renders. Otherwise
+    such a multi-turn run is refused."""
+
+
+class RolloutConfig(Section):
+    """Sampling of the policy."""
+
+    engine: EngineKind = EngineKind.IN_PROCESS
+    """Engine that samples."""
+    sync: SyncConfig = SyncConfig()
+    """Weight sync to a dedicated engine."""
+    vllm: VllmConfig = VllmConfig()
+    """The vLLM servers of `engine: vllm`."""
+    samples_per_prompt: int = Field(default=8, ge=1)
+    """Group size G: siblings that share a prompt."""
+    max_new_tokens: int = Field(default=256, ge=1)
+    """Longest reply per turn in tokens."""
+    max_context_length: int | None = Field(default=None, ge=2)
+    """Longest sequence of prompt, replies and observations in tokens; a reply that reaches it is
+    truncated and graded. Unset: 2048, or the number of positions of the model if that is smaller. A
+    larger value is refused."""
+    temperature: float = Field(default=1.0, ge=0.01, le=100)
+    """Softmax temperature of sampling; the log-probabilities are those of the tempered
+    distribution."""
+    max_delta_log_prob: float | None = Field(default=None, gt=0)
+    """Largest allowed mean difference between the trainer's and the engine's log-probabilities of a
+    step's tokens; the run stops where it is exceeded by more than chance (two standard errors over
+    the step's rows). Unset: 0.01 if both compute in float32, 0.1 in process in bfloat16, 0.2 with a
+    separate engine, and no limit for rollouts that are one step old."""
+    keep_special_tokens: list[str] | None = None
+    """Special tokens that are kept in the text of a reply as environments read it, such as
+    `<search>` or `[TOOL_CALLS]`. Unset keeps all but the control tokens of the chat template (and
+    none for vision-language models). The `tags` of a row's environment are always kept;
+    end-of-reply, begin-of-text and padding tokens never are."""
+    max_batch_size: int = Field(default=256, ge=1)
+    """Maximum number of rows that are decoded at once."""
+    cuda_graphs: bool = True
+    """Record the decoding steps as CUDA graphs on a GPU, several times faster; off for models with
+    layers that cannot be recorded. Used by the in-process and the dedicated engine."""
+    steps_ahead: Literal[0, 1] = 0
+    """With 1, an engine on its own devices samples a step while the previous step trains, with
+    weights that are one step old; `algorithm.correction` corrects for that. No rollout is started
+    ahead of a checkpoint."""
+    episodes: EpisodeConfig = EpisodeConfig()
+    """Timeouts and concurrency of environment calls."""
+
+    def sync_for(self, *, has_adapters: bool) -> SyncConfig:
+        """Return `sync` with its mode resolved. vLLM always gets full weights, with adapters
+        merged."""
+        full = self.engine is EngineKind.VLLM and self.sync.mode is None
+        mode = SyncMode.FULL if full else self.sync.mode_for(has_adapters=has_adapters)
+        return self.sync.model_copy(update={"mode": mode})
