@@ -63,8 +63,10 @@ def announce(
     there is anything new."""
     import os
 
+    from rl_core.services.addresses import Server, check_addresses
     from rl_core.services.announcing import announce as emit
 
+    check_addresses(Server.PREFECT)
     api = os.environ.get("PREFECT_API_URL", "")
     typer.echo(f"announced {emit(api, uri)} to {api}")
 

@@ -54,5 +54,5 @@ def doctor(
 def _print(finding: Finding) -> None:
     level = typer.style(f"{finding.level:8}", fg=_COLOURS[finding.level])
     typer.echo(f"{level} {finding.name:26} {finding.found}")
-    if finding.mend:
-        typer.echo(f"{'':8} {'':26} → {finding.mend}")
+    if finding.fix:
+        typer.echo(f"{'':8} {'':26} → {finding.fix}")

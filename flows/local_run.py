@@ -16,6 +16,7 @@ from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.fast_imports import fast_imports
 from rl_core.runtime.home import Home
+from rl_core.services.addresses import Server, check_addresses
 from schemas.receipts import EvalReceipt, ModelReceipt
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def run_locally(
     """Validate the recipe, then run the flow with a live display and print a summary."""
     settings = load_recipe(recipe, overrides, profile)
     _check_models(settings)
+    check_addresses(*Server, ray_address=settings.placement.ray_address)
     with _displayed(settings, debug) as (display, api):
         with fast_imports():
             from flows.rl_train import rl_train
@@ -59,9 +61,11 @@ def evaluate_locally(
         from rl_core.runs.evaluation import evaluation_recipe, find_candidate
         from rl_core.runs.run_plan import starting_from
 
+    check_addresses(Server.PREFECT, Server.MLFLOW)
     candidate = find_candidate(model, home := Home.default())
     settings = evaluation_recipe(candidate, recipe, overrides, profile, home)
     check_local_model(starting_from(settings, candidate.weights), home.models)
+    check_addresses(Server.RAY, ray_address=settings.placement.ray_address)
     with _displayed(settings, debug) as (display, api):
         with fast_imports():
             from flows.rl_evaluate import rl_evaluate

@@ -9,6 +9,7 @@ import typer
 
 from rl_core.reporting.lineage_page import LineageFormat
 from rl_core.runtime.home import Home
+from rl_core.services.addresses import Server, check_addresses
 
 DIFFERENT = 1
 """Exit code if something differs from what was recorded."""
@@ -32,6 +33,7 @@ def lineage(
     from rl_core.reporting.lineage_page import show_lineage
     from rl_core.tracking.lineage import trace
 
+    check_addresses(Server.MLFLOW)
     home = Home.default()
     found = trace(home.mlflow_uri, model, version, ui=home.mlflow_ui)
     checks = list(found.checks()) if verify else None
@@ -50,6 +52,7 @@ def promote(
     """Make a version the champion, and record the person, the time and the reason."""
     from rl_core.tracking import model_versions
 
+    check_addresses(Server.MLFLOW)
     done = model_versions.promote(Home.default().mlflow_uri, name, version, reason)
     before = f"it was v{done.over}" if done.over else "there was none"
     typer.echo(f"{name} v{version} is champion ({before}); {done.at} by {done.by}: {done.reason}")
@@ -69,6 +72,7 @@ def reproduce(
     from rl_core.runs.reproduce import write_reproduction
     from rl_core.tracking.lineage import trace
 
+    check_addresses(Server.MLFLOW)
     home = Home.default()
     written = write_reproduction(trace(home.mlflow_uri, model, version), home.mlflow_uri, to)
     typer.echo(f"written; run: {shlex.join(['sh', str(written.script)])}")
@@ -116,6 +120,7 @@ def export(
     from rl_core.tracking.lineage import trace
     from rl_core.tracking.model_folder import export_version
 
+    check_addresses(Server.MLFLOW)
     home = Home.default()
     written = export_version(trace(home.mlflow_uri, model, version, ui=home.mlflow_ui), to)
     if is_model(written):

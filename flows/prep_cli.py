@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_core.runtime.home import Home
+from rl_core.services.addresses import Server, check_addresses
 
 if TYPE_CHECKING:
     from rl_core.data.stages.base import Context, Stage
@@ -48,6 +49,8 @@ def prep(
     if dry_run:
         _print_plan(stage, home)
         return
+    if register:
+        check_addresses(Server.MLFLOW)
     with _Display() as display:
         receipt = prepare_stage(
             stage, context=_context(stage, display), force=force, note=display.note, home=home
@@ -126,6 +129,7 @@ def _context(stage: "Stage[Any]", display: _Display) -> "Context":
 
     address = configured_address(stage.config.ray_address)
     assert address is not None
+    check_addresses(Server.RAY, ray_address=stage.config.ray_address)
     return Context(progress=display.progress, run=cluster_runner(address))
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rl_core.runtime.home import Home
+from rl_core.services.addresses import Server, check_addresses
 
 if TYPE_CHECKING:
     from rl_core.reporting.compare import Compared
@@ -23,6 +24,7 @@ def report(
     from rl_core.reporting.report import write_report
     from rl_core.reporting.run_record import find_run
 
+    check_addresses(Server.MLFLOW)
     home = Home.default()
     typer.echo(write_report(find_run(home, run), home, to))
 
@@ -36,6 +38,7 @@ def compare(
     from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
     from rl_core.reporting.run_record import find_run
 
+    check_addresses(Server.MLFLOW)
     home = Home.default()
     records = [find_run(home, run) for run in runs]
     _print(compare_runs(records), differing_settings(records))

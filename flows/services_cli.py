@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rl_core.runtime.home import Home
+from rl_core.services.addresses import Server, check_addresses
 
 if TYPE_CHECKING:
     from rl_core.services.all_services import Stack
@@ -28,6 +29,7 @@ def up(
 
     # Ended half-way, it stops what it has started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    check_addresses(Server.MLFLOW)
     stack = _stack()
     stack.up(host)
     prefect = next(one.record for one in stack.status() if one.name == "prefect" and one.record)
@@ -85,6 +87,7 @@ def deploy() -> None:
             "PREFECT_API_URL is not set: name the server, such as http://prefect:4200/api, or "
             "rl-train up"
         )
+    check_addresses(Server.PREFECT)
     _stack().deploy(api.rstrip("/").removesuffix("/api"))
 
 

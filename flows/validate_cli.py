@@ -11,6 +11,7 @@ import typer
 from flows.data_cli import Mapped, column_map
 from rl_core.errors import RecipeError
 from rl_core.runtime.home import Home
+from rl_core.services.addresses import Server, check_addresses
 from schemas.rows.contract import SchemaName
 
 if TYPE_CHECKING:
@@ -290,6 +291,7 @@ def _cluster():
 
     if (address := configured_address()) is None:
         return None
+    check_addresses(Server.RAY)
     from rl_core.distributed.ray_data_validation import cluster_runner
 
     return cluster_runner(address)

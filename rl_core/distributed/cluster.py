@@ -9,6 +9,8 @@ import threading
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from rl_core.errors import Unreachable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -100,13 +102,19 @@ def _started(
         lambda record: "SIGTERM handler" not in record.getMessage()
     )
     with _keep_signal_handlers():
-        ray.init(
-            address=address or "local",
-            include_dashboard=False if address is None else None,
-            configure_logging=False,
-            log_to_driver=True,
-            **options,
-        )
+        try:
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if address is None else None,
+                configure_logging=False,
+                log_to_driver=True,
+                **options,
+            )
+        except ConnectionError as error:
+            raise Unreachable(
+                f"no Ray cluster answers at {address or 'this machine'} ({error}); `ray status "
+                "--address` asks it"
+            ) from error
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ class Finding:
     name: str
     level: Level
     found: str
-    mend: str = ""
+    fix: str = ""
     """Fix of the problem; empty if there is nothing to do."""
 
 
@@ -34,11 +34,11 @@ def good(area: str, name: str, found: str) -> Finding:
     return Finding(area, name, Level.GOOD, found)
 
 
-def warning(area: str, name: str, found: str, mend: str) -> Finding:
+def warning(area: str, name: str, found: str, fix: str) -> Finding:
     """Return a finding about something that works but may be slow or fail later."""
-    return Finding(area, name, Level.WARNING, found, mend)
+    return Finding(area, name, Level.WARNING, found, fix)
 
 
-def problem(area: str, name: str, found: str, mend: str) -> Finding:
+def problem(area: str, name: str, found: str, fix: str) -> Finding:
     """Return a finding about something that does not work."""
-    return Finding(area, name, Level.PROBLEM, found, mend)
+    return Finding(area, name, Level.PROBLEM, found, fix)

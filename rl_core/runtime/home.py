@@ -83,6 +83,11 @@ class Home:
         """Address of the MLflow UI; empty if no server is known."""
         return self.mlflow_uri if self.mlflow_uri.startswith("http") else self._served("mlflow")
 
+    def served_addresses(self) -> list[str]:
+        """Return the addresses of the servers that `rl-train up` started and whose processes are
+        there."""
+        return [url for name in ("prefect", "mlflow") if (url := self._served(name))]
+
     def _served(self, name: str) -> str:
         """Return the address of a service that `rl-train up` started; empty if it does not run."""
         try:

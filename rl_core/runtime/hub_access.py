@@ -1,5 +1,7 @@
 """Check that the Hugging Face hub answers, for messages about a name that is no file here."""
 
+from rl_core.errors import causes
+
 HEARTBEAT_S = 5.0
 """Seconds that the hub may take to answer anything at all."""
 
@@ -10,11 +12,9 @@ def is_unreachable(error: BaseException | None) -> bool:
     huggingface_hub changes its HTTP library between versions; each calls such errors
     `TransportError`.
     """
-    while error is not None:
-        if any(kind.__name__ == "TransportError" for kind in type(error).__mro__):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        kind.__name__ == "TransportError" for one in causes(error) for kind in type(one).__mro__
+    )
 
 
 def hub_problem() -> str | None:

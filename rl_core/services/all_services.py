@@ -118,7 +118,9 @@ class Stack:
                 self._say(f"{name} runs at {record.url}")
                 return record
             self._stop([name])
-        service = make(free_port(host, catalogue.USUAL_PORTS.get(name, 0)))
+        # Workers, browsers and runs that are under way know the address that it had.
+        usual = catalogue.USUAL_PORTS.get(name, 0)
+        service = make(free_port(host, _port_of(record.url) if record is not None else usual))
         self._say(f"starting {name}")
         started = service.start(catalogue.REPOSITORY, self.home.logs / f"{name}.log")
         self._save({name: started.model_dump()})

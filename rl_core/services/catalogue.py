@@ -134,7 +134,7 @@ def worker(home: Home, pool: str, prefect_url: str) -> Service:
 def answers(url: str) -> bool:
     """Return True if a GET is answered with 200."""
     try:
-        return httpx.get(url, headers=_credentials(), timeout=5).status_code == httpx.codes.OK
+        return httpx.get(url, headers=credentials(), timeout=5).status_code == httpx.codes.OK
     except httpx.HTTPError:
         return False
 
@@ -158,7 +158,7 @@ def _request(method: str, url: str, body: Any = None) -> httpx.Response:
     end = time.monotonic() + ANSWER_S
     try:
         while True:
-            found = httpx.request(method, url, json=body, headers=_credentials(), timeout=ANSWER_S)
+            found = httpx.request(method, url, json=body, headers=credentials(), timeout=ANSWER_S)
             # Prefect's word for: another one is writing to the database, ask again.
             if found.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
                 return (
@@ -188,7 +188,7 @@ def _forget_worker(api: str, pool: str, name: str) -> None:
     _request("DELETE", f"{api}/work_pools/{pool}/workers/{name}")
 
 
-def _credentials() -> dict[str, str]:
+def credentials() -> dict[str, str]:
     words = os.environ.get("PREFECT_API_AUTH_STRING")
     return {"Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"} if words else {}
 

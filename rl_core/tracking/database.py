@@ -65,7 +65,7 @@ def ensure_database(tracking_uri: str) -> None:
             if not _has_content(path):
                 _make(path)
     elif (path, path.stat().st_ino) not in _whole and (fault := fault_of(path)) is not None:
-        raise StorageError(f"{fault.found}; {fault.mend}")
+        raise StorageError(f"{fault.found}; {fault.fix}")
     _whole.add((path, path.stat().st_ino))
 
 
@@ -102,7 +102,7 @@ class Fault:
 
     found: str
     """Description of the problem."""
-    mend: str
+    fix: str
     """Fix of the problem."""
 
 

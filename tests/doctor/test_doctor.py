@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 GIB = 2**30
 
 
-def test_a_package_that_does_not_fit_its_pin_is_named_with_both_versions_and_the_mend():
+def test_a_package_that_does_not_fit_its_pin_is_named_with_both_versions_and_the_fix():
     found = list(
         packages.pins(
             ["numpy>=999", "no-such-package==1", "filelock>=1", "absent; sys_platform == 'plan9'"]
@@ -31,7 +31,7 @@ def test_a_package_that_does_not_fit_its_pin_is_named_with_both_versions_and_the
     assert [one.level for one in found] == [Level.PROBLEM, Level.PROBLEM, Level.GOOD]
     assert found[0].found.endswith("wanted >=999") and not found[0].found.startswith("missing")
     assert found[1].found == "missing, wanted ==1"
-    assert "pip install -c constraints.txt 'no-such-package==1'" in found[1].mend
+    assert "pip install -c constraints.txt 'no-such-package==1'" in found[1].fix
     assert found[2].found.startswith("1 packages")
 
 
@@ -85,7 +85,7 @@ def test_writing_and_locking_are_tried_and_leave_nothing(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
     (blocked := tmp_path / "file").touch()
     refused = machine.writing("home", blocked / "folder")
-    assert refused.level is Level.PROBLEM and "RL_TRAIN_HOME" in refused.mend
+    assert refused.level is Level.PROBLEM and "RL_TRAIN_HOME" in refused.fix
     assert machine.locking(blocked / "folder").level is Level.PROBLEM
 
 
@@ -134,7 +134,7 @@ def test_a_service_that_is_gone_or_silent_and_a_dead_server_are_problems(
     Stack(Home(tmp_path), print)._save({"prefect": entry, "mlflow": entry | {"started": 1.0}})
     found = {one.name: one for one in network.examine_network(Home(tmp_path))}
     assert found["prefect"].level is Level.PROBLEM and "does not answer" in found["prefect"].found
-    assert found["mlflow"].level is Level.PROBLEM and "the.log" in found["mlflow"].mend
+    assert found["mlflow"].level is Level.PROBLEM and "the.log" in found["mlflow"].fix
     assert found["PREFECT_API_URL"].level is Level.PROBLEM
     assert found["loopback"].level is Level.GOOD
 
@@ -172,7 +172,7 @@ def test_the_command_says_it_all_as_json_and_by_its_exit_code(
         one["name"] for one in found
     }
     assert [one["name"] for one in problems] == (["proxies"] if proxy else [])
-    assert all(one["mend"] for one in found if one["level"] != "good")
+    assert all(one["fix"] for one in found if one["level"] != "good")
     assert done.returncode == code, done.stderr
 
 

@@ -69,6 +69,7 @@ def test_what_ended_or_says_nothing_is_started_anew(
     stop_tree(second.process)
     third = started(stack, "one")
     assert third.process is not None and third.pid != second.pid
+    assert first.url == second.url == third.url, "who knew its address finds it again"
 
 
 def test_a_start_that_fails_stops_what_it_started_and_no_more(

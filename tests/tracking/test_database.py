@@ -133,7 +133,7 @@ def test_a_database_that_is_not_whole_is_named_and_left_as_it_is(
     with pytest.raises(StorageError, match=message):
         tracking_client(f"sqlite:///{copied}")
     found = machine.tracking(Home(copied.parent))
-    assert found.level is Level.PROBLEM and str(copied) in found.found and found.mend
+    assert found.level is Level.PROBLEM and str(copied) in found.found and found.fix
     assert copied.read_bytes() == before
 
 
@@ -176,7 +176,7 @@ def test_runs_in_a_database_of_another_mlflow_are_not_thrown_away(
     run.finish()
     with_schema(schema)(copied)
     fault = fault_of(copied)
-    assert fault is not None and "rm " not in fault.mend
+    assert fault is not None and "rm " not in fault.fix
     other = copied.rename(copied.with_name("other.db"))
     with pytest.raises(StorageError, match=message):
         ensure_database(uri.replace("mlflow.db", other.name))

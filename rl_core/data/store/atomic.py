@@ -5,6 +5,7 @@ import ctypes
 import errno
 import json
 import os
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,10 @@ from rl_core.errors import StorageError
 SYNC_ONE_BY_ONE = 64
 """Number of files up to which each is synced separately, so that a small result does not wait for
 the rest of the disk."""
+
+
+NETWORK_ERRORS = (ConnectionError, TimeoutError, socket.gaierror)
+"""OSErrors that no disk raises; they come from what computes the content of a file."""
 
 
 def storage_error(path: Path | str, error: OSError) -> StorageError:
@@ -79,6 +84,8 @@ def atomic_writer(path: Path | str) -> Iterator[IO[str]]:
             os.fsync(file.fileno())
         temporary.replace(target)
         sync_path(target.parent)
+    except NETWORK_ERRORS:
+        raise
     except OSError as error:
         raise storage_error(target, error) from error
     finally:

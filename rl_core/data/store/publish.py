@@ -19,7 +19,13 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_core.data.prepare.fingerprint import sha256_file
-from rl_core.data.store.atomic import atomic_write_text, storage_error, sync_path, sync_tree
+from rl_core.data.store.atomic import (
+    NETWORK_ERRORS,
+    atomic_write_text,
+    storage_error,
+    sync_path,
+    sync_tree,
+)
 from rl_core.data.store.lock import Note, output_lock
 from rl_core.errors import DataError, StorageError
 
@@ -157,6 +163,8 @@ def publish(
                 }
                 _write_memo(memo, values)
             return sentinel, False
+    except NETWORK_ERRORS:
+        raise
     except OSError as error:
         raise storage_error(error.filename or target, error) from error
 
