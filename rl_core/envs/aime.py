@@ -18,7 +18,7 @@ from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_boxed
 from rl_core.envs.tools.maths import WRONG_NUMBER, math_verifiers
 
-_ANSWER = re.compile(r"answer\s*\**\s*:\s*\**[ \t]*([^\n]+)", re.IGNORECASE)
+_ANSWER = re.compile(r"answer\s*+\**+\s*+:\s*\**[ \t]*([^\n]+)", re.IGNORECASE)
 
 
 def read_final(tail: str) -> str | None:

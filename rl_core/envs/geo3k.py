@@ -19,7 +19,9 @@ from rl_core.envs.tools.answers import last_boxed
 from rl_core.envs.tools.code import after_thinking
 from rl_core.envs.tools.maths import WRONG_NUMBER, math_verifiers
 
-_FORM = re.compile(r"\s*(?:<think>)?((?:(?!</?think>).)+)</think>((?:(?!</?think>).)*)", re.DOTALL)
+_FORM = re.compile(
+    r"\s*+(?:<think>)?+((?:(?!</?think>).)+)</think>((?:(?!</?think>).)*)", re.DOTALL
+)
 
 
 @environments.register("geo3k")

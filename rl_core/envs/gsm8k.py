@@ -20,7 +20,9 @@ from rl_core.errors import EnvError
 
 _DECORATION = re.compile(r"\\(?:boxed|text)?\{|\\?\$|\\[(),!]|[*_`}]")
 _GROUPING_SPACE = re.compile(r"(?<=[0-9])[ \u00a0\u202f](?=[0-9]{3}(?![0-9]))")
-_LEADING_NUMBER = re.compile(r"\s*=?\s*([-+]?)\s*([0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)([^0-9]*)$")
+_LEADING_NUMBER = re.compile(
+    r"\s*+=?+\s*+([-+]?+)\s*+([0-9][0-9,]*+(?:\.[0-9]++)?+|\.[0-9]++)([^0-9]*+)$"
+)
 
 
 def read_number(line: str) -> Decimal | None:

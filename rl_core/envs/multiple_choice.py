@@ -19,8 +19,11 @@ from rl_core.envs.tools.code import after_thinking
 from rl_core.errors import EnvError
 
 _WRAPPER = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mathsf|boldsymbol)\s*\{([^{}]*)\}")
+MAX_WRAPPERS = 8
+"""Commands such as `\\text{}` around each other that are read through."""
 _LETTER = re.compile(
-    r"(?:option|choice|answer)?\s*:?\s*[(\[]?\s*([A-Za-z])\s*[)\]]?\s*[.:,]?", re.IGNORECASE
+    r"(?:option|choice|answer)?\s*+:?+\s*+[(\[]?+\s*+([A-Za-z])\s*+[)\]]?+\s*+[.:,]?+",
+    re.IGNORECASE,
 )
 
 
@@ -82,8 +85,8 @@ class MultipleChoiceEnv(BaseTextEnv):
 def read_letter(text: str, options: Mapping[str, str]) -> str | None:
     """Read the one letter that a text names, in upper case; any words after it must be that
     option's own."""
-    while (unwrapped := _WRAPPER.sub(r"\1", text)) != text:
-        text = unwrapped
+    for _ in range(MAX_WRAPPERS):
+        text = _WRAPPER.sub(r"\1", text)
     text = re.sub(r"\\[ ,;!]|[$*`]", "", text).strip()
     match = _LETTER.match(text)
     if match is None:

@@ -19,6 +19,7 @@ from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies,
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_tag
 from rl_core.envs.tools.search import SearchToolGroup
+from rl_core.envs.tools.tags import tagged
 from schemas.sections.numbers import Seconds
 
 NO_QUERY = (
@@ -26,7 +27,6 @@ NO_QUERY = (
     "or the answer between <answer> and </answer>."
 )
 
-_SEARCH = re.compile(r"<search>((?:(?!<search>).)*?)</search>", re.DOTALL)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -103,14 +103,14 @@ class SearchEnv(BaseTextEnv):
             return BaseTextEnvStepOutput(
                 observations=[], reward=reward, done=True, metadata=metadata
             )
-        query = _SEARCH.search(action)
-        if query is None:
+        queries = tagged(action, "search")
+        if not queries:
             text, metadata = NO_QUERY, {"tool_group": None, "tool_name": None, "tool_input": ""}
         else:
             group, name = "SearchToolGroup", "search"
-            found = self._execute_tool(group, name, [query[1]])
+            found = self._execute_tool(group, name, [queries[0]])
             text = f"\n<information>{found}</information>\n"
-            metadata = {"tool_group": group, "tool_name": name, "tool_input": query[1]}
+            metadata = {"tool_group": group, "tool_name": name, "tool_input": queries[0]}
             self._metrics["searches"] += 1
             self._metrics["search_errors"] += "Search error" in found[:24]
         return BaseTextEnvStepOutput(

@@ -21,16 +21,15 @@ from rl_core.envs.registration import environments
 from rl_core.envs.search import SearchSettings
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
 from rl_core.envs.tools.sandbox import SandboxMode
+from rl_core.envs.tools.tags import first_tagged, tagged, without_tagged
 from schemas.sections.numbers import Seconds
 
-_TOOL = re.compile(r"<tool>(.*?)</tool>", re.DOTALL)
-_INNER = re.compile(r"\s*<(\w+)>(.*?)</\1>\s*", re.DOTALL)
-_SOLUTION = re.compile(r"<solution>((?:(?!<solution>).)*?)</solution>", re.DOTALL)
+_INNER = re.compile(r"\s*+<(\w+)>(.*?)</\1>\s*", re.DOTALL)
 
 
 def read_solution(action: str) -> Decimal | None:
     """Return the number in the last `<solution>` of a reply, or None."""
-    found = _SOLUTION.findall(action)
+    found = tagged(action, "solution")
     if not found:
         return None
     if "####" in found[-1]:
@@ -79,8 +78,8 @@ class SearchCodeEnv(BaseTextEnv):
         """Call the turn's tool, or grade the turn if it has a solution or is the last one."""
         self.turns += 1
         # What stands in a tool's call is the tool's.
-        words = _TOOL.sub("", action)
-        if _SOLUTION.search(words) or self.turns >= self.max_turns:
+        words = without_tagged(action, "tool")
+        if tagged(words, "solution") or self.turns >= self.max_turns:
             answer = read_solution(words)
             reward = float(answer is not None and answer in self.truths)
             self._metrics.update(correct=reward, answered=float(answer is not None))
@@ -121,6 +120,6 @@ class SearchCodeEnv(BaseTextEnv):
 
 
 def _read_call(action: str) -> tuple[str | None, str]:
-    call = _TOOL.search(action)
-    inner = _INNER.fullmatch(call[1]) if call else None
+    call = first_tagged(action, "tool")
+    inner = _INNER.fullmatch(call) if call is not None else None
     return (inner[1], inner[2]) if inner else (None, "")

@@ -32,6 +32,7 @@ from rl_core.envs.tools.sql import (
     run_query,
     same_rows,
 )
+from rl_core.envs.tools.tags import first_tagged
 from rl_core.errors import EnvError
 from schemas.sections.numbers import Seconds
 
@@ -40,10 +41,8 @@ NO_QUERY = (
     "and </sql>."
 )
 
-_SQL = re.compile(r"<sql>(.*?)</sql>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
-_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
-_FENCE = re.compile(r"```[a-zA-Z]*\s*\n?(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```[a-zA-Z]*+\s*+(.*?)```", re.DOTALL)
 _TAG = re.compile(r"</?(?:think|sql|solution|observation)\b", re.IGNORECASE)
 
 
@@ -100,16 +99,16 @@ class Text2SQLEnv(BaseTextEnv):
         turn."""
         self.turns += 1
         self.actions.append(action)
-        if self.turns >= self.max_turns or _SOLUTION.search(action):
+        if self.turns >= self.max_turns or first_tagged(action, "solution") is not None:
             return self._verdict()
-        query = _SQL.search(action)
+        query = first_tagged(action, "sql")
         group, name = "SQLCodeExecutorToolGroup", "sql"
         metadata: dict[str, Any] = {"tool_group": None, "tool_name": None, "tool_input": ""}
         if query is None:
             found = NO_QUERY
         else:
-            metadata = {"tool_group": group, "tool_name": name, "tool_input": query[1]}
-            found = self._execute_tool(group, name, [_unfenced(query[1])])
+            metadata = {"tool_group": group, "tool_name": name, "tool_input": query}
+            found = self._execute_tool(group, name, [_unfenced(query)])
         left = self.max_turns - self.turns
         reminder = f"<reminder>You have {left} turns left to complete the task.</reminder>"
         text = f"\n\n<observation>{found}\n{reminder}</observation>\n\n"
@@ -189,9 +188,8 @@ def read_solution(actions: list[str]) -> str | None:
     if found is None or _TAG.search(found[1]):
         return None
     starts_with_thought = all(action.lstrip().startswith("<think>") for action in actions[1:])
-    if not starts_with_thought or not _THOUGHT.search(
-        "".join([*actions[:-1], actions[-1][: found.start()]])
-    ):
+    thoughts = "".join([*actions[:-1], actions[-1][: found.start()]])
+    if not starts_with_thought or first_tagged(thoughts, "think") is None:
         return None
     return _unfenced(found[1]) or None
 

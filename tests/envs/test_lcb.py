@@ -127,6 +127,7 @@ EQ = "class E:\n    def __eq__(self, other): return True\n    def __hash__(self)
         (EVEN, "class I(int):\n    __eq__ = lambda a, b: True\ndef even(n):\n    return I(7)", 0.0, "a lying number"),
         (ROOT, "def root(x):\n    return float('nan')", 0.0, "not a number"),
         (ROOT, "def root(x):\n    return float('inf')", 0.0, "infinity"),
+        (ROOT, "def root(x):\n    return 10 ** 400", 0.0, "a whole number that no float holds"),
         (ADD, "def add(xs, y):\n    return None", 0.0, "nothing returned"),
         (ADD, "def add(xs, y):\n    yield from (x + y for x in xs)", 0.0, "a generator is no list"),
         (ADD, "def plus(xs, y):\n    return [x + y for x in xs]", 0.0, "another name"),

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from rl_core.envs.tools.tags import tagged
+
 
 class AnswerPlace(StrEnum):
     """Place of the answer in a reply."""
@@ -27,7 +29,6 @@ class AnswerPlace(StrEnum):
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}])-)?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 )
-_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 
 
 def read_answer(reply: str, place: AnswerPlace) -> str | None:
@@ -59,7 +60,7 @@ def last_number(reply: str) -> str | None:
 
 def last_tag(reply: str) -> str | None:
     """Return the text inside the last closed `<answer>` tag."""
-    found = _TAG.findall(reply)
+    found = tagged(reply, "answer")
     return found[-1] if found else None
 
 

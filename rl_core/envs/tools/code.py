@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_FENCE = re.compile(r"[ \t]*(?:[-*>] +)?(`{3,}|~{3,})[ \t]*([^`\n]*)$")
+_FENCE = re.compile(r"[ \t]*+(?:[-*>] +)?(`{3,}+|~{3,}+)[ \t]*+([^`\n]*+)$")
 _PYTHON = frozenset(["", "python", "python3", "py", "py3", "python-3", "ipython"])
 
 

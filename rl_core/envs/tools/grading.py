@@ -67,7 +67,12 @@ def same_value(got: Any, expected: Any) -> bool:
             and all(same_value(got[str(key)], value) for key, value in expected.items())
         )
     if isinstance(expected, float) and isinstance(got, int | float):
-        return got == expected or math.isclose(got, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        try:
+            return got == expected or math.isclose(
+                got, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE
+            )
+        except OverflowError:  # a whole number that no float holds is not near one
+            return False
     return type(got) is not list and got == expected
 
 
