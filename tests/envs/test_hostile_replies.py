@@ -39,6 +39,7 @@ resource.setrlimit(resource.RLIMIT_CPU, ({PATIENCE_S}, {PATIENCE_S}))
 name, truth = sys.argv[1], json.loads(sys.argv[2])
 row = {{"reward_spec": {{"ground_truth": truth}}, "options": ["Bern", "Basel"]}}
 options = {{"search_url": "http://127.0.0.1:9/"}} if name.startswith("search") else {{}}
+keeper = make(name, options, row)  # environments share a client as long as one is open
 for unit in {UNITS!r}:
     for start, end in {AROUND!r}:
         reply = start + unit * ({LENGTH} // len(unit)) + end
