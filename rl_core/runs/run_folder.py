@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, sync_path, sync_tree
 from rl_core.errors import RecipeError, StorageError
+from rl_core.runs.checkpoint_digests import SENTINEL, damage_of, digests_of
 from rl_core.runtime.registry import nearest
 from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
 from schemas.sections.parts import without_unset_parts
 
-SENTINEL = ".complete"
 R = TypeVar("R", bound=Receipt)
 
 
@@ -93,11 +93,14 @@ class RunFolder:
     def mlflow_run_id(self) -> str | None:
         """Id of the MLflow run; None before the run is tracked."""
         path = self.root / "run.json"
-        return (
-            json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"]
-            if path.is_file()
-            else None
-        )
+        if not path.is_file():
+            return None
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(
+                f"{path} is damaged ({error}); restore it from a copy, or start anew with --fresh"
+            ) from error
 
     def discard(self) -> None:
         """Remove the run's state, for a fresh start."""
@@ -110,9 +113,7 @@ class RunFolder:
     def receipt(self, name: str, kind: type[R]) -> R | None:
         """The receipt of a task that an earlier run finished, or None."""
         path = self.root / "receipts" / f"{name}.json"
-        return (
-            kind.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None
-        )
+        return _read_receipt(path, kind) if path.is_file() else None
 
     def checkpoint(self, iteration: int) -> Path:
         """Return the folder of an iteration's checkpoint."""
@@ -125,6 +126,25 @@ class RunFolder:
             for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")
         ]
         return max(complete, default=0)
+
+    def set_damaged_aside(self) -> list[str]:
+        """Rename the newest checkpoints until one is as it was written, so that training continues
+        from that one.
+
+        Returns: a sentence about each checkpoint that was set aside.
+        """
+        said = []
+        while newest := self.last_complete():
+            folder = self.checkpoint(newest)
+            if (damage := damage_of(folder)) is None:
+                break
+            aside = folder.with_name(f"damaged-{folder.name}-{uuid.uuid4().hex[:8]}")
+            os.replace(folder, aside)
+            said.append(
+                f"checkpoint of iteration {newest}: {damage}; set aside as {aside.name}, "
+                f"and training continues from iteration {self.last_complete()}"
+            )
+        return said
 
     def best(self, metric: str, count: int) -> list[int]:
         """Return the iterations with the `count` highest values of a metric, by their receipts;
@@ -153,7 +173,7 @@ class RunFolder:
 
     def _values(self, receipt: Path) -> dict[str, float]:
         """Return the metrics of an iteration, and of the evaluation that followed it, if any."""
-        done = IterationReceipt.model_validate_json(receipt.read_text(encoding="utf-8"))
+        done = _read_receipt(receipt, IterationReceipt)
         played = self.receipt(f"evaluate-iteration-{done.iteration}", EvalReceipt)
         if played is None:
             return done.metrics
@@ -161,11 +181,10 @@ class RunFolder:
 
     def evaluations(self) -> list[EvalReceipt]:
         """Return every evaluation so far, by step; the baseline first and the final one last."""
-        texts = [
-            path.read_text(encoding="utf-8") for path in self.root.glob("receipts/evaluate-*.json")
-        ]
         ranks = {"baseline": 0, "final": 2}
-        found = [EvalReceipt.model_validate_json(text) for text in texts]
+        found = [
+            _read_receipt(path, EvalReceipt) for path in self.root.glob("receipts/evaluate-*.json")
+        ]
         return sorted(found, key=lambda one: (one.step, ranks.get(one.label, 1)))
 
     def trainer_state(self, iteration: int) -> dict[str, Any]:
@@ -195,12 +214,14 @@ class RunFolder:
             building.mkdir(parents=True)
             yield building
             atomic_write_json(building / "trainer.json", trainer_state)
+            digests = digests_of(building)
             sync_tree(building)
             _remove_checkpoint(target)
             os.replace(building, target)
             sync_path(self.checkpoints)
             atomic_write_json(
-                target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]}
+                target / SENTINEL,
+                {"iteration": iteration, "step": trainer_state["step"], "sha256": digests},
             )
         except OSError as error:
             raise StorageError(
@@ -233,6 +254,17 @@ class RunFolder:
             iteration = int(path.name.split("-")[1])
             if iteration <= newest - keep_last and iteration not in spare:
                 _remove_checkpoint(path)
+
+
+def _read_receipt(path: Path, kind: type[R]) -> R:
+    """Raises: StorageError on a damaged file."""
+    try:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise StorageError(
+            f"{path} is damaged ({reason}); remove it, and its task is done again"
+        ) from error
 
 
 def source_revision() -> str:

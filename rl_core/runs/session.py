@@ -54,6 +54,7 @@ class TrainingSession:
         self.home = Home.default()
         self._trainer: Trainer | None = None
         self._iteration = 0
+        self._checked = False
         self._tracking: TrackingRun | None = None
         self._cluster = ExitStack()
         self._opened: dict[str, Sequence[dict[str, Any]]] = {}
@@ -72,6 +73,7 @@ class TrainingSession:
         After any error the workers are gone, and a retry starts new ones from the last complete
         checkpoint.
         """
+        self._set_damaged_aside()
         done = self.folder.receipt(f"iteration-{iteration:04d}", IterationReceipt)
         if done is not None and self.folder.last_complete() >= iteration:
             return done.model_copy(update={"skipped": True})
@@ -188,6 +190,15 @@ class TrainingSession:
         self._iteration = iteration
         warn_of_nothing_learnt(self.recipe, steps, f"train-iteration {iteration}")
         return receipt
+
+    def _set_damaged_aside(self) -> None:
+        """Look once, before the first iteration, for checkpoints that changed since an earlier
+        process wrote them."""
+        if self._checked:
+            return
+        self._checked = True
+        for sentence in self.folder.set_damaged_aside():
+            announce(ProgressEvent("note", text=sentence))
 
     def _trainer_at(self, iteration: int) -> Trainer:
         """Return a trainer with the weights after `iteration`."""

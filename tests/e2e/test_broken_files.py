@@ -28,7 +28,7 @@ def test_a_model_without_its_weights_file_ends_the_run_at_once(
     assert "Traceback" not in run.output
 
 
-def test_a_truncated_checkpoint_ends_the_run_that_would_go_on_from_it_at_once(
+def test_a_truncated_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_before(
     start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path
 ):
     run = start(tiny_recipe, tmp_path / "home")
@@ -36,9 +36,7 @@ def test_a_truncated_checkpoint_ends_the_run_that_would_go_on_from_it_at_once(
     run.kill()
     damaged = max((tmp_path / "home").glob("runs/*/checkpoints/iteration-*/policy/rank-0.pt"))
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    began = time.monotonic()
     again = start(tiny_recipe, tmp_path / "home")
-    assert again.finish() == 2, again.output
-    assert time.monotonic() - began < PROMPT_S
-    assert again.lines[-1].startswith("error: checkpoint "), again.output
-    assert "cannot be read" in again.lines[-1]
+    assert again.finish() == 0, again.output
+    assert f"the content of {damaged} has changed" in again.output.replace("\n", "")
+    assert "training continues from iteration 0" in again.output

@@ -18,8 +18,9 @@ from mlflow import MlflowClient
 from prefect.logging import disable_run_logger
 
 from rl_core.data_proto import DataProto
+from rl_core.errors import StorageError
 from rl_core.rollout.sample_ids import id_columns
-from rl_core.runs.run_folder import SENTINEL
+from rl_core.runs.checkpoint_digests import SENTINEL
 from rl_core.runs.session import TrainingSession, close_run, close_sessions, session_for
 from rl_core.runtime.home import Home
 from schemas.receipts import RunPlan
@@ -230,6 +231,51 @@ def test_an_iteration_without_its_complete_checkpoint_is_done_again(
     assert not again.skipped and again.first_step == 3
     assert weight_of(other, 2) == weight_after(2)
     other.close()
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "cut", "gone", "sentinel", "trainer.json"])
+def test_a_checkpoint_that_changed_on_disk_is_set_aside_and_trained_anew(
+    plan: RunPlan,
+    session: TrainingSession,
+    started: list[OneWeight],
+    damage: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for iteration in (1, 2, 3):
+        session.train_iteration(iteration)
+    folder = session.folder.checkpoint(3)
+    path = folder / {"sentinel": SENTINEL, "trainer.json": "trainer.json"}.get(damage, "weight")
+    content = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    elif damage == "flipped bit":
+        content[0] ^= 1
+        path.write_bytes(content)
+    else:
+        path.write_bytes(content[: len(content) // 2])
+    said: list[str] = []
+    monkeypatch.setattr(
+        "rl_core.runs.session.announce", lambda event: said.append(event.text) if event.text else 0
+    )
+    other = TrainingSession(plan)
+    assert other.train_iteration(1).skipped and other.train_iteration(2).skipped
+    again = other.train_iteration(3)
+    assert not again.skipped and weight_of(other, 3) == weight_after(3)
+    assert len(said) == 1 and str(path) in said[0] and "continues from iteration 2" in said[0]
+    assert [one.name for one in other.folder.checkpoints.glob("damaged-iteration-0003-*")]
+    other.close()
+
+
+def test_a_damaged_receipt_is_named_with_what_to_do(
+    plan: RunPlan, session: TrainingSession, started: list[OneWeight]
+):
+    session.train_iteration(1)
+    path = session.folder.root / "receipts" / "iteration-0001.json"
+    path.write_text(path.read_text()[:20])
+    with pytest.raises(StorageError, match=r"iteration-0001\.json is damaged .* remove it"):
+        TrainingSession(plan).train_iteration(1)
+    path.unlink()
+    assert not TrainingSession(plan).train_iteration(1).skipped
 
 
 def test_an_evaluation_of_other_weights_than_the_present_ones_rebuilds_the_workers(
