@@ -13,12 +13,14 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
 from prefect.states import Completed
 
 from flows.approval import ask_for_approval, is_decided
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
+from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ModelReceipt
 from schemas.sections.registration import Retrain
 from tasks.artifacts import delivered
@@ -57,6 +59,8 @@ def rl_train(
             code or recipe are new; `always` trains again. Unset is `when-new` in a run that a
             schedule started, else `continue`.
     """
+    from rl_core.runs.ownership import owned_run
+    from rl_core.runs.run_plan import starting_from
     from rl_core.runs.session import close_run, closing_sessions
 
     Home.default().activate()
@@ -71,25 +75,27 @@ def rl_train(
             if not (news.train or fresh):
                 return Completed(name="NothingNew", message=f"{news.reason}; nothing was trained")
             fresh, start_from = fresh or news.fresh, news.start_from
-        plan = open_run(values, report, cache, fresh, start_from)
-        with close_run(plan):
-            baseline = evaluate(plan, "baseline", 0)
-            for iteration in range(1, training.num_iterations + 1):
-                train_iteration(plan, iteration)
-                if settings.evaluates_after(iteration):
-                    evaluate(plan, f"iteration-{iteration}", iteration, baseline)
-            export_model(plan)
-            final = evaluate(plan, "final", training.num_iterations, baseline, exported=True)
-            version = register_model(plan, baseline, final)
-            gate = judge_model(plan, baseline, final)
-            approval = ask_for_approval(
-                settings.registration, version, gate, decided=is_decided(plan)
-            )
-            model = promote_model(plan, version, gate, approval)
-            write_report(
-                plan, return_state=True
-            )  # a report that fails shows as such, and costs no model
-            return model
+        origin = starting_from(settings, start_from)
+        with owned_run(origin, cache.run_hash, Home.default(), _say):
+            plan = open_run(values, report, cache, fresh, start_from)
+            with close_run(plan):
+                baseline = evaluate(plan, "baseline", 0)
+                for iteration in range(1, training.num_iterations + 1):
+                    train_iteration(plan, iteration)
+                    if settings.evaluates_after(iteration):
+                        evaluate(plan, f"iteration-{iteration}", iteration, baseline)
+                export_model(plan)
+                final = evaluate(plan, "final", training.num_iterations, baseline, exported=True)
+                version = register_model(plan, baseline, final)
+                gate = judge_model(plan, baseline, final)
+                approval = ask_for_approval(
+                    settings.registration, version, gate, decided=is_decided(plan)
+                )
+                model = promote_model(plan, version, gate, approval)
+                write_report(
+                    plan, return_state=True
+                )  # a report that fails shows as such, and costs no model
+                return model
 
 
 def usual_retrain() -> Retrain:
@@ -100,6 +106,12 @@ def usual_retrain() -> Retrain:
         context is not None and context.flow_run is not None and context.flow_run.auto_scheduled
     )
     return Retrain.WHEN_NEW if scheduled else Retrain.CONTINUE
+
+
+def _say(text: str) -> None:
+    """Show a note in the display of `rl-train run`, and in the log of the flow run."""
+    announce(ProgressEvent("note", text=text))
+    get_run_logger().warning(text)
 
 
 if __name__ == "__main__":

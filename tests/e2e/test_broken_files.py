@@ -1,5 +1,4 @@
-"""Files that are not whole end a run within seconds, with one sentence and the code of a user's
-error."""
+"""Files that are not whole, and a folder that two runs want."""
 
 import shutil
 import time
@@ -40,3 +39,19 @@ def test_a_truncated_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_be
     assert again.finish() == 0, again.output
     assert f"the content of {damaged} has changed" in again.output.replace("\n", "")
     assert "training continues from iteration 0" in again.output
+
+
+def test_a_second_run_of_the_same_recipe_waits_for_the_first_and_finds_it_done(
+    start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path
+):
+    first = start(tiny_recipe, tmp_path / "home")
+    first.wait_for("train-iteration 1: complete")
+    second = start(tiny_recipe, tmp_path / "home")
+    second.wait_for("waiting for process")
+    assert first.finish() == 0, first.output
+    assert second.finish() == 0, second.output
+    folders = [path for path in (tmp_path / "home" / "runs").iterdir() if path.is_dir()]
+    assert len(folders) == 1
+    receipts = [path.name for path in (folders[0] / "receipts").iterdir()]
+    assert "register-model.json" in receipts
+    assert not list(folders[0].glob("checkpoints/.build-*"))
