@@ -11,9 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
-import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 from rl_core.errors import ServiceError
@@ -43,9 +41,11 @@ class LocalApi:
     then."""
 
     def __init__(self) -> None:
+        from rl_core.services.catalogue import prefect_command
+
         self.port = free_port(LOCALHOST)
         self.process = subprocess.Popen(
-            _command(self.port),
+            prefect_command(LOCALHOST, self.port, "--log-level", "error", "--lifespan", "on"),
             env=os.environ | AS_PREFECT_WOULD,
             # Ctrl-C is this process's to answer, which still has the run's end to report.
             start_new_session=True,
@@ -112,28 +112,3 @@ def _is_configured(prefect_home: Path) -> bool:
         )
         or (project.is_file() and "[tool.prefect" in project.read_text(encoding="utf-8"))
     )
-
-
-def _command(port: int) -> list[str]:
-    spec = find_spec("prefect")
-    assert spec is not None and spec.origin is not None
-    app = [
-        "--app-dir",
-        str(Path(spec.origin).parents[1]),
-        "--factory",
-        "prefect.server.api.server:create_app",
-    ]
-    where = ["--host", LOCALHOST, "--port", str(port)]
-    # -P keeps the modules of the current folder out of the server.
-    return [
-        sys.executable,
-        "-P",
-        "-m",
-        "uvicorn",
-        *app,
-        *where,
-        "--log-level",
-        "error",
-        "--lifespan",
-        "on",
-    ]

@@ -16,6 +16,7 @@ import httpx
 from rl_core.errors import ServiceError
 from rl_core.runtime.home import Home
 from rl_core.services.exposure import is_local
+from rl_core.services.own_pages import ANY_HOST
 from rl_core.services.service import Service
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -54,24 +55,32 @@ def base_environment(home: Home) -> dict[str, str]:
     return home.environment() | {"PYTHONUNBUFFERED": "1"}
 
 
+def prefect_command(host: str, port: int, *options: str) -> list[str]:
+    """Return the command of a Prefect API server, as `prefect server start` would run it.
+
+    Args: options: further ones of uvicorn.
+    """
+    app = ["--factory", "flows.prefect_api:create_app", "--host", host, "--port", str(port)]
+    # -P keeps the modules of the current folder out of the server.
+    return [sys.executable, "-P", "-m", "uvicorn", *app, "--timeout-keep-alive", "5", *options]
+
+
 def prefect_server(home: Home, host: str, port: int) -> Service:
     """Return the service with Prefect's API and UI, on SQLite in the home folder (or
     `PREFECT_SERVER_DATABASE_CONNECTION_URL`)."""
     url = f"http://{_shown(host)}:{port}"
+    allowed = os.environ.get("RL_TRAIN_ALLOWED_HOSTS", "")
+    settings = {
+        "PREFECT_API_URL": f"{url}/api",
+        "PREFECT__SERVER_FINAL": "1",
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{url},http://localhost:{port}",
+        # Beyond this machine a password is asked for, and its names are not known here.
+        "RL_TRAIN_ALLOWED_HOSTS": allowed if is_local(host) else ANY_HOST,
+    }
     return Service(
         name="prefect",
-        command=[
-            sys.executable,
-            "-m",
-            "prefect",
-            "server",
-            "start",
-            "--host",
-            host,
-            "--port",
-            str(port),
-        ],
-        environment=base_environment(home) | {"PREFECT_API_URL": f"{url}/api"},
+        command=prefect_command(host, port),
+        environment=base_environment(home) | settings,
         url=url,
         answers=lambda: answers(f"{url}/api/health"),
     )

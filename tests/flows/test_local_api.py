@@ -35,6 +35,10 @@ def test_it_answers_and_ends(nothing_chosen: Path):
         api.wait()
         assert httpx.get(f"{api.url}/health").json() is True
         assert httpx.post(f"{api.url}/flow_runs/filter", json={}).json() == []
+        for foreign in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+            refused = httpx.post(f"{api.url}/deployments/", json={}, headers=foreign)
+            assert refused.status_code == httpx.codes.FORBIDDEN, refused.text
+            assert "access-control-allow-origin" not in refused.headers
     finally:
         api.stop()
     assert not psutil.pid_exists(api.process.pid)
