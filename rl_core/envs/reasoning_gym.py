@@ -6,15 +6,20 @@ metadata, which rows do not have, so the entry is generated again from (task, se
 and must have the row's question. Tasks whose content depends on the size of the data set (`acre`)
 need `size` in `config`.
 
+Scorers run in processes of their own with a deadline: several evaluate the answer, and one that
+would be computed for ever is wrong.
+
 A scorer that raises on a reply grades it 0 and says so in `metadata["scorer_error"]`: scorers raise
 on malformed answers (`prime_factorization` on words), and a malformed reply must not avoid a 0.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl_core.envs.base import (
@@ -28,6 +33,7 @@ from rl_core.envs.base import (
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import AnswerPlace, read_answer, written_at
 from rl_core.envs.tools.expressions import is_harmless_literal, is_plain_arithmetic
+from rl_core.envs.tools.worker_pool import WorkerOverran, WorkerPool
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import nearest
 
@@ -41,6 +47,20 @@ UNSOUND_SCORERS = {
 }
 """Tasks whose scorer in reasoning-gym 0.1.25 gives full reward to wrong answers, with the
 reason."""
+
+TIMEOUT_S = 5.0
+"""Seconds for one score. Right answers take milliseconds."""
+_WORKER = Path(__file__).parent / "tools" / "reasoning_worker.py"
+
+
+@cache
+def _scorers() -> WorkerPool:
+    """Return the scoring processes of this process. They stay until it ends: reasoning-gym takes
+    seconds to import."""
+    pool = WorkerPool(str(_WORKER), max_workers=2)
+    atexit.register(pool.close)
+    return pool
+
 
 _EVALUATED_LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 _EVALUATED_ARITHMETIC = frozenset(
@@ -153,27 +173,34 @@ class ReasoningGymEnv(BaseTextEnv):
         return entry
 
     @cached_property
-    def _dataset(self) -> ProceduralDataset:
+    def _config_json(self) -> str:
         config = plain(self.extra_info.get("config")) or {}
         config = json.loads(config) if isinstance(config, str) else config
         # Parquet gives every row the keys of all rows, None where a row had none.
         config = {key: plain(value) for key, value in config.items() if value is not None}
-        config = {"size": self.index + 1, **config, "seed": self.seed}
+        return json.dumps({"size": self.index + 1, **config, "seed": self.seed}, sort_keys=True)
+
+    @cached_property
+    def _dataset(self) -> ProceduralDataset:
         try:
-            return _dataset(self.task, json.dumps(config, sort_keys=True))
+            return _dataset(self.task, self._config_json)
         except (TypeError, ValueError, AssertionError) as error:
             raise EnvError(
-                f"{self.where}: task {self.task!r} cannot be made with {config}: {error}"
+                f"{self.where}: task {self.task!r} cannot be made with {self._config_json}: {error}"
             ) from error
 
     def _score(self, answer: str | None) -> tuple[float, str | None]:
         if answer is None or not _is_safe(self.task, answer):
             return 0.0, None
-        entry, dataset = self.entry, self._dataset
+        is_given = self.reward_spec.get("ground_truth") is not None
+        truth = str(self.ground_truth) if is_given else None
+        module = type(self._dataset).__module__
         try:
-            return float(dataset.score_answer(answer=answer, entry=entry)), None
-        except Exception as error:
-            return 0.0, f"{type(error).__name__}: {error}"
+            return _scorers().ask(
+                (module, self.task, self._config_json, self.index, truth, answer), TIMEOUT_S
+            )
+        except WorkerOverran:
+            return 0.0, f"the scorer took longer than {TIMEOUT_S:g} s"
 
     def _field(self, name: str, kind: type) -> Any:
         value = plain(self.extra_info.get(name))

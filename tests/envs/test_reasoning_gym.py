@@ -1,4 +1,4 @@
-import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,17 +115,28 @@ def test_a_task_whose_scorer_can_be_hacked_is_refused(task: str) -> None:
 @pytest.mark.parametrize(
     "task", ["countdown", "simple_integration", "polynomial_multiplication", "spiral_matrix"]
 )
-def test_a_reply_cannot_run_code(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HACKED", raising=False)
-    assert (
-        reward(row(task), "[__import__('os').environ.__setitem__('HACKED', '1')]", answer="text")
-        == 0.0
-    )
-    assert (
-        reward(row(task), "__import__('os').environ.__setitem__('HACKED', '1')", answer="text")
-        == 0.0
-    )
-    assert "HACKED" not in os.environ
+def test_a_reply_cannot_run_code(task: str, tmp_path: Path) -> None:
+    hacked = tmp_path / "hacked"
+    code = f"__import__('pathlib').Path('{hacked}').touch()"
+    for reply in (f"[{code}]", code):
+        assert reward(row(task), reply, answer="text") == 0.0
+    assert not hacked.exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "reply"),
+    [
+        ("countdown", "exp(exp(exp(99)))"),
+        ("countdown", "(9**(99*99*99))**(99*99*99)"),
+        ("simple_integration", "(x+1)**(99*99*9)"),
+    ],
+)
+def test_an_answer_that_would_be_computed_for_ever_is_wrong(
+    task: str, reply: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_core.envs.reasoning_gym.TIMEOUT_S", 0.5)
+    env = make("reasoning_gym", {"answer": "text"}, row(task))
+    assert env.step(reply)["reward"] == 0.0
 
 
 @pytest.mark.parametrize(
