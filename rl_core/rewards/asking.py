@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rl_core.rewards.base import Sample, Scorer, Unscored
+from rl_core.rewards.base import Sample, Scorer, Unscored, checked_reward
 from schemas.sections.rewards import RewardServiceConfig
 
 
@@ -111,5 +111,7 @@ class Question:
 def _checked(answer: float | Unscored) -> tuple[float, str | None]:
     if isinstance(answer, Unscored):
         return math.nan, answer.reason
-    score = float(answer)
-    return (score, None) if math.isfinite(score) else (math.nan, f"the score is {score}")
+    try:
+        return checked_reward(answer), None
+    except ValueError as error:
+        return math.nan, f"the score is {error}"

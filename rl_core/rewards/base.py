@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ from schemas.sections.numbers import Seconds
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+LARGEST_REWARD = 1e30
+"""Magnitude below which weighted sums of rewards fit 32-bit floats."""
 
 
 class Modality(StrEnum):
@@ -117,3 +120,18 @@ class ImageScorer(Scorer):
     @abstractmethod
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score samples that all have an image, as `score` does."""
+
+
+def checked_reward(value: SupportsFloat) -> float:
+    """Return a reward as a float.
+
+    Raises: ValueError when it is no number, or one that 32-bit floats, in which rewards are summed
+    and weighted, may not hold.
+    """
+    try:
+        reward = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{str(value)[:40]!r}, not a number that a float holds") from error
+    if not abs(reward) <= LARGEST_REWARD:  # not so for NaN, too
+        raise ValueError(f"{reward}, not a finite number between -1e30 and 1e30")
+    return reward

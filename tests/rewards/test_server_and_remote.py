@@ -1,6 +1,7 @@
 """The reward server and its client, over real HTTP on this machine."""
 
 import base64
+import contextlib
 import json
 import math
 import socket
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -202,6 +203,51 @@ def test_a_bad_answer_marks_the_samples_with_its_reason(
     assert math.isnan(found.scores[0])
     assert re.search(reason, str(found.errors[0])), found.errors
     service.close()
+
+
+class Endless(BaseHTTPRequestHandler):
+    """Sends a body without end, or sends the caller elsewhere."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path.startswith("/moved"):
+            self.send_response(307)
+            self.send_header("Location", "http://127.0.0.1:1/score")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b" " * 2**16)
+
+    def log_message(self, *_: object) -> None:
+        """Silence."""
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("", "AnswerTooLong: the answer has more than 1048576 bytes"),
+        ("moved", "a redirect to http://127.0.0.1:1/score, which is not followed"),
+    ],
+)
+def test_an_endless_answer_and_a_redirect_mark_the_samples(
+    path: str, reason: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rl_core.rewards.scorers.remote.MAX_ANSWER_BYTES", 2**20)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}/{path}"
+    service = RewardService([{"name": "remote", "url": url}], QUICK)
+    found = service.score_samples([sample("a", "b")]).by_key["remote"]
+    service.close()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    assert math.isnan(found.scores[0]) and reason in str(found.errors[0])
 
 
 def test_a_dead_server_marks_the_samples():

@@ -15,6 +15,7 @@ from rl_core.errors import RecipeError, RewardError
 from rl_core.ranks.dispatch import NUM_PADDING_ROWS
 from rl_core.rewards import Modality, Sample, Scorer, Unscored, resolve_scorers
 from rl_core.rewards.asking import Asking
+from rl_core.rewards.base import checked_reward
 from rl_core.rewards.samples import as_image, prompt_text, samples_of
 from rl_core.rewards.service import ERRORS, SCORES, RewardService
 from schemas.sections.rewards import RewardServiceConfig
@@ -112,7 +113,7 @@ def test_a_sample_that_is_marked_is_retried_without_the_others():
 
 def test_nan_and_too_few_scores_are_failures_with_a_reason():
     nan = ask(Flaky(Flaky.Config()), ["fine", "nan"])
-    assert nan.errors == [None, "the score is nan"]
+    assert nan.errors == [None, "the score is nan, not a finite number between -1e30 and 1e30"]
     short = ask(Short(Short.Config()), ["a", "b"])
     assert all(map(math.isnan, short.scores))
     assert short.errors == ["ValueError: 0 scores for 1 samples"] * 2
@@ -239,3 +240,10 @@ def test_prompts_and_pictures_in_any_form_become_samples():
             as_image(wrong)
     videos = DataProto.from_dict({"videos": torch.zeros(2, 3, 3, 4, 4)}, {"prompt": ["a", "b"]})
     assert [len(sample.frames) for sample in samples_of(videos)] == [3, 3]
+
+
+@pytest.mark.parametrize("value", [1e39, -1e308, 10**400, float("inf"), None, "a lot"])
+def test_a_reward_that_32_bit_floats_do_not_hold_is_refused(value: object):
+    with pytest.raises(ValueError, match="not a"):
+        checked_reward(value)  # type: ignore[arg-type]
+    assert checked_reward(True) == 1.0 and checked_reward("0.5") == 0.5  # type: ignore[arg-type]

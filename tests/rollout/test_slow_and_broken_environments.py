@@ -342,7 +342,7 @@ def test_a_coroutine_that_blocks_the_loop_ends_nothing_but_what_shares_the_loop(
 @pytest.mark.parametrize(
     ("env_class", "reason"),
     [
-        ("nan", "reward must be a finite number, got nan"),
+        ("nan", "the reward is nan, not a finite number"),
         ("none", "TypeError"),
         ("leaving", "SystemExit: 3"),
         ("no_such_environment", "unknown environment 'no_such_environment'"),

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from rl_core.envs.tools.core import ToolGroup, tool
 from rl_core.envs.tools.shared import Shared
+from rl_core.runtime.bounded_answers import AnswerTooLong, read_bounded
 
 if TYPE_CHECKING:
-    import httpx
+    pass
 
 MAX_ANSWER_BYTES = 4 * 2**20
 MAX_SHOWN_CHARACTERS = 20_000
@@ -73,8 +74,10 @@ class SearchClient:
         payload = {"query": query, "topk": topk, "return_scores": True}
         try:
             with self._http.stream("POST", self.url, json=payload, timeout=left) as response:
-                body = _read(response, deadline)
-        except httpx.TimeoutException as error:
+                body = read_bounded(response, MAX_ANSWER_BYTES, deadline)
+        except AnswerTooLong as error:
+            raise SearchError(str(error)) from error
+        except (httpx.TimeoutException, TimeoutError) as error:
             raise SearchError("the server did not answer in time") from error
         except httpx.TransportError as error:
             raise _Retriable(f"the server cannot be reached ({error})") from error
@@ -83,17 +86,6 @@ class SearchClient:
         reason = body.decode("utf-8", "replace").strip()[:MAX_REASON_CHARACTERS]
         kind = _Retriable if response.status_code in RETRIED_STATUS else SearchError
         raise kind(f"HTTP {response.status_code} {response.reason_phrase} {reason}".rstrip())
-
-
-def _read(response: httpx.Response, deadline: float) -> bytes:
-    body = bytearray()
-    for part in response.iter_bytes():
-        body += part
-        if len(body) > MAX_ANSWER_BYTES:
-            raise SearchError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
-        if time.monotonic() > deadline:
-            raise SearchError("the server did not answer in time")
-    return bytes(body)
 
 
 def _documents(body: bytes) -> list[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -11,7 +12,11 @@ from pydantic import Field
 
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
 from rl_core.rewards.protocol import asked, read_answer
+from rl_core.runtime.bounded_answers import read_bounded
 from schemas.sections.numbers import Seconds
+
+MAX_ANSWER_BYTES = 64 * 2**20
+"""Most that is read of an answer, which holds a few numbers and reasons per sample."""
 
 
 @reward_scorers.register("remote")
@@ -48,7 +53,8 @@ class RemoteScorer(Scorer):
         )
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Score samples. Raises: httpx.HTTPError or ValueError when there is no usable answer."""
+        """Score samples. Raises: httpx.HTTPError, TimeoutError or ValueError when there
+        is no usable answer."""
         import httpx
 
         start = time.monotonic()
@@ -56,16 +62,20 @@ class RemoteScorer(Scorer):
             "samples": [asked(sample, self.config.jpeg_quality) for sample in samples],
             "rewards": None if self.config.reward is None else [self.config.reward],
         }
-        response = self._http.post(self.url, json=body)
-        if response.is_error:
-            reason = response.text.strip()[:300]
+        deadline = start + self.config.request_timeout_s
+        with self._http.stream("POST", self.url, json=body) as response:
+            answer = read_bounded(response, MAX_ANSWER_BYTES, deadline)
+        if not response.is_success:
+            reason = answer.decode("utf-8", "replace").strip()[:300]
+            if response.has_redirect_location:
+                reason = f"a redirect to {response.headers['location']}, which is not followed"
             raise httpx.HTTPStatusError(
                 f"{self.url} answered {response.status_code} after "
                 f"{time.monotonic() - start:.1f} s: {reason}",
                 request=response.request,
                 response=response,
             )
-        scores, errors = read_answer(response.json(), self.config.reward, len(samples))
+        scores, errors = read_answer(json.loads(answer), self.config.reward, len(samples))
         return [_one(score, error) for score, error in zip(scores, errors, strict=True)]
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ batch.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from itertools import groupby
@@ -18,6 +17,7 @@ from rl_core.envs import make
 from rl_core.errors import EnvError
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.rewards.base import checked_reward
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome, described
 from rl_core.rollout.episodes.episode import Episode
@@ -161,9 +161,10 @@ class _Play:
             self._finish_turn(episode, outcome.value)
 
     def _finish_turn(self, episode: Episode, outcome: Mapping[str, Any]) -> None:
-        reward = float(outcome["reward"])
-        if not math.isfinite(reward):
-            raise EnvError(f"reward must be a finite number, got {outcome['reward']!r}")
+        try:
+            reward = checked_reward(outcome["reward"])
+        except ValueError as error:
+            raise EnvError(f"the reward is {error}") from error
         # An observation that cannot be encoded fails the turn before its reward counts.
         observation: list[int] = []
         if not outcome["done"]:
