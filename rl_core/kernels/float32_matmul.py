@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PRODUCTS = ("mm", "mm.out", "addmm", "bmm", "baddbmm")
 """Operators that compute the products of layers, attention and their gradients."""
-_installed: list[Any] = []
+_installed: list[torch.library.Library] = []
 """Registered libraries; torch removes a registration when its library object is
 garbage-collected."""
 
@@ -120,12 +120,14 @@ def widen_products() -> bool:
     return True
 
 
-def _widened(name: str) -> Callable[..., Any]:
+def _widened(name: str) -> Callable[..., Tensor]:
     import torch
 
     own = torch.library.get_kernel(f"aten::{name}", "CPU")
 
-    def product(keys: Any, *tensors: Any, out: Any = None, **factors: Any) -> Any:
+    def product(
+        keys: torch.DispatchKeySet, *tensors: Tensor, out: Tensor | None = None, **factors: float
+    ) -> Tensor:
         if tensors[0].dtype is not torch.bfloat16:
             given = {} if out is None else {"out": out}
             return own.call_boxed(keys, *tensors, **factors, **given)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -63,12 +63,12 @@ def packed_weights(model: nn.Module, leave: nn.Module | None = None) -> Iterator
 class _Layer:
     """A module to pack: base(x), plus scaling * B(A(x)) if it has an adapter."""
 
-    module: Any
+    module: nn.Module
     base: nn.Linear
     adapter: tuple[nn.Linear, nn.Linear, float] | None = None
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Properties that layers must have in common to become one product."""
         return (
             self.base.in_features,
@@ -153,7 +153,7 @@ def _can_pack() -> bool:
     )
 
 
-def _is_plain(module: Any) -> bool:
+def _is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Return True if a module only multiplies by an unsharded matrix on a CPU, in a packable
     format."""
     if (
@@ -165,7 +165,7 @@ def _is_plain(module: Any) -> bool:
     return module.weight.device.type == "cpu" and module.weight.dtype in FORMATS
 
 
-def _layer(module: Any) -> _Layer | None:
+def _layer(module: nn.Module) -> _Layer | None:
     """Return the module's parts for packing; None if it cannot be packed."""
     if _is_plain(module):
         return _Layer(module, module)
