@@ -99,11 +99,13 @@ class FSDPBackend:
         ]
         self.ema = self._make_ema()
         settle_wrapped(self)
+
+        def refuse_offloaded(module: nn.Module, inputs: object) -> None:
+            self.check_onloaded("a forward pass")
+
         for model in self.models:
             # Before FSDP's own hook, which would read the parameters.
-            model.register_forward_pre_hook(
-                lambda *_: self.check_onloaded("a forward pass"), prepend=True
-            )
+            model.register_forward_pre_hook(refuse_offloaded, prepend=True)
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0

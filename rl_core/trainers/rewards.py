@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from rl_core.algorithms.base import RowMeasures
 from rl_core.algorithms.metrics import to_floats
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
@@ -122,13 +122,13 @@ def add_scores(
     )
 
 
-def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
+def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> RowMeasures:
     """Return the rewards of these rows by position and by part, as `RowMeasures` names them."""
     if isinstance(rollout, DataProtoRef):
         keys = rollout.keys
     else:
         keys = set() if rollout.batch is None else set(map(str, rollout.batch.keys()))
-    measured: dict[str, Any] = {}
+    measured: RowMeasures = {}
     if "turn_rewards" in keys:
         measured["rewards_BT"] = rollout.tensor("turn_rewards")[rows_B]
     parts = sorted(key for key in keys if key.startswith(PART))
