@@ -116,5 +116,6 @@ class _Adapted(torch.autograd.Function):
 
 def _is_plain(linear: nn.Module) -> bool:
     """Return True if a layer is only a product with a matrix that this process holds as a whole."""
+    # torch can add hooks but not list them; this can go when it can.
     changed = linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
     return type(linear) is nn.Linear and not changed and not isinstance(linear.weight, DTensor)

@@ -27,6 +27,7 @@ def has_bfloat16_products() -> bool:
     """Return True if oneDNN has bfloat16 matrix products for this processor."""
     import torch
 
+    # torch has no public question for this; it can go when it has one.
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
@@ -36,6 +37,7 @@ def multiplies_in_bfloat16(device: torch.device, dtype: torch.dtype) -> bool:
     import torch
 
     return (
+        # torch.cpu says it under a private name alone; this can go when it has a public one.
         device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
     )
 
@@ -45,6 +47,7 @@ def multiplies_in_tiles(device: torch.device, dtype: torch.dtype) -> bool:
     fill."""
     import torch
 
+    # As above: torch.cpu has no public name for it yet.
     return device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 

@@ -78,6 +78,7 @@ def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:
     hooks, no replaced forward."""
     if type(layer) is not nn.Linear or layer.bias is not None or layer.weight.dtype != dtype:
         return False
+    # torch can add hooks but not list them; this can go when it can.
     changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
     return not changed and not isinstance(layer.weight, DTensor)
 

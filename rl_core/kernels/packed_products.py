@@ -126,6 +126,8 @@ class Product:
 
     def _packed(self, weights: list[Tensor]) -> Tensor:
         whole = weights[0] if len(weights) == 1 else torch.cat(weights)
+        # Packing has no public name in torch; torch.compile uses these operators. They can go when
+        # `nn.Linear` keeps a packed weight by itself.
         return torch.ops.mkldnn._reorder_linear_weight(whole.detach().to(self.computed), None)
 
 
@@ -143,6 +145,7 @@ def _merged(layer: _Layer) -> Tensor:
 
 
 def _linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # The operator that takes what `_reorder_linear_weight` packed; it goes with it.
     return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
 
 
