@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -19,16 +19,21 @@ SHORTCUTS = ("clip_low", "clip_high")
 """Keys of the `loss` block that may also be set next to it: `algorithm.clip_high=0.28`."""
 
 
+Block: TypeAlias = dict[str, Any]
+"""A block of a recipe. Its values are of the types that the class it names declares, which checks
+them."""
+
+
 class PolicyGradientConfig(StageAlgorithm.Config):
     """The recipe's `algorithm` block without its name. Missing blocks and keys are taken from the
     preset."""
 
-    preset: ClassVar[Mapping[str, Any]] = {}
+    preset: ClassVar[Block] = {}
     """Defaults of the blocks, in the form of a recipe."""
 
-    advantage: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
+    advantage: Block = Field(default_factory=lambda: {"name": "grpo"})
     """Advantage estimator and its settings: `{name: grpo, norm_by_std: false}`."""
-    loss: dict[str, Any] = Field(default_factory=lambda: {"name": "ppo_clip"})
+    loss: Block = Field(default_factory=lambda: {"name": "ppo_clip"})
     """Policy loss and its settings: `{name: ppo_clip, clip_high: 0.28}`."""
     clip_low: float | None = Field(default=None, ge=0)
     """Shortcut for `loss.clip_low`."""
@@ -53,7 +58,7 @@ class PolicyGradientConfig(StageAlgorithm.Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _over_preset(cls, values: Any) -> Any:
+    def _over_preset(cls, values: object) -> object:
         return over_preset(cls.preset, values) if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
@@ -76,17 +81,17 @@ class PolicyGradientConfig(StageAlgorithm.Config):
         return self
 
     @property
-    def preset_loss(self) -> Mapping[str, Any]:
+    def preset_loss(self) -> Block:
         """The preset's `loss` block."""
         return self.preset.get("loss", {})
 
-    def loss_block(self) -> dict[str, Any]:
+    def loss_block(self) -> Block:
         """Return the `loss` block with the shortcuts merged in."""
         short = {key: getattr(self, key) for key in SHORTCUTS if getattr(self, key) is not None}
         return {**self.loss, **short}
 
 
-def over_preset(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def over_preset(preset: Mapping[str, object], given: Mapping[str, object]) -> Block:
     """Merge given values over the preset, block by block and key by key.
 
     A block that names another class than the preset's starts from that class's own defaults.
@@ -99,7 +104,7 @@ def over_preset(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     return merged
 
 
-def _other_class(default: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
+def _other_class(default: Mapping[str, object], block: Mapping[str, object]) -> bool:
     return block.get("target") is not None or block.get("name", default.get("name")) != default.get(
         "name"
     )

@@ -21,6 +21,7 @@ from pydantic import Field, field_validator
 from rl_core.algorithms import terms
 from rl_core.algorithms.advantages import AdvantageEstimator, AdvantageInputs, advantage_estimators
 from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
+from rl_core.algorithms.blocks import Block
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Aggregation, Denominators
 from rl_core.sde.precision import at_least_float32
@@ -70,9 +71,7 @@ class DiffusionNft(StageAlgorithm):
     class Config(StageAlgorithm.Config):
         """Settings of DiffusionNFT, with the authors' defaults."""
 
-        advantage: dict[str, Any] = Field(
-            default_factory=lambda: {"name": "grpo", "std_scope": "batch"}
-        )
+        advantage: Block = Field(default_factory=lambda: {"name": "grpo", "std_scope": "batch"})
         """Advantage estimator and its settings."""
         max_advantage: float = Field(default=5.0, gt=0)
         """M: absolute value to which advantages are clipped before they are mapped to 0..1."""
@@ -81,7 +80,7 @@ class DiffusionNft(StageAlgorithm):
 
         @field_validator("advantage")
         @classmethod
-        def _advantage_exists(cls, block: dict[str, Any]) -> dict[str, Any]:
+        def _advantage_exists(cls, block: Block) -> Block:
             advantage_estimators.resolve(block, "algorithm.advantage")
             return block
 

@@ -8,16 +8,17 @@ Reference log-probabilities are never needed: the KL between two Gaussian steps 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from rl_core.algorithms.base import algorithms
+from rl_core.algorithms.blocks import Block
 from rl_core.algorithms.policy_gradient import PolicyGradient
 from rl_core.sde.config import SdeConfig
 
-ADVANTAGE: dict[str, Any] = {"name": "grpo", "std_scope": "batch", "clamp": 5.0}
-CLIP: dict[str, Any] = {"name": "ppo_clip", "clip_low": 1e-4, "clip_high": 1e-4}
+ADVANTAGE: Block = {"name": "grpo", "std_scope": "batch", "clamp": 5.0}
+CLIP: Block = {"name": "ppo_clip", "clip_low": 1e-4, "clip_high": 1e-4}
 
 
 class FlowPolicyGradient(PolicyGradient):
@@ -29,7 +30,8 @@ class FlowPolicyGradient(PolicyGradient):
         sde: SdeConfig = Field(default_factory=SdeConfig)
         """Kernel that samples and scores, and the steps that it is used on."""
 
-    config: Config
+    # Built with its own settings alone, of which `PolicyGradient` reads its part.
+    config: Config  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 @algorithms.register("flow_grpo")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rl_core.algorithms import terms
 from rl_core.algorithms.advantages import AdvantageEstimator, AdvantageInputs, advantage_estimators
 from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm
-from rl_core.algorithms.blocks import PolicyGradientConfig
+from rl_core.algorithms.blocks import Block, PolicyGradientConfig
 from rl_core.algorithms.correction import correction_weights
 from rl_core.algorithms.critic import CriticConfig
 from rl_core.algorithms.kl import KlController, KlPlace
@@ -271,7 +271,7 @@ def _stated_only(measured: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in measured.items() if value is not None}
 
 
-def _stated(config: PolicyGradientConfig) -> dict[str, Any]:
+def _stated(config: PolicyGradientConfig) -> Block:
     return config.model_dump(mode="json", exclude_defaults=True)
 
 

@@ -33,12 +33,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
 from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
-from rl_core.algorithms.blocks import over_preset
+from rl_core.algorithms.blocks import Block, over_preset
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Denominators, cleaned
 from rl_core.sde.precision import at_least_float32
@@ -75,7 +75,7 @@ class QualityLoss(StrEnum):
 class PreferenceConfig(StageAlgorithm.Config):
     """The recipe's `algorithm` block without its name. Missing keys are taken from the preset."""
 
-    preset: ClassVar[Mapping[str, Any]] = {}
+    preset: ClassVar[Block] = {}
 
     beta: float = Field(default=0.1, gt=0)
     """Scale of the implicit reward."""
@@ -96,7 +96,7 @@ class PreferenceConfig(StageAlgorithm.Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _over_preset(cls, values: Any) -> Any:
+    def _over_preset(cls, values: object) -> object:
         return over_preset(cls.preset, values) if isinstance(values, Mapping) else values
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rl_core.data.prepare.workers import Advance, Runner, named_function
 
@@ -18,7 +17,7 @@ def cluster_runner(address: str) -> Runner:
     """Return a runner that executes jobs on the cluster at `address`; progress is reported job by
     job."""
 
-    def run(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
+    def run(function: str, jobs: Sequence[object], advance: Advance) -> list[object]:
         from rl_core.distributed.cluster import ray_cluster
 
         if not jobs:
@@ -29,14 +28,14 @@ def cluster_runner(address: str) -> Runner:
     return run
 
 
-def _run(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
+def _run(function: str, jobs: Sequence[object], advance: Advance) -> list[object]:
     import ray.data
 
     dataset = ray.data.range(len(jobs), override_num_blocks=len(jobs))
     # Blocks would otherwise come back as they are finished.
     dataset.context.execution_options.preserve_order = True
     dataset.context.enable_progress_bars = False
-    results = []
+    results: list[object] = []
     for row in dataset.map(_RunJob(function, list(jobs))).iter_rows():
         failed, value, done = pickle.loads(row["outcome"])
         if failed:
@@ -52,7 +51,7 @@ class _RunJob:
     own."""
 
     function: str
-    jobs: list[Any]
+    jobs: list[object]
 
     def __call__(self, row: dict[str, int]) -> dict[str, bytes]:
         done = [0]

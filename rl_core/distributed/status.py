@@ -57,6 +57,7 @@ class StatusServer:
         self.begin("")
 
     def status(self) -> Status:
+        # Python has no other way to see where another thread is; it is documented in `sys`.
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         stack = traceback.extract_stack(frame, limit=None) if frame is not None else []
         place = f"{stack[-1].filename}:{stack[-1].lineno} {stack[-1].name}" if stack else ""

@@ -9,7 +9,7 @@ Axes: N rows, I features in, O features out, R the adapter's rank.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from peft.tuners import lora
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
+from rl_core.kernels.autograd_context import AutogradContext
 from rl_core.kernels.float32_matmul import product_dtype
 
 
@@ -52,7 +53,7 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
 class AdaptedLinear(lora.Linear):
     """peft's layer, with scaling and addition fused into its products where its parts are plain."""
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:
         """Map the states [..., I] to [..., O]."""
         parts = None if args or kwargs else plain_parts(self)
         if parts is None or parts.base.weight.requires_grad or x.dtype != parts.base.weight.dtype:
@@ -66,13 +67,17 @@ class AdaptedLinear(lora.Linear):
         return whole_NO.view(*x.shape[:-1], base.out_features)
 
 
+class _AdaptedContext(AutogradContext, Protocol):
+    scaling: float
+
+
 class _Adapted(torch.autograd.Function):
     """Products are computed in the processor's format, and rounded to that of the states once, at
     the end."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
+        ctx: _AdaptedContext,
         states: Tensor,
         weight_OI: Tensor,
         bias_O: Tensor | None,
@@ -93,7 +98,7 @@ class _Adapted(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _AdaptedContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         states, narrow_NR, weight_OI, down_RI, up_OR = ctx.saved_tensors
         states_NI, grad_NO = (
             one.reshape(-1, one.shape[-1]).to(narrow_NR.dtype) for one in (states, grad)
@@ -109,7 +114,8 @@ class _Adapted(torch.autograd.Function):
         return grad_NI.to(states.dtype).view_as(states), None, None, *learnt, None
 
 
-def _is_plain(linear: Any) -> bool:
+def _is_plain(linear: nn.Module) -> bool:
     """Return True if a layer is only a product with a matrix that this process holds as a whole."""
+    # torch can add hooks but not list them; this can go when it can.
     changed = linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
     return type(linear) is nn.Linear and not changed and not isinstance(linear.weight, DTensor)

@@ -17,12 +17,13 @@ Axes: B rows, H query heads, K key heads, Q queries, L keys, D head size, M = B 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rl_core.kernels.autograd_context import AutogradContext
 from rl_core.kernels.float32_matmul import multiplies_in_bfloat16
 
 MAX_WEIGHTS = 2**24
@@ -44,7 +45,7 @@ def attends_in_bfloat16(
     dropout: float = 0.0,
     scaling: float | None = None,
     position_bias: Tensor | None = None,
-    **_: Any,
+    **_: object,
 ) -> bool:
     """Return True if `attend_in_bfloat16` is correct and fast for these arguments, which
     transformers passes to an attention function in addition to a mask."""
@@ -70,10 +71,20 @@ def attend_in_bfloat16(
     return way.apply(query_BHQD, key_BKLD, value_BKLD, scale, mask_B1QL)  # type: ignore[return-value]
 
 
+class _KeptContext(AutogradContext, Protocol):
+    scale: float
+    mask: Tensor
+
+
 class _Kept(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+        ctx: _KeptContext,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        mask: Tensor | None,
     ) -> Tensor:
         mask = _causal_mask(query, key) if mask is None else mask
         chunks = _chunks(mask, query, key, value)
@@ -88,17 +99,27 @@ class _Kept(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _KeptContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         query, key, value, *weights = ctx.saved_tensors
         pairs = zip(_chunks(ctx.mask, query, key, value, grad), weights, strict=True)
         parts = [_gradients(*states, weights=one, scale=ctx.scale) for (*states, _), one in pairs]
         return (*(torch.cat(part) for part in zip(*parts, strict=True)), None, None)
 
 
+class _MadeAgainContext(AutogradContext, Protocol):
+    scale: float
+    mask: Tensor | None
+
+
 class _MadeAgain(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+        ctx: _MadeAgainContext,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        mask: Tensor | None,
     ) -> Tensor:
         seen, normaliser_BHQ = _torchs_forward(
             query, key, value, 0.0, mask is None, attn_mask=mask, scale=scale
@@ -109,7 +130,7 @@ class _MadeAgain(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _MadeAgainContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         query, key, value, normaliser_BHQ = ctx.saved_tensors
         hides = (_causal_mask(query, key) if ctx.mask is None else ctx.mask).to(query.dtype)
         parts = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PRODUCTS = ("mm", "mm.out", "addmm", "bmm", "baddbmm")
 """Operators that compute the products of layers, attention and their gradients."""
-_installed: list[Any] = []
+_installed: list[torch.library.Library] = []
 """Registered libraries; torch removes a registration when its library object is
 garbage-collected."""
 
@@ -27,6 +27,7 @@ def has_bfloat16_products() -> bool:
     """Return True if oneDNN has bfloat16 matrix products for this processor."""
     import torch
 
+    # torch has no public question for this; it can go when it has one.
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
@@ -36,6 +37,7 @@ def multiplies_in_bfloat16(device: torch.device, dtype: torch.dtype) -> bool:
     import torch
 
     return (
+        # torch.cpu says it under a private name alone; this can go when it has a public one.
         device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
     )
 
@@ -45,6 +47,7 @@ def multiplies_in_tiles(device: torch.device, dtype: torch.dtype) -> bool:
     fill."""
     import torch
 
+    # As above: torch.cpu has no public name for it yet.
     return device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 
@@ -120,12 +123,14 @@ def widen_products() -> bool:
     return True
 
 
-def _widened(name: str) -> Callable[..., Any]:
+def _widened(name: str) -> Callable[..., Tensor]:
     import torch
 
     own = torch.library.get_kernel(f"aten::{name}", "CPU")
 
-    def product(keys: Any, *tensors: Any, out: Any = None, **factors: Any) -> Any:
+    def product(
+        keys: torch.DispatchKeySet, *tensors: Tensor, out: Tensor | None = None, **factors: float
+    ) -> Tensor:
         if tensors[0].dtype is not torch.bfloat16:
             given = {} if out is None else {"out": out}
             return own.call_boxed(keys, *tensors, **factors, **given)

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
+from rl_core.kernels.autograd_context import AutogradContext
 from rl_core.kernels.replace import Replaced, asked, replace_modules
 
 PARTS = ("gate_proj", "up_proj", "down_proj")
@@ -47,7 +48,7 @@ def use_gated_mlps(model: nn.Module) -> Replaced:
     return replace_modules(model, _same_as)
 
 
-def _same_as(mlp: Any) -> GatedMLP | None:
+def _same_as(mlp: nn.Module) -> GatedMLP | None:
     """Return a GatedMLP with the layers of `mlp` if both give the same output for a probe; else
     None."""
     named = {name: getattr(mlp, name, None) for name in PARTS}
@@ -72,11 +73,12 @@ def _same_as(mlp: Any) -> GatedMLP | None:
     return ours if difference <= ALIKE * size and size > 0 else None
 
 
-def _is_plain(layer: Any, dtype: torch.dtype) -> bool:
+def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:
     """Return True if a layer only multiplies by an unsharded matrix of this format: no bias, no
     hooks, no replaced forward."""
     if type(layer) is not nn.Linear or layer.bias is not None or layer.weight.dtype != dtype:
         return False
+    # torch can add hooks but not list them; this can go when it can.
     changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
     return not changed and not isinstance(layer.weight, DTensor)
 
@@ -84,7 +86,7 @@ def _is_plain(layer: Any, dtype: torch.dtype) -> bool:
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, gate_MH: Tensor, up_MH: Tensor, down_HM: Tensor
+        ctx: AutogradContext, states: Tensor, gate_MH: Tensor, up_MH: Tensor, down_HM: Tensor
     ) -> Tensor:
         states_NH = states.reshape(-1, states.shape[-1])
         gated_NM, raised_NM = states_NH @ gate_MH.t(), states_NH @ up_MH.t()
@@ -96,7 +98,7 @@ class _Gated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         states, gated_NM, raised_NM, gate_MH, up_MH, down_HM = ctx.saved_tensors
         wants_states, *wants = ctx.needs_input_grad
         grad_NH, states_NH = (one.reshape(-1, one.shape[-1]) for one in (grad, states))

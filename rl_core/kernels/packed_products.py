@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -63,12 +63,12 @@ def packed_weights(model: nn.Module, leave: nn.Module | None = None) -> Iterator
 class _Layer:
     """A module to pack: base(x), plus scaling * B(A(x)) if it has an adapter."""
 
-    module: Any
+    module: nn.Module
     base: nn.Linear
     adapter: tuple[nn.Linear, nn.Linear, float] | None = None
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Properties that layers must have in common to become one product."""
         return (
             self.base.in_features,
@@ -126,6 +126,8 @@ class Product:
 
     def _packed(self, weights: list[Tensor]) -> Tensor:
         whole = weights[0] if len(weights) == 1 else torch.cat(weights)
+        # Packing has no public name in torch; torch.compile uses these operators. They can go when
+        # `nn.Linear` keeps a packed weight by itself.
         return torch.ops.mkldnn._reorder_linear_weight(whole.detach().to(self.computed), None)
 
 
@@ -143,6 +145,7 @@ def _merged(layer: _Layer) -> Tensor:
 
 
 def _linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # The operator that takes what `_reorder_linear_weight` packed; it goes with it.
     return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
 
 
@@ -153,7 +156,7 @@ def _can_pack() -> bool:
     )
 
 
-def _is_plain(module: Any) -> bool:
+def _is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Return True if a module only multiplies by an unsharded matrix on a CPU, in a packable
     format."""
     if (
@@ -165,7 +168,7 @@ def _is_plain(module: Any) -> bool:
     return module.weight.device.type == "cpu" and module.weight.dtype in FORMATS
 
 
-def _layer(module: Any) -> _Layer | None:
+def _layer(module: nn.Module) -> _Layer | None:
     """Return the module's parts for packing; None if it cannot be packed."""
     if _is_plain(module):
         return _Layer(module, module)

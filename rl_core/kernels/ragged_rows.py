@@ -12,10 +12,12 @@ row, S tokens with several places, G places of the token with most, F features.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from rl_core.kernels.autograd_context import AutogradContext
 
 FULLNESS = 0.75
 """Smallest ratio of the shorter to the longer row's length for which they share a rectangle."""
@@ -48,7 +50,7 @@ class Rectangle:
     num_keys: int
     starts: tuple[int, ...]
     """Index, in each row, of the key at the position of the first query."""
-    _masks: dict[Any, Tensor | None] = field(default_factory=dict, repr=False)
+    _masks: dict[object, Tensor | None] = field(default_factory=dict, repr=False)
 
     def mask(self, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """Return the mask that is added to the scores, [R, 1, Q, L]; None for plain causal
@@ -184,16 +186,20 @@ def _places(groups: list[list[Tensor]], num_tokens: int) -> Places:
     )
 
 
+class _PlacesContext(AutogradContext, Protocol):
+    places: Places
+
+
 class _Spread(torch.autograd.Function):
     """Autograd function that copies tokens [N, F] to places [M, F]."""
 
     @staticmethod
-    def forward(ctx: Any, states_NF: Tensor, places: Places) -> Tensor:
+    def forward(ctx: _PlacesContext, states_NF: Tensor, places: Places) -> Tensor:
         ctx.places = places
         return states_NF.index_select(0, places.token_M)
 
     @staticmethod
-    def backward(ctx: Any, grad_MF: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: _PlacesContext, grad_MF: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         places: Places = ctx.places
         grad_NF = grad_MF.index_select(0, places.place_N)
         if len(places.repeated_S):
@@ -210,12 +216,12 @@ class _Collect(torch.autograd.Function):
     """Autograd function that copies places [M, F] back to their tokens [N, F]."""
 
     @staticmethod
-    def forward(ctx: Any, answers_MF: Tensor, places: Places) -> Tensor:
+    def forward(ctx: _PlacesContext, answers_MF: Tensor, places: Places) -> Tensor:
         ctx.places = places
         return answers_MF.index_select(0, places.place_N)
 
     @staticmethod
-    def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: _PlacesContext, grad_NF: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         places: Places = ctx.places
         grad_MF = grad_NF.index_select(0, places.token_M)
         if places.is_padding_M is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import nn
+
+R = TypeVar("R")
 
 
 def replace_modules(model: nn.Module, same_as: Callable[[nn.Module], nn.Module | None]) -> Replaced:
@@ -24,9 +26,9 @@ class Replaced:
     """Attributes that were replaced, with their original values for `undo`."""
 
     def __init__(self) -> None:
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._originals: list[tuple[object, str, object]] = []
 
-    def add(self, owner: Any, name: str, original: Any) -> None:
+    def add(self, owner: object, name: str, original: object) -> None:
         """Record the original value of an attribute."""
         self._originals.append((owner, name, original))
 
@@ -44,7 +46,7 @@ class Replaced:
         return len(self._originals)
 
 
-def asked(foreign: Callable[..., Any], *args: Any) -> Any:
+def asked(foreign: Callable[..., R], *args: object) -> R | None:
     """Call a foreign function with a probe, without gradients; return None if it raises.
 
     Any exception only means that the function is not the expected one.

@@ -9,11 +9,10 @@ Axes: n features.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from rl_core.kernels.autograd_context import AutogradContext
 from rl_core.kernels.replace import Replaced, asked, replace_modules
 
 EPS_NAMES = ("variance_epsilon", "eps")
@@ -45,7 +44,7 @@ def use_quick_norms(model: nn.Module) -> Replaced:
     return replace_modules(model, _same_as)
 
 
-def _same_as(norm: Any) -> RMSNorm | None:
+def _same_as(norm: nn.Module) -> RMSNorm | None:
     """Return an RMSNorm with the weight of `norm` if both give the same output for a probe; else
     None."""
     if isinstance(norm, RMSNorm) or not type(norm).__name__.endswith("RMSNorm"):
@@ -84,14 +83,14 @@ def _quotient(states: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: AutogradContext, states: Tensor, weight: Tensor, eps: float) -> Tensor:
         squares = _mean_squares(states)
         quotient = _quotient(states, squares, eps)
         ctx.save_for_backward(states, weight, squares.add_(eps).rsqrt_())
         return weight * quotient
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
         states, weight, scale = ctx.saved_tensors
         # With adapters the weight is frozen.
         wanted = [*ctx.needs_input_grad[:2], False]

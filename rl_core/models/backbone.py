@@ -64,6 +64,7 @@ def head_of(model: PreTrainedModel) -> Any:
 
 def attention_of(model: PreTrainedModel) -> str:
     """Return the name of a model's implementation of attention."""
+    # transformers has no public name to read it by; this can go when it has.
     return str(model.config._attn_implementation)
 
 

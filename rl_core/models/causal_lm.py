@@ -260,6 +260,7 @@ class CausalLMPolicy(TokenPolicy):
     @property
     def block_classes(self) -> tuple[str, ...]:
         """Names of the classes that FSDP wraps one by one."""
+        # transformers names the blocks under no public name; this can go when it does.
         if named := self.language_model._no_split_modules:
             return tuple(named)
         lists = [module for module in self.backbone.modules() if isinstance(module, nn.ModuleList)]

@@ -63,6 +63,7 @@ def linear_log_probs(
 def is_plain_head(head: nn.Module) -> TypeGuard[nn.Linear]:
     """Return True if a head's result only depends on its weight: no bias, adapter, hook, or
     tensor-parallel cut."""
+    # torch can add hooks but not list them; this can go when it can.
     hooked = head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
     return (
         type(head) is nn.Linear

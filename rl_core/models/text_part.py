@@ -63,6 +63,7 @@ class TextPartPolicy(CausalLMPolicy):
         """Names of the classes that FSDP wraps one by one; vision towers are sharded as well, and
         never gathered."""
         own = {type(block).__name__ for block in _repeated(self.language_part)}
+        # transformers names the blocks under no public name; this can go when it does.
         return tuple(sorted(own | set(self.language_model._no_split_modules or ())))
 
     def _trained_parameters(self) -> Iterator[nn.Parameter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol
+from typing import Generic, Protocol
 
 from rl_core.errors import RecipeError
 
@@ -14,7 +14,7 @@ class HasAttributes:
     Raises: RecipeError naming the attributes that the part lacks.
     """
 
-    def __init__(self, built: Any, contract: type, where: str) -> None:
+    def __init__(self, built: object, contract: type, where: str) -> None:
         if lacking := [name for name in attributes(contract) if not hasattr(built, name)]:
             cls = type(built)
             raise RecipeError(

@@ -9,7 +9,7 @@ from rl_core.ranks.dispatch import Execute, distributed
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from rl_core.ranks.rank_info import RankInfo
     from rl_core.train.bundle import Bundle
@@ -38,7 +38,7 @@ class Backend(Protocol):
     """The bundle it was built with."""
     policy: Any
     """The module that is trained; stacks call it for log-probabilities."""
-    trainable: dict[str, Any]
+    trainable: dict[str, nn.Parameter]
     """Parameters that learn, by name."""
     optimizer: Any
     """A torch optimizer; `param_groups[0]["lr"]` is the present rate."""

@@ -16,7 +16,7 @@ from rl_core.ranks.dispatch import CallSpec, spec_of
 _NO_CONTRACT = (object, Protocol, Generic)
 
 
-def shortcomings(cls: type[Any], contract: type) -> list[str]:
+def shortcomings(cls: type, contract: type) -> list[str]:
     """Return a phrase for each member of the contract that a class lacks or has otherwise."""
     found = []
     for name, wanted in members(contract).items():
@@ -51,7 +51,7 @@ def _is_stated(name: str, value: FunctionType) -> bool:
     return not name.startswith("_")
 
 
-def _differs(cls: type[Any], contract: type, name: str, wanted: Callable[..., Any]) -> list[str]:
+def _differs(cls: type, contract: type, name: str, wanted: Callable[..., object]) -> list[str]:
     method = inspect.getattr_static(cls, name, None)
     shape = f"{name}{_without_self(inspect.signature(wanted))}"
     if method is None:
@@ -67,7 +67,7 @@ def _differs(cls: type[Any], contract: type, name: str, wanted: Callable[..., An
     return []
 
 
-def _cannot_be_built(cls: type[Any], wanted: Callable[..., Any]) -> list[str]:
+def _cannot_be_built(cls: type, wanted: Callable[..., object]) -> list[str]:
     signature = inspect.signature(wanted)
     extra = []
     if getattr(cls, "needs_rank_info", False):

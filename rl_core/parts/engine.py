@@ -25,12 +25,12 @@ class Samples(Protocol):
     """
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def rollout(self, prompts: DataProto, *options: Any) -> DataProto | None:
+    def rollout(self, prompts: DataProto, *options: object) -> DataProto | None:
         """Sample the group of each prompt; None on a rank that does not answer for its replica."""
         ...
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def evaluate(self, prompts: DataProto, *options: Any) -> DataProto | None:
+    def evaluate(self, prompts: DataProto, *options: object) -> DataProto | None:
         """Sample one row per prompt, without randomness."""
         ...
 

@@ -55,7 +55,7 @@ class PartRegistry(Registry[Any]):
         cls, settings = self.resolve(block, self.kind)
         return cls, {"settings": settings} if hasattr(cls, "Config") else {}
 
-    def check(self, cls: type[Any], where: str) -> None:
+    def check(self, cls: type, where: str) -> None:
         """Hold a class to the contract. Raises: RecipeError naming each member that it lacks."""
         hold_to(self.contract, cls, where)
 
@@ -63,7 +63,7 @@ class PartRegistry(Registry[Any]):
         self._classes = {name: import_target(target) for name, target in self.own.items()}
 
 
-def hold_to(contract: type, cls: type[Any], where: str) -> None:
+def hold_to(contract: type, cls: type, where: str) -> None:
     """Hold a class to a contract. Raises: RecipeError naming each member that it lacks."""
     if lacking := shortcomings(cls, contract):
         raise RecipeError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rl_core.ranks.dispatch import Collect, distributed
 
@@ -17,10 +17,10 @@ class Sync(Protocol):
     `rl_core.distributed.weight_sync.WeightSync` is the usual one.
     """
 
-    def __init__(self, *, backend: Backend, rollout: Any, config: SyncConfig) -> None: ...
+    def __init__(self, *, backend: Backend, rollout: object, config: SyncConfig) -> None: ...
 
     @distributed(collect=Collect.RANK_ZERO)
-    def sync(self, *, evaluation: bool) -> Any:
+    def sync(self, *, evaluation: bool) -> object:
         """Bring the engine up to date; send nothing if it is. Collective.
 
         Returns: a `SyncReport`, whose `version` is that of the weights that the engine then holds.

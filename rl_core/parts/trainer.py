@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from rl_core.data.prepare.prompt_items import Item
     from rl_core.distributed import DataProtoRef
     from schemas.recipe import Recipe
 
@@ -22,9 +23,7 @@ class Loop(Protocol):
     held_out_scores: tuple[str, ...]
     """Columns of `evaluate` whose means are part of the evaluation."""
 
-    def __init__(
-        self, recipe: Recipe, source_model: str, items: Sequence[dict[str, Any]]
-    ) -> None: ...
+    def __init__(self, recipe: Recipe, source_model: str, items: Sequence[Item]) -> None: ...
 
     def build(self) -> None:
         """Start the workers."""
@@ -34,11 +33,11 @@ class Loop(Protocol):
         """Return a line for each unusual computation."""
         ...
 
-    def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
+    def prepare(self, held_out: Sequence[Item]) -> None:
         """Compute everything that needs the model before training."""
         ...
 
-    def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    def with_reference(self, held_out: Sequence[Item]) -> Sequence[Item]:
         """Return the held-out rows, with the reference's log-probabilities if scores need them."""
         ...
 
@@ -46,7 +45,7 @@ class Loop(Protocol):
         """Run one step. Returns: its metrics, and its rollout."""
         ...
 
-    def evaluate(self, items: Sequence[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
+    def evaluate(self, items: Sequence[Item], max_new_tokens: int) -> DataProtoRef:
         """Play held-out rows greedily, in order."""
         ...
 
@@ -54,11 +53,11 @@ class Loop(Protocol):
         """Return the largest peak memory of a training worker so far, in bytes."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the driver's own state, which is written as JSON."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Restore `state_dict()`."""
         ...
 

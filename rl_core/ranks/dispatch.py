@@ -17,10 +17,10 @@ copies are cut off again. A tensor or list is never padded: rows that do not div
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor
 from rl_core.data_proto import DataProto, DataProtoError
 from rl_core.ranks.rank_info import TrainTopology
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 NUM_PADDING_ROWS = "num_padding_rows"
 """Key of a shard's `meta_info` with the number of copies at its end."""
@@ -43,9 +43,15 @@ class Shardable(Protocol):
 
     def __len__(self) -> int: ...
 
-    def shard(self, num_parts: int, part: int) -> Any:
+    def shard(self, num_parts: int, part: int) -> object:
         """Return one of `num_parts` shards of equal size, as `shard_of` does."""
         ...
+
+
+Rows: TypeAlias = (
+    DataProto | Shardable | Tensor | TensorDict | np.ndarray | list[object] | tuple[object, ...]
+)
+"""Arguments that a scatter cuts."""
 
 
 class Dispatch(StrEnum):
@@ -113,14 +119,14 @@ class CallSpec:
 class Broadcast:
     """An argument that reaches every called rank whole, even if it could be cut."""
 
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True)
 class Cut:
     """The calls to ranks that make up one call on a handle."""
 
-    calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]]
+    calls: dict[int, tuple[tuple[object, ...], dict[str, object]]]
     """Arguments of each called rank."""
     answering: tuple[int, ...]
     """Called ranks whose answers count, in shard order."""
@@ -152,7 +158,7 @@ def spec_of(cls: type, method: str) -> CallSpec:
 
 
 def cut(
-    spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any], topology: TrainTopology
+    spec: CallSpec, args: tuple[object, ...], kwargs: Mapping[str, object], topology: TrainTopology
 ) -> Cut:
     """Compute the arguments of each called rank. Raises: DataProtoError when something cannot be
     cut for the ranks."""
@@ -182,7 +188,7 @@ def cut(
     return Cut(calls, answering, num_rows)
 
 
-def is_cut(value: Any) -> bool:
+def is_cut(value: object) -> TypeGuard[Rows]:
     """Return True if a scatter cuts this argument."""
     return isinstance(
         value, DataProto | Shardable | Tensor | TensorDict | np.ndarray | list | tuple
@@ -236,12 +242,12 @@ def _without_last(mask: Tensor, num_rows: int) -> Tensor:
     return mask.index_fill(0, torch.arange(len(mask) - num_rows, len(mask), device=mask.device), 0)
 
 
-def _open(value: Any) -> Any:
+def _open(value: object) -> object:
     value = value.value if isinstance(value, Broadcast) else value
     return value.shard(1, 0) if isinstance(value, Shardable) else value
 
 
-def _common_rows(arguments: list[tuple[int | str, Any]]) -> int | None:
+def _common_rows(arguments: list[tuple[int | str, object]]) -> int | None:
     rows = {}
     for name, value in arguments:
         if not is_cut(value):
@@ -259,7 +265,7 @@ def _common_rows(arguments: list[tuple[int | str, Any]]) -> int | None:
     return next(iter(rows.values()), None)
 
 
-def _parts(value: Any, num_parts: int) -> list[Any]:
+def _parts(value: object, num_parts: int) -> list[object]:
     if not is_cut(value):
         return [_open(value)] * num_parts
     if isinstance(value, DataProto):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -64,6 +64,6 @@ class CriticStack(TrainStack):
         )
 
 
-def critic_metrics(measured: dict[str, Any]) -> dict[str, Any]:
+def critic_metrics(measured: dict[str, float]) -> dict[str, float]:
     """Return a critic's metrics under separate names."""
     return {f"critic/{name}": value for name, value in measured.items()}

@@ -75,12 +75,13 @@ class FSDPBackend:
         ema_cfg: EmaLoraConfig | EmaFullConfig | None = None,
         settings: FSDPOptions | None = None,
     ) -> None:
+        # Any: of the class of the domain's bundle, which its stacks and engines know.
         self.bundle: Any = bundle
         self.settings = settings or FSDPOptions()
         self.fsdp_cfg, self.lora_cfg, self.ema_cfg = fsdp_cfg, lora_cfg, ema_cfg
         self.rank_info, self.device = rank_info, rank_info.device
         self._seed_rank(seed)
-        self.policy = bundle.policy
+        self.policy: Any = bundle.policy
         self.meshes = Meshes(rank_info)
         self.mirror: Any = None
         self._parked: Parked | None = None
@@ -98,11 +99,13 @@ class FSDPBackend:
         ]
         self.ema = self._make_ema()
         settle_wrapped(self)
+
+        def refuse_offloaded(module: nn.Module, inputs: object) -> None:
+            self.check_onloaded("a forward pass")
+
         for model in self.models:
             # Before FSDP's own hook, which would read the parameters.
-            model.register_forward_pre_hook(
-                lambda *_: self.check_onloaded("a forward pass"), prepend=True
-            )
+            model.register_forward_pre_hook(refuse_offloaded, prepend=True)
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
@@ -422,7 +425,7 @@ class FSDPBackend:
             return 0
         self.reshard()
         parameters = [parameter for model in self.models for parameter in model.parameters()]
-        tensors: list[Any] = [
+        tensors: list[object] = [
             *parameters,
             *(one.grad for one in parameters if one.grad is not None),
         ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.optim import AdamW
@@ -27,7 +27,7 @@ def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> 
     Parameters on different meshes, and plain ones, are separate groups: the fused step takes one
     kind at a time.
     """
-    by_mesh: dict[Any, list[Parameter]] = {}
+    by_mesh: dict[DeviceMesh | None, list[Parameter]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
             by_mesh.setdefault(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
+from rl_core.models.policy import Policy
 from rl_core.ranks.rank_info import RankInfo
+from rl_core.train.bundle import Bundle
 from rl_core.train.weights.ema import EmaShadow
 from schemas.recipe import EmaFullConfig, EmaLoraConfig, FSDPConfig, LoraConfig
 
@@ -14,12 +18,12 @@ from schemas.recipe import EmaFullConfig, EmaLoraConfig, FSDPConfig, LoraConfig
 class Trained(Protocol):
     """The sharded policy of one rank; `rl_core.train.fsdp.FSDPBackend` is one."""
 
-    bundle: Any
-    policy: Any
-    trainable: dict[str, Any]
+    bundle: Bundle
+    policy: Policy
+    trainable: dict[str, nn.Parameter]
     """Parameters that learn, by name."""
     optimizer: torch.optim.AdamW
-    scheduler: Any
+    scheduler: LambdaLR
     ema: EmaShadow | None
     num_skipped_steps: int
     fsdp_cfg: FSDPConfig

@@ -17,13 +17,15 @@ from typing import Any
 from rl_core.algorithms.advantages import group_ids
 from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.source_of_recipe import training_source
+from rl_core.data.prepare.prompt_items import Item
 from rl_core.data_proto import DataProto
-from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote, placement
+from rl_core.distributed import Block, DataProtoRef, DevicePool, placement
 from rl_core.errors import DataError
 from rl_core.rollout.sample_ids import GROUP, id_columns
 from rl_core.train.critic import critic_metrics
 from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.drift import watch_delta
+from rl_core.trainers.handles import BackendHandle
 from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
@@ -40,7 +42,7 @@ class Trainer(ABC):
 
     wiring: Wiring
 
-    def __init__(self, recipe: Recipe, source_model: str, items: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, recipe: Recipe, source_model: str, items: Sequence[Item]) -> None:
         self.recipe = recipe
         self.source_model = source_model
         self.source_items = items
@@ -295,25 +297,25 @@ class Trainer(ABC):
         """Columns of `evaluate`, besides the reward, whose means are part of the evaluation."""
         return self.wiring.held_out.scores
 
-    def evaluate(self, items: Sequence[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
+    def evaluate(self, items: Sequence[Item], max_new_tokens: int) -> DataProtoRef:
         """Play held-out rows greedily, in order; with the moving average of the weights if the
         recipe sets `ema.evaluate`."""
         with self._phase("evaluate"), self._evaluated_weights():
             return self.wiring.held_out.play(prompt_batch(items), max_new_tokens)
 
-    def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
+    def prepare(self, held_out: Sequence[Item]) -> None:
         """Compute everything that needs the model before training; called once, before a checkpoint
         is loaded."""
         if self.wiring.references is not None:
             self.wiring.references.prepare(self.source_items, held_out)
 
-    def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    def with_reference(self, held_out: Sequence[Item]) -> Sequence[Item]:
         """Return the held-out rows, with the reference model's log-probabilities if scores need
         them."""
         references = self.wiring.references
         return held_out if references is None else references.added_to(held_out)
 
-    def backends(self) -> dict[str, Remote]:
+    def backends(self) -> dict[str, BackendHandle]:
         """Return the FSDPBackend of each trained model, by name."""
         return self.wiring.policies
 
@@ -373,7 +375,7 @@ class Trainer(ABC):
             group.close()
         self.groups = []
 
-    def _trained_models(self) -> dict[str, Remote]:
+    def _trained_models(self) -> dict[str, BackendHandle]:
         """Return the backends of all models in a checkpoint: the policies and their critics."""
         critics = {name: track.learner.critic for name, track in self.tracks.items()}
         is_alone = len(self.tracks) == 1

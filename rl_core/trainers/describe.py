@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from rl_core.trainers.env_metrics import environment_metrics
 
 
 def describe_replies(
-    rollout: DataProtoRef, environments: Mapping[str, Mapping[str, Any]]
+    rollout: DataProtoRef, environments: Mapping[str, Mapping[str, object]]
 ) -> dict[str, float]:
     """Return the metrics of token episodes and their environments. Args: environments: the
     recipe's."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote
+from rl_core.distributed import DataProtoRef
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rollout.dedicated import DedicatedDiffusionEngine
 from rl_core.rollout.diffusion.engine import DiffusionEngine
@@ -15,6 +14,7 @@ from rl_core.train.stacks.diffusion_stack import StepStack
 from rl_core.train.stacks.nft_stack import NftStack
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.describe import describe_samples
+from rl_core.trainers.handles import BackendHandle
 from rl_core.trainers.rewards import ServiceScorer, score_column
 from rl_core.trainers.track import Engine, FromPrompts, Learner, Track, Wiring
 from rl_core.trainers.wiring import (
@@ -78,7 +78,9 @@ class ScoredSamples:
         return played.replace(DataProto.from_dict(scores))
 
 
-def step_learner(recipe: Recipe, source_model: str, backend: Remote | None = None) -> Learner:
+def step_learner(
+    recipe: Recipe, source_model: str, backend: BackendHandle | None = None
+) -> Learner:
     """Place model, backend, algorithm and stack in the open block.
 
     Args: backend: of a model that is already loaded.
@@ -95,7 +97,7 @@ def step_learner(recipe: Recipe, source_model: str, backend: Remote | None = Non
     return Learner(backend, algorithm, copies, stack)
 
 
-def engine_options(recipe: Recipe) -> tuple[Any, ...]:
+def engine_options(recipe: Recipe) -> tuple[object, ...]:
     """Return the arguments of `DiffusionEngine` after its backend."""
     _, settings = algorithms.resolve(recipe.algorithm, "algorithm")
     return (

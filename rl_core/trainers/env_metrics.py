@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
@@ -14,7 +13,7 @@ from rl_core.rollout.episodes.env_calls import EnvCall
 
 
 def environment_metrics(
-    rollout: DataProto | DataProtoRef, options: Mapping[str, Mapping[str, Any]]
+    rollout: DataProto | DataProtoRef, options: Mapping[str, Mapping[str, object]]
 ) -> dict[str, float]:
     """Return `env/<id>/<metric>`, aggregated by each environment's `aggregate_metrics`, and failure
     counts.

@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from rl_core.data.order.pair_rows import PairRows
+from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.store.reference_log_probs import Answers, ReferenceStore, open_store
-from rl_core.distributed import Remote
 from rl_core.models.locate import model_identity
 from rl_core.rollout.pairs import SIDES
 from rl_core.runtime.home import Home
+from rl_core.trainers.handles import PairEngineHandle
 from rl_core.trainers.track import prompt_batch
 from schemas.recipe import Recipe
 from schemas.sections.preference import ReferenceMode
@@ -36,7 +36,7 @@ class PairReferences:
         self,
         recipe: Recipe,
         source_model: str,
-        engine: Remote,
+        engine: PairEngineHandle,
         needed: bool,
         phase: Callable[[str], AbstractContextManager[None]],
     ) -> None:
@@ -49,13 +49,13 @@ class PairReferences:
         self._phase = phase
         self._stores: list[ReferenceStore] = []
 
-    def prepare(self, *rows: Sequence[dict[str, Any]]) -> None:
+    def prepare(self, *rows: Sequence[Item]) -> None:
         """Read the references of all pairs from the cache or compute them, if the recipe
         precomputes them."""
         if self.needed and self.recipe.preference.reference is ReferenceMode.PRECOMPUTED:
             self._stores = [self._store_of(items) for items in rows]
 
-    def added_to(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    def added_to(self, rows: Sequence[Item]) -> Sequence[Item]:
         """Return the pairs with their `reference`, if the margins need it; else unchanged."""
         if not self.needed:
             return rows
@@ -65,7 +65,7 @@ class PairReferences:
             item | {"reference": said} for item, said in zip(rows, self._compute(rows), strict=True)
         ]
 
-    def from_cache(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def from_cache(self, items: list[Item]) -> list[Item]:
         """Return the pairs with their `reference` if `prepare` made it available; else
         unchanged."""
         if not self._stores:
@@ -76,7 +76,7 @@ class PairReferences:
             for item, store in zip(items, known, strict=True)
         ]
 
-    def _store_of(self, items: Sequence[dict[str, Any]]) -> ReferenceStore:
+    def _store_of(self, items: Sequence[Item]) -> ReferenceStore:
         home, recipe = Home.default(), self.recipe
         parts = {
             "encoding": ENCODING_VERSION,
@@ -89,7 +89,7 @@ class PairReferences:
         uids = [item["uid"] for item in items] if not isinstance(items, PairRows) else items.uids
         return open_store(home.cache, parts, uids, lambda: self._compute(items))
 
-    def _compute(self, items: Sequence[dict[str, Any]]) -> Iterator[Answers]:
+    def _compute(self, items: Sequence[Item]) -> Iterator[Answers]:
         at_once = PAIRS_AT_ONCE * self.recipe.placement.num_replicas
         with self._phase("reference"):
             for first in range(0, len(items), at_once):

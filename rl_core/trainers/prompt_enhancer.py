@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from rl_core.data.prepare.prompt_items import Item
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote, placement
+from rl_core.distributed import DataProtoRef, placement
 from rl_core.errors import RecipeError
 from rl_core.models.locate import locate
 from rl_core.rollout.diffusion.rewriting import drawing, drawn_prompt
 from rl_core.runtime.home import Home
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.diffusion import STEPS
+from rl_core.trainers.handles import ScorersHandle
 from rl_core.trainers.rewards import ServiceScorer, score_column
 from rl_core.trainers.text import TOKENS
 from rl_core.trainers.track import Engine, Wiring, prompt_batch
@@ -68,7 +69,7 @@ class PromptEnhancerTrainer(Trainer):
             with_notes=[*policies.values(), writer.engine.handle],
         )
 
-    def _place(self) -> tuple[Policy, Policy, Remote | None]:
+    def _place(self) -> tuple[Policy, Policy, ScorersHandle | None]:
         """Place writer, painter and scorers in the same processes, or in one block per model."""
         recipe, whole = self.recipe, self.recipe.placement.num_devices
         painting = recipe.images
@@ -82,7 +83,7 @@ class PromptEnhancerTrainer(Trainer):
             return writer, side_by_side(STEPS, painting, pipeline), wire_scorers(painting)
 
 
-def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[dict[str, Any]]:
+def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[Item]:
     """Return the rows to draw: the rewrites that did not fail."""
     columns = texts.non_tensor_batch
     rows = zip(
@@ -149,7 +150,7 @@ class BesideOriginals:
         }
         return text.replace(DataProto.from_dict(columns, told))
 
-    def _judged(self, items: Sequence[dict[str, Any]], drawn: Sequence[str]) -> DataProtoRef:
+    def _judged(self, items: Sequence[Item], drawn: Sequence[str]) -> DataProtoRef:
         """Draw one picture of each text in `drawn`, and score it against its item's prompt."""
         drawings = [
             drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)

@@ -7,8 +7,6 @@ batch together from whole groups, in the order in which they were sampled.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.functional import pad
 
@@ -97,7 +95,7 @@ def _widened(batch: DataProto, prompt_width: int, response_width: int) -> DataPr
     assert batch.batch is not None
     old_response = batch.tensor("response_mask").shape[1]
     left, right = prompt_width - _prompt_width(batch), response_width - old_response
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for key, value in batch.batch.items():
         if value.dim() == 2 and value.shape[1] == batch.tensor("input_ids").shape[1]:
             tensors[str(key)] = pad(value, (left, right))

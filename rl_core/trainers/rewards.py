@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from rl_core.algorithms.base import RowMeasures
 from rl_core.algorithms.metrics import to_floats
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote
+from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
 from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards.combine import Earned, combine, score_metrics
 from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rewards.service import ERRORS, SCORES
 from rl_core.rollout.sample_ids import named_error
+from rl_core.trainers.handles import ScorersHandle
 from rl_core.trainers.track import Rollouts
 from schemas.recipe import Recipe
 from schemas.sections.rewards import FailurePolicy, RewardServiceConfig, Truncation
@@ -43,7 +44,7 @@ class ServiceScorer:
     """The `Scorer` of a track that adds the scores of the recipe's scorers to the environments'
     rewards."""
 
-    service: Remote | None
+    service: ScorersHandle | None
     """Service that runs the scorers; None if the recipe names none."""
     weights: dict[str, float]
     """Weights of the service's scorers, by key, in order."""
@@ -52,7 +53,9 @@ class ServiceScorer:
     """Length limit of one reply; None if all rows have the same number of actions."""
 
     @classmethod
-    def of(cls, recipe: Recipe, service: Remote | None, max_length: int | None) -> ServiceScorer:
+    def of(
+        cls, recipe: Recipe, service: ScorersHandle | None, max_length: int | None
+    ) -> ServiceScorer:
         """Create the scorer of a recipe. Args: service: runs the recipe's scorers."""
         weights = {key: config.weight for key, _, config in resolve_scorers(recipe.rewards)}
         return cls(service, weights, recipe.reward_service, max_length)
@@ -73,7 +76,7 @@ def score_column(key: str) -> str:
 
 def add_scores(
     rollout: DataProtoRef,
-    service: Remote | None,
+    service: ScorersHandle | None,
     weights: Mapping[str, float],
     config: RewardServiceConfig,
     max_length: int,
@@ -119,13 +122,13 @@ def add_scores(
     )
 
 
-def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
+def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> RowMeasures:
     """Return the rewards of these rows by position and by part, as `RowMeasures` names them."""
     if isinstance(rollout, DataProtoRef):
         keys = rollout.keys
     else:
         keys = set() if rollout.batch is None else set(map(str, rollout.batch.keys()))
-    measured: dict[str, Any] = {}
+    measured: RowMeasures = {}
     if "turn_rewards" in keys:
         measured["rewards_BT"] = rollout.tensor("turn_rewards")[rows_B]
     parts = sorted(key for key in keys if key.startswith(PART))
@@ -162,7 +165,7 @@ def _reasons(errors: list[dict[str, str]], weights: Mapping[str, float]) -> list
     ]
 
 
-def _with_reasons(rollout: DataProtoRef, reasons: list[str | None]) -> dict[str, Any]:
+def _with_reasons(rollout: DataProtoRef, reasons: list[str | None]) -> dict[str, list[str | None]]:
     known = rollout.non_tensor_batch["error"]
     return {"error": [error or reason for error, reason in zip(known, reasons, strict=True)]}
 

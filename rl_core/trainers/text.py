@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import cast
 
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote, remote
+from rl_core.distributed import DataProtoRef, remote
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.envs.registration import portable_options
 from rl_core.models.bundle import ModelBundle, TextBundle
@@ -20,6 +20,12 @@ from rl_core.train.stacks.token_stack import TrainStack
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.describe import describe_replies
 from rl_core.trainers.drift import delta_limit
+from rl_core.trainers.handles import (
+    AlgorithmHandle,
+    BackendHandle,
+    CriticStackHandle,
+    ScorersHandle,
+)
 from rl_core.trainers.rewards import ServiceScorer
 from rl_core.trainers.track import Critic, Engine, FromPrompts, Learner, Track, Wiring
 from rl_core.trainers.wiring import (
@@ -50,7 +56,7 @@ class TextTrainer(Trainer):
 
 
 def wire_replies(
-    name: str, recipe: Recipe, policy: Policy, reward_service: Remote | None
+    name: str, recipe: Recipe, policy: Policy, reward_service: ScorersHandle | None
 ) -> Wiring:
     """Return the wiring of one track whose actions are tokens, rewarded by environments and
     scorers."""
@@ -86,7 +92,7 @@ class GreedyReplies:
 def token_learner(
     recipe: Recipe,
     source_model: str,
-    backend: Remote | None = None,
+    backend: BackendHandle | None = None,
     *,
     bundle_class: type[ModelBundle],
     temperature: float | None = None,
@@ -120,7 +126,9 @@ def token_learner(
     return Learner(backend, algorithm, copies, stack, critic, delta_limit(recipe))
 
 
-def _critic(recipe: Recipe, source_model: str, algorithm: Remote, *, text_alone: bool) -> Critic:
+def _critic(
+    recipe: Recipe, source_model: str, algorithm: AlgorithmHandle, *, text_alone: bool
+) -> Critic:
     """Place the critic's value model in the same processes as the policy."""
     model = recipe.value_model
     backend_class, chosen = backends.chosen(recipe.backend, FSDPBackend)
@@ -145,10 +153,10 @@ def _critic(recipe: Recipe, source_model: str, algorithm: Remote, *, text_alone:
         share_prompts=recipe.placement.share_prompts,
         **stack_options(recipe) | {"max_grad_norm": model.max_grad_norm},
     )
-    return Critic(stack, backend)
+    return Critic(cast(CriticStackHandle, stack), backend)
 
 
-def engine_options(recipe: Recipe) -> tuple[Any, ...]:
+def engine_options(recipe: Recipe) -> tuple[object, ...]:
     """Return the arguments of `RolloutEngine` after its backend."""
     return (
         recipe.rollout,

@@ -10,14 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from rl_core.algorithms.base import StageAlgorithm
+from rl_core.data.prepare.prompt_items import Item
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote
+from rl_core.distributed import DataProtoRef
 from rl_core.distributed.handles import PendingCall, submit
 from rl_core.rollout.sample_ids import GROUP, group_ids
 from rl_core.train.weights.buckets import WeightVersion
+from rl_core.trainers.handles import (
+    AlgorithmHandle,
+    BackendHandle,
+    CriticStackHandle,
+    EngineHandle,
+    JointStackHandle,
+    NotedHandle,
+    StackHandle,
+    SyncHandle,
+)
 
 Rollouts = Mapping[str, DataProtoRef]
 """Batches of the present step that are already sampled, by name of the track."""
@@ -28,11 +39,11 @@ class Engine:
     """An engine that samples from a policy, with its weight sync if it has its own copy of the
     weights."""
 
-    handle: Remote
-    sync: Remote | None = None
+    handle: EngineHandle
+    sync: SyncHandle | None = None
     sleeps: bool = False
     """True if the engine frees its memory during training (vLLM)."""
-    parked: tuple[Remote, ...] = ()
+    parked: tuple[BackendHandle, ...] = ()
     """FSDPBackends whose memory is freed while the engine samples (`placement.offload`)."""
     freed_bytes: int = 0
     """Bytes that the last sampling had freed, of all ranks."""
@@ -54,7 +65,7 @@ class Engine:
         with self.room():
             return self.handle.rollout(prompts, step, version, attempt)
 
-    def evaluate(self, prompts: DataProto, *options: Any) -> DataProtoRef:
+    def evaluate(self, prompts: DataProto, *options: object) -> DataProtoRef:
         """Sample each prompt once with the weights of evaluations.
 
         Args: options: arguments of the engine's `evaluate` before the version.
@@ -99,7 +110,7 @@ class Ahead:
     prompts: DataProto
     version: WeightVersion
     """Version of the weights that sample the rollout."""
-    pending: PendingCall
+    pending: PendingCall[DataProtoRef]
 
 
 class Sampler(Protocol):
@@ -154,20 +165,20 @@ class Scorer(Protocol):
 class Critic:
     """Value model of algorithms with `needs_critic`, with its own optimizer."""
 
-    stack: Remote
-    backend: Remote
+    stack: CriticStackHandle
+    backend: BackendHandle
 
 
 @dataclass
 class Learner:
     """A policy with its backend, algorithm and training stack."""
 
-    backend: Remote
+    backend: BackendHandle
     algorithm: StageAlgorithm
     """The driver's algorithm, which computes advantages and adapts its coefficients."""
-    copies: Remote
+    copies: AlgorithmHandle
     """Copies of the algorithm on the ranks, which get the driver's coefficients."""
-    stack: Remote
+    stack: StackHandle
     critic: Critic | None = None
     """Critic that gives the advantages their values, if the algorithm needs one."""
     max_delta_log_prob: float | None = None
@@ -213,12 +224,12 @@ class HeldOut(Protocol):
 class References(Protocol):
     """Reference model's log-probabilities of rows, for scores that compare with them."""
 
-    def prepare(self, *rows: Sequence[dict[str, Any]]) -> None:
+    def prepare(self, *rows: Sequence[Item]) -> None:
         """Compute everything that needs the model before training; called once, before a checkpoint
         is loaded."""
         ...
 
-    def added_to(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    def added_to(self, rows: Sequence[Item]) -> Sequence[Item]:
         """Return the rows with their `reference`, if the scores need it."""
         ...
 
@@ -231,19 +242,19 @@ class Wiring:
     """Tracks in sampling order, each after the one it is made from. They are scored in reverse
     order, since the reward of a row may depend on its children."""
     held_out: HeldOut
-    policies: dict[str, Remote]
+    policies: dict[str, BackendHandle]
     """The FSDPBackend of each trained model, by its name in checkpoints."""
-    exported: dict[str, Remote]
+    exported: dict[str, BackendHandle]
     """The FSDPBackend of each model that is registered, by its subfolder ("" is the export's
     root)."""
-    with_notes: list[Remote]
+    with_notes: list[NotedHandle]
     """Workers whose `notes()` report unusual computations."""
-    joint_stack: Remote | None = None
+    joint_stack: JointStackHandle | None = None
     """Stack that trains all tracks in one optimizer step; None if each track has its own stack."""
     references: References | None = None
 
 
-def prompt_batch(items: Sequence[dict[str, Any]], attempt: int = 0) -> DataProto:
+def prompt_batch(items: Sequence[Item], attempt: int = 0) -> DataProto:
     """Return prompts as a batch with the object columns `item` and `group_id`.
 
     Args: attempt: number of the rollout in its step that they are for.

@@ -8,11 +8,12 @@ drawing are the model's own hidden states, and one joint stack trains both track
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 from rl_core.algorithms import algorithms
+from rl_core.data.prepare.prompt_items import Item
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote, remote
+from rl_core.distributed import DataProtoRef, remote
 from rl_core.errors import RecipeError
 from rl_core.models.diffusion.levels import size_of
 from rl_core.models.unified.bundle import UnifiedBundle
@@ -25,6 +26,7 @@ from rl_core.rollout.diffusion.unified_plans import (
 from rl_core.train.stacks.unified_stack import StageWeight, UnifiedStack
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.diffusion import STEPS
+from rl_core.trainers.handles import BackendHandle, JointStackHandle
 from rl_core.trainers.rewards import ServiceScorer, score_column
 from rl_core.trainers.text import TOKENS
 from rl_core.trainers.track import Engine, Track, Wiring, prompt_batch
@@ -81,11 +83,14 @@ class UnifiedTrainer(Trainer):
         )
 
 
-def _joint_stack(backend: Remote, text: Track, images: Track, config: UnifiedConfig) -> Remote:
+def _joint_stack(
+    backend: BackendHandle, text: Track, images: Track, config: UnifiedConfig
+) -> JointStackHandle:
     """Return the stack that takes one optimizer step for both stages."""
     stages = ((text.name, config.text), (images.name, config.images))
     weights = {name: StageWeight(stage.weight, stage.max_grad_norm) for name, stage in stages}
-    return remote(UnifiedStack, backend, text.learner.stack, images.learner.stack, weights)
+    stack = remote(UnifiedStack, backend, text.learner.stack, images.learner.stack, weights)
+    return cast(JointStackHandle, stack)
 
 
 def _needs_reference(recipe: Recipe) -> bool:
@@ -94,7 +99,7 @@ def _needs_reference(recipe: Recipe) -> bool:
     return any(algorithm_cls(settings).needs_reference for algorithm_cls, settings in found)
 
 
-def _drawings(items: Items, texts: DataProtoRef) -> list[dict[str, Any]]:
+def _drawings(items: Items, texts: DataProtoRef) -> list[Item]:
     """Return the rows to draw: the tokens of the plans that did not fail."""
     columns, failed = texts.non_tensor_batch, texts.tensor("failed").tolist()
     rows = zip(

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
-from rl_core.distributed import DevicePool, Remote, placement, remote
+from rl_core.distributed import DevicePool, placement, remote
 from rl_core.distributed.weight_sync import WeightSync
 from rl_core.parts import backends, bundles, engines, stacks, syncs
 from rl_core.parts.attributes import HasAttributes
 from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rewards.service import RewardService
 from rl_core.train.fsdp import FSDPBackend
+from rl_core.trainers.handles import (
+    AlgorithmHandle,
+    BackendHandle,
+    EngineHandle,
+    ScorersHandle,
+    StackHandle,
+)
 from rl_core.trainers.track import Engine, Learner
 from schemas.recipe import Recipe
 from schemas.sections.rollout import EngineKind
@@ -26,7 +33,7 @@ class PolicyKind:
     """Wiring of all policies with one kind of action, such as `text.TOKENS` or
     `diffusion.STEPS`."""
 
-    learner: Callable[[Recipe, str, Remote | None], Learner]
+    learner: Callable[[Recipe, str, BackendHandle | None], Learner]
     """Function that places the learner in the open block, from a recipe, a located model, and the
     backend of the model if it is already loaded."""
     engine_class: type[Any]
@@ -34,7 +41,7 @@ class PolicyKind:
     own_engines: Mapping[EngineKind, type[Any]]
     """Engines that sample with their own copy of the model; they take the options of
     `engine_class`."""
-    engine_options: Callable[[Recipe], tuple[Any, ...]]
+    engine_options: Callable[[Recipe], tuple[object, ...]]
     """Function that returns an engine's arguments after its backend."""
 
 
@@ -48,7 +55,7 @@ class Policy:
 
 def place_policy(
     kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_model: str
-) -> tuple[Policy, Remote | None]:
+) -> tuple[Policy, ScorersHandle | None]:
     """Place the learner in one block with a process per device, and a dedicated engine in another
     block.
 
@@ -79,7 +86,7 @@ def place_policy(
 
 
 def side_by_side(
-    kind: PolicyKind, recipe: Recipe, source_model: str, backend: Remote | None = None
+    kind: PolicyKind, recipe: Recipe, source_model: str, backend: BackendHandle | None = None
 ) -> Policy:
     """Place a learner and an engine over the same module in the open block.
 
@@ -91,7 +98,7 @@ def side_by_side(
     return Policy(learner, Engine(remote(engine_class, learner.backend, *options, **chosen)))
 
 
-def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> Remote:
+def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> EngineHandle:
     sync = recipe.rollout.sync_for(has_adapters=recipe.lora is not None)
     mode = sync.mode_for(has_adapters=recipe.lora is not None)
     model = source_model, recipe.model, recipe.lora, mode, recipe.fsdp.param_dtype
@@ -103,18 +110,20 @@ def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> Re
     return remote(engine_class, *model, *kind.engine_options(recipe), **chosen)
 
 
-def wire_scorers(recipe: Recipe) -> Remote | None:
+def wire_scorers(recipe: Recipe) -> ScorersHandle | None:
     """Place the recipe's scorers; return None if it has none."""
-    return remote(RewardService, recipe.rewards, recipe.reward_service) if recipe.rewards else None
+    if not recipe.rewards:
+        return None
+    return cast(ScorersHandle, remote(RewardService, recipe.rewards, recipe.reward_service))
 
 
-def wire_algorithm(recipe: Recipe) -> tuple[StageAlgorithm, Remote]:
+def wire_algorithm(recipe: Recipe) -> tuple[StageAlgorithm, AlgorithmHandle]:
     """Create the driver's algorithm and its copies on the ranks."""
     algorithm_cls, settings = algorithms.resolve(recipe.algorithm, "algorithm")
     return algorithm_cls(settings), remote(algorithm_cls, settings)
 
 
-def wire_bundle(recipe: Recipe, usual: type[Any], source_model: str, *options: Any) -> Remote:
+def wire_bundle(recipe: Recipe, usual: type[Any], source_model: str, *options: object) -> object:
     """Place the model. Args: usual: class of the domain. options: arguments after those of every
     bundle."""
     bundle_class, chosen = bundles.chosen(recipe.bundle, usual)
@@ -124,7 +133,7 @@ def wire_bundle(recipe: Recipe, usual: type[Any], source_model: str, *options: A
     return bundle
 
 
-def wire_backend(recipe: Recipe, bundle: Remote, *, with_reference: bool) -> Remote:
+def wire_backend(recipe: Recipe, bundle: object, *, with_reference: bool) -> BackendHandle:
     """Place the policy's backend."""
     backend_class, chosen = backends.chosen(recipe.backend, FSDPBackend)
     backend = remote(
@@ -146,8 +155,13 @@ def wire_backend(recipe: Recipe, bundle: Remote, *, with_reference: bool) -> Rem
 
 
 def wire_stack(
-    recipe: Recipe, usual: type[Any], backend: Remote, algorithm: Remote, *given: Any, **named: Any
-) -> Remote:
+    recipe: Recipe,
+    usual: type[Any],
+    backend: BackendHandle,
+    algorithm: AlgorithmHandle,
+    *given: object,
+    **named: object,
+) -> StackHandle:
     """Place the stack that trains the policy. Args: usual: class of the domain. given, named:
     arguments besides those of every stack."""
     stack_class, chosen = stacks.chosen(recipe.stack, usual)
@@ -160,7 +174,7 @@ def total_steps(recipe: Recipe) -> int:
     return recipe.training.num_iterations * recipe.training.steps_per_iteration
 
 
-def stack_options(recipe: Recipe) -> dict[str, Any]:
+def stack_options(recipe: Recipe) -> dict[str, object]:
     """Return the keyword arguments that every stack takes."""
     return {
         "micro_batch_size": recipe.placement.micro_batch_size,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from rl_core.algorithms.shaping import at_last_action
+from rl_core.data.prepare.prompt_items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
@@ -31,9 +31,9 @@ IMAGES, TEXT = "images", "text"
 ROOT = "root"
 """Column with the id of a picture's prompt."""
 
-Items = dict[str, dict[str, Any]]
+Items = dict[str, Item]
 """Prompts by their uid."""
-Drawings = Callable[[Items, DataProtoRef], list[dict[str, Any]]]
+Drawings = Callable[[Items, DataProtoRef], list[Item]]
 """Function that returns the rows to draw, from the prompts and the rollout of texts."""
 
 
@@ -42,7 +42,7 @@ def items_of(prompts: DataProto) -> Items:
     return {item["uid"]: item for item in prompts.non_tensor_batch["item"]}
 
 
-def questions(items: Sequence[dict[str, Any]], asking: Asking) -> DataProto:
+def questions(items: Sequence[Item], asking: Asking) -> DataProto:
     """Return the prompts as requests to the language model for texts."""
     return prompt_batch([question(item, asking) for item in items])
 
@@ -123,7 +123,7 @@ class PicturesOfTexts:
         return as_asked(images, drawings).union(DataProto.from_dict(non_tensors={ROOT: roots}))
 
 
-def as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataProtoRef:
+def as_asked(images: DataProtoRef, drawings: Sequence[Item]) -> DataProtoRef:
     """Put the original prompts into `prompt`, for scorers, and the drawn prompts into
     `response`."""
     by_id = {drawn["uid"]: drawn for drawn in drawings}

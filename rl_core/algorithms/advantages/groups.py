@@ -7,9 +7,9 @@ no learning signal: its rows are centred to exactly 0 and it is counted in `zero
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.errors import RewardError
@@ -79,11 +79,11 @@ class Groups:
         }
 
 
-def group_ids(uids: Sequence[Any]) -> Tensor:
+def group_ids(uids: Sequence[Hashable]) -> Tensor:
     """Return [B] integers, equal where the uids are equal, numbered by first appearance."""
     import torch
 
-    numbers: dict[Any, int] = {}
+    numbers: dict[Hashable, int] = {}
     return torch.tensor([numbers.setdefault(uid, len(numbers)) for uid in uids], dtype=torch.long)
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rl_core.data.store.atomic import atomic_writer
 from schemas.rows.media_prompts import MediaPrompt
@@ -52,7 +52,7 @@ def builtin_prompts(split: Split) -> list[MediaPrompt]:
     ]
 
 
-def media_rows(split: Split) -> list[dict[str, Any]]:
+def media_rows(split: Split) -> list[dict[str, object]]:
     """Return the prompts for pictures as rows of a prompt file."""
     return [
         {"prompt": one.prompt, "prompt_id": one.prompt_id, "metadata": one.metadata}
@@ -60,7 +60,7 @@ def media_rows(split: Split) -> list[dict[str, Any]]:
     ]
 
 
-def question_rows(split: Split) -> list[dict[str, Any]]:
+def question_rows(split: Split) -> list[dict[str, object]]:
     """Return sums as rows of the environment `gsm8k`."""
     return [
         {
@@ -89,5 +89,5 @@ def materialise_questions(spec: BuiltinSpec, folder: Path | str) -> Path:
     return path
 
 
-def _lines(rows: Sequence[dict[str, Any]]) -> str:
+def _lines(rows: Sequence[dict[str, object]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)

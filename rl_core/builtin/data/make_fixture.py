@@ -174,7 +174,7 @@ def _diffusion(folder: Path, num_rows: int, rng: random.Random) -> None:
     rows = []
     for index in range(num_rows):
         picture = draw(rng, side=96)
-        row: dict[str, Any] = {
+        row: dict[str, object] = {
             "prompt": f"A {picture.colour} {picture.shape} on grey.",
             "topic": picture.shape,
         }
@@ -187,5 +187,5 @@ def _diffusion(folder: Path, num_rows: int, rng: random.Random) -> None:
     atomic_write_text(folder / "prompts.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def _json(path: Path, value: Any) -> None:
+def _json(path: Path, value: object) -> None:
     atomic_write_text(path, json.dumps(value, indent=2) + "\n")

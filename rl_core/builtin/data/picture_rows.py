@@ -11,7 +11,6 @@ import random
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -75,7 +74,7 @@ def write_mmpr_tiny(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     images: dict[str, bytes] = {}
     while len(rows) < num_rows:
         picture = draw(rng, rng.choice(scenes))

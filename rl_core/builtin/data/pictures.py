@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from PIL import ImageFont
     from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw as Pen
 
 SIDE = 64
 GRID = 4
@@ -115,7 +117,7 @@ def _canvas(rng: random.Random) -> "Image":
     return Image.new("RGB", (SIDE, SIDE), (shade, shade, shade + rng.randrange(-6, 7)))
 
 
-def _shapes(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
+def _shapes(pen: "Pen", rng: random.Random) -> tuple[list[str], list[Question]]:
     cells = [""] * GRID**2
     things: list[tuple[str, str]] = []
     places = sorted(rng.sample(range(GRID**2), rng.randint(2, 6)))
@@ -144,7 +146,9 @@ def _shapes(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     return cells, questions
 
 
-def _shape(pen: Any, rng: random.Random, corner: tuple[int, int], colour: str, shape: str) -> None:
+def _shape(
+    pen: "Pen", rng: random.Random, corner: tuple[int, int], colour: str, shape: str
+) -> None:
     left, top = corner
     size = rng.randint(9, 12)
     right, bottom = left + size, top + size
@@ -157,7 +161,7 @@ def _shape(pen: Any, rng: random.Random, corner: tuple[int, int], colour: str, s
         pen.polygon([(left, bottom), ((left + right) / 2, top), (right, bottom)], fill=fill)
 
 
-def _number(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
+def _number(pen: "Pen", rng: random.Random) -> tuple[list[str], list[Question]]:
     cells = [""] * GRID**2
     length = rng.randint(1, 2)
     digits = [rng.choice("123456789"), *(rng.choice("0123456789") for _ in range(length - 1))]
@@ -171,13 +175,17 @@ def _number(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
 
 
 def _digit(
-    pen: Any, rng: random.Random, corner: tuple[int, int], digit: str, fill: tuple[int, ...]
+    pen: "Pen",
+    rng: random.Random,
+    corner: tuple[int, int],
+    digit: str,
+    fill: tuple[int, ...],
 ) -> None:
     left, top = corner
     pen.text((left + 1, top - 3), digit, fill=fill, font=_font(rng.randint(14, 16)))
 
 
-def _bars(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
+def _bars(pen: "Pen", rng: random.Random) -> tuple[list[str], list[Question]]:
     cells = [""] * GRID**2
     count = rng.randint(3, 4)
     columns = sorted(rng.sample(range(GRID), count))
@@ -201,7 +209,7 @@ def _bars(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     ]
 
 
-_SCENES: dict[Scene, Callable[[Any, random.Random], tuple[list[str], list[Question]]]] = {
+_SCENES: dict[Scene, Callable[["Pen", random.Random], tuple[list[str], list[Question]]]] = {
     Scene.SHAPES: _shapes,
     Scene.NUMBER: _number,
     Scene.BARS: _bars,
@@ -225,7 +233,7 @@ def _ink(rng: random.Random) -> tuple[int, ...]:
 
 
 @cache
-def _font(size: int) -> Any:
+def _font(size: int) -> "ImageFont.FreeTypeFont | ImageFont.ImageFont":
     from PIL import ImageFont
 
     return ImageFont.load_default(size)

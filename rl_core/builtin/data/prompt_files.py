@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -168,7 +168,7 @@ def materialise_prompts(spec: MadeSpec, folder: Path | str) -> Path:
     return path
 
 
-def _rows(spec: MadeSpec) -> Iterator[dict[str, Any]]:
+def _rows(spec: MadeSpec) -> Iterator[dict[str, object]]:
     if isinstance(spec, BuiltinSpec):
         return iter(media_rows(spec.builtin))
     if isinstance(spec, DigitsSpec):
@@ -176,12 +176,12 @@ def _rows(spec: MadeSpec) -> Iterator[dict[str, Any]]:
     return _lettering_rows(spec) if isinstance(spec, LetteringSpec) else _oddity_rows(spec)
 
 
-def _digit_rows(spec: DigitsSpec) -> Iterator[dict[str, Any]]:
+def _digit_rows(spec: DigitsSpec) -> Iterator[dict[str, object]]:
     for prompt in draw_prompts(spec.split, spec.digits, spec.seed, quoted=spec.quoted):
         yield _row("digit", prompt.text, {"digit": prompt.digit})
 
 
-def _lettering_rows(spec: LetteringSpec) -> Iterator[dict[str, Any]]:
+def _lettering_rows(spec: LetteringSpec) -> Iterator[dict[str, object]]:
     rng, seen = random.Random(f"lettering {spec.seed}"), set[str]()
     for _ in range(_MOST_DRAWS * spec.lettering):
         words = " ".join(rng.sample(WORDS, rng.randint(1, min(spec.max_words, len(WORDS)))))
@@ -199,12 +199,12 @@ def _lettering_rows(spec: LetteringSpec) -> Iterator[dict[str, Any]]:
     )
 
 
-def _oddity_rows(spec: OdditiesSpec) -> Iterator[dict[str, Any]]:
+def _oddity_rows(spec: OdditiesSpec) -> Iterator[dict[str, object]]:
     for prompt in draw_odd_prompts(spec.split, spec.oddities, spec.seed, spec.kinds):
         yield _row("oddity", prompt.text, {"digit": prompt.digit, "kind": str(prompt.oddity)})
 
 
-def _row(kind: str, text: str, metadata: dict[str, Any]) -> dict[str, Any]:
+def _row(kind: str, text: str, metadata: Mapping[str, object]) -> dict[str, object]:
     """Return a row whose id depends on its text alone, whatever file it is in."""
     return {
         "prompt": text,

@@ -82,7 +82,7 @@ def belongs_to_eval(question: str, eval_fraction: float) -> bool:
     return int(hashlib.sha256(question.encode()).hexdigest()[:13], 16) / 16**13 < eval_fraction
 
 
-def _rows(spec: GenerateSpec) -> Iterator[dict[str, Any]]:
+def _rows(spec: GenerateSpec) -> Iterator[dict[str, object]]:
     share = spec.eval_fraction if spec.split == "eval" else 1 - spec.eval_fraction
     if share <= 0:
         raise DataError(
@@ -136,7 +136,7 @@ def _dataset(spec: GenerateSpec, size: int) -> "ProceduralDataset":
         raise DataError(f"task {spec.task}: config {spec.config} is refused: {error}") from error
 
 
-def _row(spec: GenerateSpec, index: int, question: str, answer: Any) -> dict[str, Any]:
+def _row(spec: GenerateSpec, index: int, question: str, answer: object) -> dict[str, object]:
     system = [{"role": "system", "content": spec.system_prompt}] if spec.system_prompt else []
     return {
         "data_source": f"reasoning_gym/{spec.task}",

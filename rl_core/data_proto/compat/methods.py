@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from tensordict import TensorDict
@@ -27,7 +27,9 @@ class VerlMethods:
 
         def __len__(self) -> int: ...
         def select_idxs(self, idxs: Index) -> Self: ...
-        def derived(self, *parts: Any) -> Self: ...
+        def derived(
+            self, batch: TensorDict | None, columns: dict[str, np.ndarray], meta_info: MetaInfo
+        ) -> Self: ...
 
     def sample_level_repeat(self, repeat_times: Sequence[int] | np.ndarray | Tensor) -> Self:
         """Repeat row i `repeat_times[i]` times. Raises: DataProtoError unless there is one

@@ -61,6 +61,7 @@ class Adapted:
             # many columns.
             down_ERI = down.view(self.layer.num_experts, -1, down.shape[-1])
             up_ORE = up.view(up.shape[0], -1, self.layer.num_experts)
+            # peft has no public name for this; it can go when it has.
             swapped = self.layer._did_swap_in_out_features
             return (
                 torch.einsum("ore,eri->eoi" if swapped else "ore,eri->eio", up_ORE, down_ERI)

@@ -173,6 +173,7 @@ def plain_decoder(
 
 
 def _block(block: Any, product_of: Callable[[Layers], Product | None]) -> _Block | None:
+    # torch can add hooks but not list them; this can go when it can.
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
     if hooked or _parts(block) != BLOCK:
         return None

@@ -6,12 +6,11 @@ those that it has.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from rl_core.errors import RecipeError
 from rl_core.models.causal_lm import blocks
+from rl_core.models.policy import Policy
 from rl_core.runtime.registry import PluginConfig
 
 DEPTH = 2
@@ -30,7 +29,7 @@ class FSDPOptions(PluginConfig):
     everything outside it is frozen. Unset trains what the model's family trains."""
 
 
-def chosen_blocks(policy: Any, options: FSDPOptions) -> list[nn.Module]:
+def chosen_blocks(policy: Policy, options: FSDPOptions) -> list[nn.Module]:
     """Return the modules that FSDP wraps one by one. Raises: RecipeError naming a class that no
     module has."""
     names = options.block_class_names
@@ -47,7 +46,7 @@ def chosen_blocks(policy: Any, options: FSDPOptions) -> list[nn.Module]:
     return blocks(policy, names)
 
 
-def freeze_the_rest(policy: Any, options: FSDPOptions) -> None:
+def freeze_the_rest(policy: Policy, options: FSDPOptions) -> None:
     """Freeze what is outside the trained part, after adapters were injected.
 
     Raises: RecipeError when the model has no such part, or nothing in it learns.
@@ -66,7 +65,7 @@ def freeze_the_rest(policy: Any, options: FSDPOptions) -> None:
         )
 
 
-def _part(policy: Any, name: str) -> nn.Module:
+def _part(policy: Policy, name: str) -> nn.Module:
     """Return the part of a policy that is an attribute of it, or a module of its model."""
     model = policy.model
     # Names are those before adapters, which put two levels above the model.

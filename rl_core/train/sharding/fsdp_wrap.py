@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from schemas.sections.policy import FSDPMode
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+P = TypeVar("P", bound=nn.Module)
 DTYPES = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
 
 
@@ -89,7 +90,7 @@ def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: 
 
 
 @contextmanager
-def gathered(policy: Any, config: FSDPConfig, num_shards: int) -> Iterator[Any]:
+def gathered(policy: P, config: FSDPConfig, num_shards: int) -> Iterator[P]:
     """Yield a wrapped policy with all its parameters gathered, in evaluation mode, without
     gradients and uncompiled."""
     wrapped, resharded = units(policy), reshards_after_forward(config, num_shards)
@@ -109,7 +110,7 @@ def gathered(policy: Any, config: FSDPConfig, num_shards: int) -> Iterator[Any]:
             unit.reshard()
 
 
-def units(policy: nn.Module) -> list[Any]:
+def units(policy: nn.Module) -> list[FSDPModule]:
     """Return the FSDP-wrapped modules, the root first."""
     return [module for module in policy.modules() if isinstance(module, FSDPModule)]
 
@@ -126,7 +127,7 @@ def unsharded_parameters(policy: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in policy.parameters() if not _is_sharded(parameter)]
 
 
-def _is_sharded(parameter: Any) -> bool:
+def _is_sharded(parameter: nn.Parameter) -> bool:
     """Return True if FSDP holds it; a weight matrix cut by tensor parallelism alone is on another
     mesh."""
     return isinstance(parameter, DTensor) and SHARD_DIMENSION in (
@@ -134,7 +135,8 @@ def _is_sharded(parameter: Any) -> bool:
     )
 
 
-def _prefetch(blocks: list[Any], ahead: int) -> None:
+def _prefetch(blocks: list[nn.Module], ahead: int) -> None:
+    wrapped: list[FSDPModule] = [block for block in blocks if isinstance(block, FSDPModule)]
     if ahead:
-        for index, block in enumerate(blocks):
-            block.set_modules_to_forward_prefetch(blocks[index + 1 : index + 1 + ahead])
+        for index, block in enumerate(wrapped):
+            block.set_modules_to_forward_prefetch(wrapped[index + 1 : index + 1 + ahead])

@@ -14,22 +14,29 @@ a head.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_core.errors import ModelError
+from rl_core.kernels import AutogradContext
 from rl_core.models.layer_types import other_layers, sizes_of_layers
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from transformers import PreTrainedModel
 
+    from rl_core.models.model_inputs import ModelInputs
+
+M = TypeVar("M")
 Score = Callable[[Tensor, Tensor], tuple[Tensor | None, ...]]
+Attention: TypeAlias = Callable[..., tuple[Tensor, Tensor | None]]
+"""An attention function of transformers: output, and weights if it computes them."""
 
 PREFIX = "ulysses_"
 """Prefix of the name of the attention implementation that does the work."""
@@ -60,8 +67,13 @@ class SequenceParallel:
         return _Gather.apply(values_BS, self)  # type: ignore[return-value]
 
     def scores(
-        self, model: Any, inputs: dict[str, Any], acts_BL: Tensor, targets_N: Tensor, score: Score
-    ) -> tuple[Any, ...]:
+        self,
+        model: PreTrainedModel,
+        inputs: ModelInputs,
+        acts_BL: Tensor,
+        targets_N: Tensor,
+        score: Score,
+    ) -> tuple[Tensor | None, ...]:
         """Return the scores of the actions of whole rows [N], row by row; each rank scores those of
         its slice.
 
@@ -85,7 +97,7 @@ class SequenceParallel:
         values_BL = self.gather(values_BS.masked_scatter(here_BS, values))
         return values_BL[:, : acts_BL.shape[1]][acts_BL]
 
-    def hidden_states(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+    def hidden_states(self, model: PreTrainedModel, inputs: ModelInputs) -> Tensor:
         """Return the last hidden states [B, S, hidden] of this rank's slice, from a model that
         passed `check_sequence_parallel`.
 
@@ -94,17 +106,25 @@ class SequenceParallel:
         """
         # Set here, since packing may change the implementation until the first pass; it stays for
         # recomputed blocks.
-        if not model.config._attn_implementation.startswith(PREFIX):
-            model.set_attn_implementation(_register(model.config._attn_implementation))
+        # transformers has no public name to read the implementation by; this can go when it has.
+        attention = model.config._attn_implementation
+        assert attention is not None
+        if not attention.startswith(PREFIX):
+            model.set_attn_implementation(_register(attention))
         with _cut_positions():
             return model(
                 **self._cut_inputs(inputs), use_cache=False, sequence_parallel=self
             ).last_hidden_state
 
-    def _cut_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        short = -inputs["input_ids"].shape[1] % self.size
-        cut = inputs | {name: self.cut(inputs[name]) for name in ("input_ids", "position_ids")}
-        mask = inputs["attention_mask"]
+    def _cut_inputs(self, inputs: ModelInputs) -> ModelInputs:
+        words_BL, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+        assert words_BL is not None, "embeddings are not cut"
+        short = -words_BL.shape[1] % self.size
+        cut: ModelInputs = {
+            **inputs,
+            "input_ids": self.cut(words_BL),
+            "position_ids": self.cut(inputs["position_ids"]),
+        }
         if mask is not None and mask.dim() == 2:
             # No real token sees the padding behind it. With 1 in the mask, rows without other
             # padding need no mask at all.
@@ -124,7 +144,7 @@ class SequenceParallel:
         return _Exchange.apply(states_BLHD, 1, 2, self)  # type: ignore[return-value]
 
 
-def check_sequence_parallel(model: Any, sp_size: int, tp_size: int = 1) -> None:
+def check_sequence_parallel(model: PreTrainedModel, sp_size: int, tp_size: int = 1) -> None:
     """Check that a model's attention can be exchanged, and that its heads divide by `sp_size`.
 
     Raises: ModelError when not.
@@ -165,16 +185,16 @@ def _register(base: str) -> str:
     return name
 
 
-def _attention_by(base: Callable[..., Any]) -> Callable[..., Any]:
+def _attention_by(base: Attention) -> Attention:
     def attention(
-        module: Any,
+        module: nn.Module,
         query_BHSD: Tensor,
         key_BHSD: Tensor,
         value_BHSD: Tensor,
         attention_mask: Tensor | None,
         sequence_parallel: SequenceParallel | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Any]:
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor | None]:
         if sequence_parallel is None:
             return base(module, query_BHSD, key_BHSD, value_BHSD, attention_mask, **kwargs)
         _refuse_per_head_extras(module, kwargs)
@@ -195,8 +215,8 @@ def _attention_by(base: Callable[..., Any]) -> Callable[..., Any]:
     return attention
 
 
-def _mask_by(base: Callable[..., Any]) -> Callable[..., Any]:
-    def mask(*args: Any, q_length: int, kv_length: int, **kwargs: Any) -> Any:
+def _mask_by(base: Callable[..., M]) -> Callable[..., M]:
+    def mask(*args: object, q_length: int, kv_length: int, **kwargs: object) -> M:
         # The model sees a slice of the positions, and the padding mask of all; attention has the
         # queries of all positions.
         num_queries = kv_length if _positions_are_cut.get() else q_length
@@ -205,7 +225,7 @@ def _mask_by(base: Callable[..., Any]) -> Callable[..., Any]:
     return mask
 
 
-def _refuse_per_head_extras(module: Any, kwargs: dict[str, Any]) -> None:
+def _refuse_per_head_extras(module: nn.Module, kwargs: Mapping[str, object]) -> None:
     given = [name for name in ("s_aux", "position_bias") if kwargs.get(name) is not None]
     if given:
         raise ModelError(
@@ -218,10 +238,10 @@ class _Attending:
     """An attention module as seen by its attention function, with the grouping of the received
     heads."""
 
-    def __init__(self, module: Any, num_key_value_groups: int) -> None:
+    def __init__(self, module: nn.Module, num_key_value_groups: int) -> None:
         self._module, self.num_key_value_groups = module, num_key_value_groups
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._module, name)
 
 
@@ -234,12 +254,22 @@ def _cut_positions() -> Iterator[None]:
         _positions_are_cut.reset(token)
 
 
+class _GatherContext(AutogradContext, Protocol):
+    ranks: SequenceParallel
+
+
+class _ExchangeContext(_GatherContext, Protocol):
+    dimensions: tuple[int, int]
+
+
 class _Exchange(torch.autograd.Function):
     """All-to-all: dimension `cut` is distributed over the ranks, dimension `joined` collected from
     them in rank order."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, cut: int, joined: int, ranks: SequenceParallel) -> Tensor:
+    def forward(
+        ctx: _ExchangeContext, values: Tensor, cut: int, joined: int, ranks: SequenceParallel
+    ) -> Tensor:
         ctx.dimensions, ctx.ranks = (cut, joined), ranks
         parts = torch.stack(values.chunk(ranks.size, cut))
         received = torch.empty_like(parts)
@@ -247,7 +277,7 @@ class _Exchange(torch.autograd.Function):
         return torch.cat(received.unbind(0), joined)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: _ExchangeContext, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         cut, joined = ctx.dimensions
         return _Exchange.apply(gradients[0], joined, cut, ctx.ranks), None, None, None
 
@@ -256,12 +286,12 @@ class _Gather(torch.autograd.Function):
     """All-gather along the positions."""
 
     @staticmethod
-    def forward(ctx: Any, values_BS: Tensor, ranks: SequenceParallel) -> Tensor:
+    def forward(ctx: _GatherContext, values_BS: Tensor, ranks: SequenceParallel) -> Tensor:
         ctx.ranks = ranks
         slices = [torch.empty_like(values_BS) for _ in range(ranks.size)]
         dist.all_gather(slices, values_BS.contiguous(), group=ranks.group)
         return torch.cat(slices, 1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: _GatherContext, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0].chunk(ctx.ranks.size, 1)[ctx.ranks.rank], None

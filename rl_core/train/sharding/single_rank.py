@@ -16,13 +16,13 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_core.train.gradients import add_gradient
 from rl_core.train.sharding import fsdp_wrap
 
 
-def add_gradients_in_place(policy: Any, reduce_dtype: torch.dtype) -> None:
+def add_gradients_in_place(policy: nn.Module, reduce_dtype: torch.dtype) -> None:
     """Add each gradient of a wrapped policy directly to that of its shard, which here is the whole
     parameter.
 
@@ -40,7 +40,7 @@ def add_gradients_in_place(policy: Any, reduce_dtype: torch.dtype) -> None:
         unit.reshard()
 
 
-def keep_gathered(policy: Any, keep: bool) -> None:
+def keep_gathered(policy: nn.Module, keep: bool) -> None:
     """Set whether the next backward pass leaves the policy's parameters gathered for the passes
     after it."""
     for unit in fsdp_wrap.units(policy):

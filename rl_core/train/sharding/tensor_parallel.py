@@ -22,6 +22,7 @@ from rl_core.models.layer_types import sizes_of_layers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _WHOLE = "replicate"
 _PARTIAL_GRADIENT = "replicated_with_grad_allreduce"
@@ -37,7 +38,7 @@ _ADAPTER_STYLES = {
 layer's."""
 
 
-def apply_tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
+def apply_tensor_parallel(model: PreTrainedModel, mesh: DeviceMesh) -> None:
     """Cut a transformers model (below any adapters) over a one-dimensional mesh, in place.
 
     Call it after adapters are injected and before the FSDP wrap. Every rank must hold the same
@@ -64,7 +65,7 @@ def apply_tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
     _hold_whole(model, mesh, styles)
 
 
-def check_tensor_parallel(model: Any, tp_size: int) -> None:
+def check_tensor_parallel(model: PreTrainedModel, tp_size: int) -> None:
     """Check that a model has a plan, and that its heads and its MLP divide by `tp_size`.
 
     Raises: ModelError when not.
@@ -85,7 +86,7 @@ def check_tensor_parallel(model: Any, tp_size: int) -> None:
         )
 
 
-def _divided_sizes(config: Any) -> dict[str, int]:
+def _divided_sizes(config: PreTrainedConfig) -> dict[str, int]:
     names = (
         "num_attention_heads",
         "num_key_value_heads",
@@ -96,7 +97,7 @@ def _divided_sizes(config: Any) -> dict[str, int]:
     return {name: math.gcd(*values) for name, values in sizes.items() if values}
 
 
-def _styles(model: Any, tp_size: int) -> dict[str, str]:
+def _styles(model: PreTrainedModel, tp_size: int) -> dict[str, str]:
     """Return the style of every planned module and of its own parameters, by name; a parameter
     comes before its module."""
     from transformers.distributed.parallel_utils import replace_layer_number_by_wildcard
@@ -119,12 +120,14 @@ def _styles(model: Any, tp_size: int) -> dict[str, str]:
     return {name: style for name, style in styles.items() if style}
 
 
-def _whole_vocabulary(model: Any, tp_size: int) -> list[nn.Module]:
+def _whole_vocabulary(model: PreTrainedModel, tp_size: int) -> list[nn.Module]:
     """Return the embeddings that stay whole: the vocabulary does not divide, or the plan leaves the
     input's alone."""
     from transformers.distributed.parallel_utils import replace_layer_number_by_wildcard
 
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    # Any: families have embedding classes of their own, which all say how many rows they have.
+    embedding: Any = model.get_input_embeddings()
+    head = model.get_output_embeddings()
     name = next(name for name, module in model.named_modules() if module is embedding)
     if (
         embedding.num_embeddings % tp_size == 0
@@ -192,7 +195,7 @@ def _see_local_values(module: nn.Module, names: list[str], *, partial: bool) -> 
     original_forward = module.forward
     gradient: list[Placement] = [Partial() if partial else Replicate()]
 
-    def forward_with_local_values(*args: Any, **kwargs: Any) -> Any:
+    def forward_with_local_values(*args: object, **kwargs: object) -> object:
         held: dict[str, Any] = {name: module._parameters[name] for name in names}
         # FSDP sums what a layout calls partial when it reduces the gradient. Written into torch's
         # own table, since a plain tensor cannot be set where a parameter is registered.

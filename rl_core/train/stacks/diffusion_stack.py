@@ -6,10 +6,10 @@ Shapes: B rows of K actions, N = B K latents that run forward together, those of
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric
@@ -20,7 +20,7 @@ from rl_core.models.diffusion.policy import Noisy
 from rl_core.sde import SdeConfig, Step, action_step, gaussian_kl, gaussian_log_prob
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
-from rl_core.train.stacks.segments import SegmentStack, drift
+from rl_core.train.stacks.segments import SegmentStack, StackOptions, drift
 from schemas.sections.diffusion import DiffusionConfig
 
 
@@ -35,7 +35,7 @@ class DiffusionStack(SegmentStack):
         fsdp_backend: FSDPBackend,
         algorithm: StageAlgorithm,
         config: DiffusionConfig,
-        **options: Any,
+        **options: Unpack[StackOptions],
     ) -> None:
         super().__init__(fsdp_backend, algorithm, **options)
         self.config, self.family = config, fsdp_backend.bundle.family
@@ -66,7 +66,7 @@ class DiffusionStack(SegmentStack):
         idle.batch["response_mask"] = torch.zeros_like(idle.tensor("response_mask"))
         return idle
 
-    def velocities(self, policy: Any, micro: DataProto, latents_N: Tensor) -> Tensor:
+    def velocities(self, policy: nn.Module, micro: DataProto, latents_N: Tensor) -> Tensor:
         """Return velocities [N, ...] at the levels of the rows' actions."""
         sigmas_BK = micro.tensor("sigmas")
         conditions = list(micro.non_tensor_batch["conditions"])
@@ -99,7 +99,7 @@ class StepStack(DiffusionStack):
         algorithm: StageAlgorithm,
         config: DiffusionConfig,
         sde: SdeConfig,
-        **options: Any,
+        **options: Unpack[StackOptions],
     ) -> None:
         super().__init__(fsdp_backend, algorithm, config, **options)
         self.sde = sde
@@ -120,7 +120,7 @@ class StepStack(DiffusionStack):
             with self.backend.reference_policy() as reference:
                 batch["ref_means"] = self._means(reference, shard, plan)
 
-    def replay(self, policy: Any, micro: DataProto) -> Step:
+    def replay(self, policy: nn.Module, micro: DataProto) -> Step:
         """Recompute the steps of some rows, N of them, scored by a policy."""
         latents_N, next_N = (
             micro.tensor("latents").flatten(0, 1),
@@ -171,7 +171,7 @@ class StepStack(DiffusionStack):
         )
         return loss, metrics | drift(old_BK, rollout_BK, mask_BK)
 
-    def _means(self, policy: Any, shard: DataProto, plan: list[MiniBatch]) -> Tensor:
+    def _means(self, policy: nn.Module, shard: DataProto, plan: list[MiniBatch]) -> Tensor:
         """Return the means, [B, K, ...], zero in rows that are not trained."""
         means = torch.zeros_like(shard.tensor("latents"))
         for rows in self.over(plan):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 from torch import Tensor
 
@@ -22,6 +22,22 @@ from schemas.sections.placement import ROWS_OF_A_PASS
 
 DELTA_AT = "delta_log_prob_at/"
 """Prefix of the names of drift metrics, before the first position of an interval."""
+
+
+class UpdateOptions(TypedDict, total=False):
+    """Arguments of every stack but the rows of a pass; see `SegmentStack`."""
+
+    num_updates_per_batch: int
+    num_epochs: int
+    max_grad_norm: float
+    skip_zero_advantages: bool
+    max_length: int | None
+
+
+class StackOptions(UpdateOptions, total=False):
+    """Arguments of every stack after its backend and algorithm; see `SegmentStack`."""
+
+    micro_batch_size: int | None
 
 
 class SegmentStack(ABC):

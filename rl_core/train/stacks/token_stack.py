@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric
@@ -19,7 +19,7 @@ from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.sharding.fsdp_wrap import DTYPES
-from rl_core.train.stacks.segments import SegmentStack, drift
+from rl_core.train.stacks.segments import SegmentStack, UpdateOptions, drift
 from schemas.sections.placement import TOKENS_IN_BFLOAT16, TOKENS_IN_TILES, TOKENS_ON_GPU
 
 
@@ -44,7 +44,7 @@ class TrainStack(SegmentStack):
         max_tokens_per_micro_batch: int | None = None,
         share_prompts: bool = False,
         temperature: float = 1.0,
-        **options: Any,
+        **options: Unpack[UpdateOptions],
     ) -> None:
         super().__init__(fsdp_backend, algorithm, micro_batch_size=micro_batch_size, **options)
         self.temperature = temperature
@@ -162,7 +162,11 @@ class TrainStack(SegmentStack):
         return loss, metrics | drift(old_BT, rollout_BT, mask_BT)
 
     def _log_probs(
-        self, policy: Any, shard: DataProto, plan: list[MiniBatch], temperature: float | None = None
+        self,
+        policy: nn.Module,
+        shard: DataProto,
+        plan: list[MiniBatch],
+        temperature: float | None = None,
     ) -> Tensor:
         """Return log-probabilities [B, T], zero in rows that are not trained."""
         log_probs_BT = torch.zeros(shard.tensor("response_mask").shape, device=self.backend.device)
@@ -179,8 +183,13 @@ class TrainStack(SegmentStack):
         return log_probs_BT
 
     def _forward(
-        self, policy: Any, micro: DataProto, *, with_entropy: bool, temperature: float | None = None
-    ) -> tuple[Any, Any]:
+        self,
+        policy: nn.Module,
+        micro: DataProto,
+        *,
+        with_entropy: bool,
+        temperature: float | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         return policy(
             micro.tensor("input_ids"),
             micro.tensor("attention_mask"),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -191,7 +190,7 @@ class _Gradients:
 
 
 def _result(
-    mini_batch: MiniBatch, loss: float, norm: float, step: Mapping[str, Any]
+    mini_batch: MiniBatch, loss: float, norm: float, step: Mapping[str, float]
 ) -> UpdateResult:
     empty = mini_batch.is_empty
     return UpdateResult(

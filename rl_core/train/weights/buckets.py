@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from rl_core.errors import WeightMismatch
 from rl_core.models.adapters.lora import base_name, is_adapter, is_averaged
@@ -124,11 +124,11 @@ def kept_weights(backend: Trained, mode: SyncMode) -> Iterator[Named]:
     return ((name, _gather(backend, value)) for name, value in kept.items())
 
 
-def _values(backend: Trained, *, averaged: bool) -> dict[str, Any]:
+def _values(backend: Trained, *, averaged: bool) -> dict[str, Tensor]:
     """Return every parameter by name, as this rank holds it."""
     for unit in fsdp_wrap.units(backend.policy):
         unit.reshard()
-    values = {
+    values: dict[str, Tensor] = {
         name: value for name, value in backend.policy.named_parameters() if not is_averaged(name)
     }
     if averaged:
@@ -137,12 +137,12 @@ def _values(backend: Trained, *, averaged: bool) -> dict[str, Any]:
     return values
 
 
-def _gather(backend: Trained, value: Any) -> Tensor:
+def _gather(backend: Trained, value: Tensor) -> Tensor:
     moved = value.detach().to(backend.device)
-    return moved.full_tensor() if hasattr(moved, "full_tensor") else moved
+    return moved.full_tensor() if isinstance(moved, DTensor) else moved
 
 
-def _merged(backend: Trained, values: dict[str, Any]) -> Iterator[Named]:
+def _merged(backend: Trained, values: dict[str, Tensor]) -> Iterator[Named]:
     """Yield the model without adapters: each weight with its adapter's contribution, in float32.
 
     If an adapter belongs to a tied matrix, the engine's model is untied, and each place gets its

@@ -7,7 +7,7 @@ a decay of 0.999 is lost in bfloat16.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -35,10 +35,13 @@ class EmaShadow:
     """
 
     def __init__(
-        self, config: EmaConfig, live: dict[str, Any], shadow: dict[str, Any] | None = None
+        self,
+        config: EmaConfig,
+        live: Mapping[str, Tensor],
+        shadow: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.config, self.live = config, live
-        self.shadow = (
+        self.shadow: Mapping[str, Tensor] = (
             {name: live[name].detach().float().clone() for name in live}
             if shadow is None
             else shadow
@@ -46,14 +49,14 @@ class EmaShadow:
         self.num_updates = 0
         self._lent: dict[str, Tensor] | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Tensor]:
         """Return the averages themselves, to be saved or loaded."""
         return {name: shadow.detach() for name, shadow in self.shadow.items()}
 
     def full(self) -> dict[str, Tensor]:
         """Return the averages, whole on the CPU of rank 0 (empty elsewhere), by the name of the
         trained tensor. Collective."""
-        full = {}
+        full: dict[str, Tensor] = {}
         for name, shadow in self.shadow.items():
             value = shadow.detach()
             value = value.full_tensor() if isinstance(value, DTensor) else value
@@ -107,7 +110,7 @@ class EmaShadow:
             )
 
 
-def local_part(tensor: Any) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor, sharing its memory."""
     local = tensor.detach()
     return local.to_local() if isinstance(local, DTensor) else local

@@ -4,11 +4,14 @@ group."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 SENDER = 0
 
@@ -27,7 +30,7 @@ class WireGroup:
     """Broadcasts from the sender: NCCL between GPUs, gloo otherwise. Waits as long as the worker's
     collectives do."""
 
-    def __init__(self, meeting: Meeting, store: Any, rank: int, device: torch.device) -> None:
+    def __init__(self, meeting: Meeting, store: Store, rank: int, device: torch.device) -> None:
         timeout = dist.distributed_c10d.default_pg_timeout
         self.device = device
         # torch has no public way to a group across two worlds: `new_group` knows only the ranks of
@@ -65,7 +68,7 @@ class WireHost:
         return WireGroup(self.meeting, self._store, SENDER, self._device)
 
 
-def _store(host: str, port: int, *, is_master: bool) -> Any:
+def _store(host: str, port: int, *, is_master: bool) -> TCPStore:
     timeout = dist.distributed_c10d.default_pg_timeout
     return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         host, port, is_master=is_master, timeout=timeout, wait_for_workers=False

@@ -1,0 +1,160 @@
+"""Types of the handles of a trainer, as the driver calls them.
+
+A worker's own signature says what one rank gets and gives: a shard. The driver passes whole batches
+and is answered with a `DataProtoRef`, so its view has types of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeAlias
+
+from rl_core.data_proto import DataProto
+from rl_core.distributed import DataProtoRef
+from rl_core.train.result import TrainStepResult
+from rl_core.train.stacks.unified_stack import UnifiedStepResult
+from rl_core.train.weights.buckets import WeightVersion
+
+Batch: TypeAlias = DataProto | DataProtoRef
+"""Rows on the driver, or rows that stayed on the ranks that made them."""
+
+
+class NotedHandle(Protocol):
+    """A model on the ranks that reports unusual computations."""
+
+    def notes(self) -> list[str]:
+        """Return a line for each."""
+        ...
+
+
+class BackendHandle(NotedHandle, Protocol):
+    """A backend such as `FSDPBackend` on the ranks of its block."""
+
+    def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
+        """Return the version of the weights for sampling or evaluation."""
+        ...
+
+    def save(self, folder: str) -> object:
+        """Write the checkpoint."""
+        ...
+
+    def load(self, folder: str) -> object:
+        """Restore the checkpoint."""
+        ...
+
+    def export(self, folder: str) -> object:
+        """Write an ordinary model folder."""
+        ...
+
+    def peak_memory(self) -> list[int]:
+        """Return the peak bytes of each rank."""
+        ...
+
+    def apply_eval_ema(self) -> object:
+        """Put the moving average in place of the weights."""
+        ...
+
+    def restore_from_eval(self) -> object:
+        """Put the weights back."""
+        ...
+
+    def offload(self) -> list[int]:
+        """Release the model's memory; return the released bytes of each rank."""
+        ...
+
+    def onload(self) -> object:
+        """Restore what `offload` released."""
+        ...
+
+
+class EngineHandle(NotedHandle, Protocol):
+    """A rollout engine; what follows the prompts differs between engines."""
+
+    def rollout(self, prompts: DataProto, *options: object) -> DataProtoRef:
+        """Sample the prompts for training."""
+        ...
+
+    def evaluate(self, prompts: DataProto, *options: object) -> DataProtoRef:
+        """Sample the prompts once for an evaluation."""
+        ...
+
+    def sleep(self) -> object:
+        """Free memory for training; only of engines that can."""
+        ...
+
+
+class PairEngineHandle(EngineHandle, Protocol):
+    """The engine of given pairs of answers."""
+
+    def reference(self, pairs: DataProto) -> DataProtoRef:
+        """Return the reference model's log-probabilities of both answers."""
+        ...
+
+
+class Synced(Protocol):
+    """Report of a weight sync."""
+
+    @property
+    def version(self) -> WeightVersion:
+        """Version of the weights that the engine then holds."""
+        ...
+
+
+class SyncHandle(Protocol):
+    """A weight sync between a backend and an engine."""
+
+    def sync(self, *, evaluation: bool) -> Synced:
+        """Send the weights of rollouts, or of evaluations, unless the engine holds them."""
+        ...
+
+
+class StackHandle(Protocol):
+    """A stack that trains one track."""
+
+    def train(self, shard: Batch) -> TrainStepResult:
+        """Train on one rollout."""
+        ...
+
+    def measure(self, shard: Batch) -> DataProtoRef:
+        """Return the log-probabilities that advantages need."""
+        ...
+
+
+class CriticStackHandle(Protocol):
+    """A stack that trains a critic."""
+
+    def train(self, shard: Batch) -> TrainStepResult:
+        """Train on one rollout."""
+        ...
+
+    def values(self, shard: Batch) -> DataProtoRef:
+        """Return the values before each action."""
+        ...
+
+
+class JointStackHandle(Protocol):
+    """A stack that trains all tracks in one optimizer step."""
+
+    def receive(self, shard: Batch, stage: str) -> object:
+        """Keep a stage's rollout until `train`."""
+        ...
+
+    def train(self) -> UnifiedStepResult:
+        """Train on what was received."""
+        ...
+
+
+class AlgorithmHandle(Protocol):
+    """Copies of the driver's algorithm on the ranks."""
+
+    def load_state_dict(self, state: Mapping[str, float]) -> object:
+        """Take the driver's coefficients."""
+        ...
+
+
+class ScorersHandle(Protocol):
+    """A reward service on the ranks."""
+
+    def score(self, rollout: Batch) -> DataProtoRef:
+        """Return the scores of every row, and the errors of those without."""
+        ...
