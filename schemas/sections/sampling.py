@@ -8,6 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.sections.section import Section
 
+CUTS = ("top_p", "top_k", "min_p")
+"""Settings that leave out improbable tokens."""
 UNKNOWN_CHARACTER = "\ufffd"
 
 
@@ -52,23 +54,38 @@ class SamplingConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _least_is_no_more_than_most(self) -> "SamplingConfig":
+        most = getattr(self, "max_new_tokens", None)
+        if most is not None and self.min_new_tokens > most:
+            raise ValueError(
+                f"min_new_tokens {self.min_new_tokens} is more than max_new_tokens {most}: lower it"
+            )
+        return self
+
     @property
     def keeps_all(self) -> bool:
         """True if every token may be drawn with the model's own probability."""
-        return self.cuts_nothing and self.repetition_penalty == 1 and not self.min_new_tokens
+        return not self.leaves_out and self.repetition_penalty == 1
 
     @property
     def cuts_nothing(self) -> bool:
         """True if neither `top_k` nor `top_p` nor `min_p` leaves out a token."""
-        return self.top_k is None and self.top_p == 1 and not self.min_p
+        return not any(name in CUTS for name in self.altered)
 
+    @property
     def altered(self) -> list[str]:
-        """Return the names of the settings that are not at their default."""
+        """Names of the settings that are not at their default."""
         return [
             name
             for name, field in SamplingConfig.model_fields.items()
             if getattr(self, name) != field.default
         ]
+
+    @property
+    def leaves_out(self) -> list[str]:
+        """Names of the settings by which some tokens cannot be drawn."""
+        return [name for name in self.altered if name in (*CUTS, "min_new_tokens")]
 
 
 class EvaluationSampling(SamplingConfig):
@@ -76,6 +93,11 @@ class EvaluationSampling(SamplingConfig):
 
     temperature: float = Field(default=0.0, ge=0, le=100)
     """Softmax temperature of sampling; 0 takes the most probable token."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if every setting is at its default."""
+        return not self.temperature and not self.altered
 
     @field_validator("temperature", mode="after")
     @classmethod
@@ -87,7 +109,7 @@ class EvaluationSampling(SamplingConfig):
     @model_validator(mode="after")
     def _greedy_replies_have_no_tail(self) -> "EvaluationSampling":
         if not self.temperature and not self.cuts_nothing:
-            cut = [name for name in self.altered() if name in ("top_p", "top_k", "min_p")]
+            cut = [name for name in self.altered if name in CUTS]
             raise ValueError(
                 f"{' and '.join(cut)} changes no greedy reply: set temperature, or leave it out"
             )
