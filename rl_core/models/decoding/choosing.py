@@ -50,6 +50,18 @@ class Choosing:
         Returns: tokens [R], their log-probabilities [R], and which tokens could be drawn, None for
         all of them.
         """
+        scores_RV, supports = self.scores(logits_RV)
+        if self.temperature:
+            tokens_R = pick(scores_RV.softmax(-1), random_R1)
+        else:
+            tokens_R = scores_RV.argmax(-1)
+        self.add(tokens_R)
+        # The operations of training.
+        log_probs_R = scores_RV.log_softmax(-1).gather(-1, tokens_R[:, None])[:, 0]
+        return tokens_R, log_probs_R, supports
+
+    def scores(self, logits_RV: Tensor) -> tuple[Tensor, list[StepSupport | None]]:
+        """Return the logits [R, V] that the next tokens are drawn by, and which could be drawn."""
         choice, scores_RV = self.choice, logits_RV.float()
         if choice.repetition_penalty != 1:
             seen_RV = self._seen(scores_RV)
@@ -57,9 +69,8 @@ class Choosing:
         supports: list[StepSupport | None] = [None] * len(scores_RV)
         if self.num_drawn < choice.min_new_tokens:
             ids = self.eos_ids[self.eos_ids < scores_RV.shape[1]]
-            scores_RV = scores_RV.index_fill(
-                1, torch.from_numpy(ids.astype(np.int64)).to(scores_RV.device), LEFT_OUT
-            )
+            columns = torch.from_numpy(ids.astype(np.int64)).to(scores_RV.device)
+            scores_RV = scores_RV.index_fill(1, columns, LEFT_OUT)
             supports = [StepSupport(ids, is_kept=False)] * len(scores_RV)
         if self.temperature not in (0.0, 1.0):
             scores_RV = scores_RV / self.temperature
@@ -67,16 +78,13 @@ class Choosing:
             kept_RV = kept_tokens(scores_RV, choice)
             scores_RV = scores_RV.masked_fill(~kept_RV, LEFT_OUT)
             supports = list(steps_of(kept_RV))
-        if self.temperature:
-            tokens_R = pick(scores_RV.softmax(-1), random_R1)
-        else:
-            tokens_R = scores_RV.argmax(-1)
-        # The operations of training.
-        log_probs_R = scores_RV.log_softmax(-1).gather(-1, tokens_R[:, None])[:, 0]
+        return scores_RV, supports
+
+    def add(self, tokens_R: Tensor) -> None:
+        """Append a token to each row."""
         self.num_drawn += 1
         if self._seen_RV is not None:
             self._seen_RV.scatter_(1, tokens_R[:, None], True)
-        return tokens_R, log_probs_R, supports
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, ascending."""
