@@ -149,9 +149,8 @@ class RolloutEngine:
     ) -> Sampling:
         """Return the sampling options, including where replies end. Args: choice: which tokens may
         be drawn; unset means all."""
-        options = {} if choice is None else {"choice": choice}
-        pad_id = self.tokenizer.pad_token_id
-        return Sampling(max_new_tokens, temperature, self._eos_ids(), pad_id, **options)
+        pad_id, choice = self.tokenizer.pad_token_id, choice or SamplingConfig()
+        return Sampling(max_new_tokens, temperature, self._eos_ids(), pad_id, choice=choice)
 
     @property
     def rows_at_once(self) -> int:

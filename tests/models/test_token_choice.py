@@ -3,6 +3,8 @@ support gives them back."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -42,7 +44,7 @@ CHOICES = [
 
 def theirs(scores_RV: Tensor, choice: SamplingConfig) -> Tensor:
     """Scores after the processors that `generate` would apply, in its order."""
-    processors = LogitsProcessorList()
+    processors: Any = LogitsProcessorList()
     if choice.top_k is not None:
         processors.append(TopKLogitsWarper(choice.top_k))
     if choice.top_p < 1:
@@ -79,7 +81,8 @@ def test_the_repetition_penalty_is_that_of_transformers():
     logits_RV = torch.randn(4, 50, generator=generator)
     context_RL = torch.randint(0, 50, (4, 9), generator=generator)
     seen_RV = torch.zeros_like(logits_RV, dtype=torch.bool).scatter_(1, context_RL, True)
-    expected_RV = RepetitionPenaltyLogitsProcessor(1.3)(context_RL, logits_RV.clone())
+    penalise: Any = RepetitionPenaltyLogitsProcessor(1.3)
+    expected_RV = penalise(context_RL, logits_RV.clone())
     assert torch.equal(penalised(logits_RV, seen_RV, 1.3), expected_RV)
 
 

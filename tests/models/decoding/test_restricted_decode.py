@@ -4,10 +4,11 @@ that the training forward gives, too."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from rl_core.data_proto import pad_rows
 from rl_core.models import restriction
@@ -138,11 +139,6 @@ def expected_scores(
 ) -> torch.Tensor:
     """Processed scores of `generate` at each position of a reply that is forced on it, [T, V]."""
 
-    def forced(_: int, context: torch.Tensor) -> list[int]:
-        return [*reply, EOS][len(context) - len(prompt) :][:1]
-
-    from transformers import LogitsProcessor, LogitsProcessorList
-
     class Forced(LogitsProcessor):
         """Keeps the scores, then leaves only the reply's own token."""
 
@@ -158,8 +154,8 @@ def expected_scores(
             only[0, reply[len(self.seen) - 1]] = 0.0
             return only
 
-    keep = Forced()
-    policy.language_model.generate(
+    keep, model = Forced(), cast(Any, policy.language_model)
+    model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
         logits_processor=LogitsProcessorList([keep]),
@@ -175,8 +171,6 @@ def processors(
     policy: CausalLMPolicy, num_prompt: int, changes: dict[str, Any], temperature: float
 ) -> Any:
     """transformers' processors of these settings, as its own `generate` puts them in order."""
-    from transformers import GenerationConfig
-
     names = ("top_k", "top_p", "min_p", "repetition_penalty", "min_new_tokens")
     given = {name: changes[name] for name in names if name in changes}
     config = GenerationConfig(
@@ -188,9 +182,8 @@ def processors(
         **({"top_k": 0} | given),
     )
     config._eos_token_tensor = torch.tensor([EOS])
-    return policy.language_model._get_logits_processor(
-        config, input_ids_seq_length=num_prompt, device="cpu"
-    )
+    model = cast(Any, policy.language_model)
+    return model._get_logits_processor(config, input_ids_seq_length=num_prompt, device="cpu")
 
 
 def test_greedy_replies_stay_greedy(policy: CausalLMPolicy):
@@ -217,7 +210,7 @@ def test_no_reply_ends_before_its_least_number_of_tokens(policy: CausalLMPolicy)
 def test_the_gradient_is_that_of_the_kept_tokens_alone(policy: CausalLMPolicy):
     changes = {"top_k": 4, "repetition_penalty": 1.3}
     replies = play(policy, changes, 1.0)
-    head = policy.language_model.get_input_embeddings().weight
+    head = cast(Any, policy.language_model.get_input_embeddings()).weight
     grads = []
     for chunk in (256, 4):
         with pytest.MonkeyPatch.context() as patch:
@@ -237,7 +230,7 @@ def test_a_stop_string_ends_one_reply_and_stays_in_it(policy: CausalLMPolicy, ti
     tokenizer = load_tokenizer(str(tiny_model_dir))
 
     def text_of(token_ids: list[int], tags: Any) -> str:
-        return tokenizer.decode(token_ids)
+        return str(tokenizer.decode(token_ids))
 
     def said(stop: StopStrings | None) -> list[Reply]:
         asked = [Request(PROMPTS[0], 6, 20, stop=stop)]
