@@ -28,7 +28,7 @@ from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
 from rl_core.models.model_inputs import ModelInputs
 from rl_core.models.policy import Policy, TokenPolicy
-from rl_core.models.restriction import Restricted, Restriction, projected
+from rl_core.models.restriction import SHARED_SEQUENCES, Restricted, Restriction, projected
 from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
@@ -37,14 +37,6 @@ if TYPE_CHECKING:
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
     AutoClass: TypeAlias = type[PreTrainedModel] | type[_BaseAutoModelClass]
-
-SHARED_SEQUENCES = (
-    "ranks that compute each sequence together (placement.sp_size) have the log-probabilities of "
-    "the whole distribution alone: set placement.sp_size to 1, or leave out rollout.top_p, top_k, "
-    "min_p, repetition_penalty and min_new_tokens"
-)
-CHUNK_TOKENS = 1024
-"""Positions whose vocabulary logits exist at once, which bounds the memory of the log-softmax."""
 
 
 Scores: TypeAlias = tuple[Tensor, Tensor | None]
@@ -371,31 +363,9 @@ class CausalLMPolicy(TokenPolicy):
                     hidden_NH, weight_VH, targets_N, temperature=temperature / scale, **options
                 )
             logits = partial(projected, weight_VH=weight_VH, scale=scale)
-        if restricted is not None:
-            return restricted.log_probs(
-                logits, hidden_NH, targets_N, temperature=temperature, **options
-            )
-
-        def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            logits = self.logits(hidden)
-            all_log_probs = (logits.float() / temperature).log_softmax(-1)
-            log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
-            if not with_entropy:
-                return log_probs, torch.zeros_like(log_probs)
-            counted = all_log_probs if entropy_grad else all_log_probs.detach()
-            return log_probs, -(counted.exp() * counted).sum(-1)
-
-        recompute = torch.is_grad_enabled() and len(targets_N) > CHUNK_TOKENS
-        parts = [
-            checkpoint(chunk, hidden, targets, use_reentrant=False)
-            if recompute
-            else chunk(hidden, targets)
-            for hidden, targets in zip(
-                hidden_NH.split(CHUNK_TOKENS), targets_N.split(CHUNK_TOKENS), strict=True
-            )
-        ]
-        log_probs = torch.cat([log_probs for log_probs, _ in parts])
-        return log_probs, torch.cat([entropy for _, entropy in parts]) if with_entropy else None
+        return (restricted or Restricted()).log_probs(
+            logits, hidden_NH, targets_N, temperature=temperature, **options
+        )
 
 
 def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) -> CausalLMPolicy:

@@ -19,13 +19,20 @@ from torch.utils.checkpoint import checkpoint
 from rl_core.kernels import AutogradContext, product_in_float32
 from rl_core.models.token_choice import LEFT_OUT, PositionSupport, Support, penalised
 
+SHARED_SEQUENCES = (
+    "ranks that compute each sequence together (placement.sp_size) have the log-probabilities of "
+    "the whole distribution alone: set placement.sp_size to 1, or leave out rollout.top_p, top_k, "
+    "min_p, repetition_penalty and min_new_tokens"
+)
+CHUNK_TOKENS = 1024
+"""Positions whose vocabulary logits exist at once, which bounds the memory of the log-softmax."""
 CHUNK = 256
-"""Positions whose logits exist at once, in several tensors [CHUNK, V]."""
+"""The same where tokens are left out, which takes more tensors [CHUNK, V]."""
 
 
 @dataclass(frozen=True)
 class Restriction:
-    """How the replies of a batch were drawn, besides the temperature."""
+    """Settings by which a batch was not drawn from the whole distribution."""
 
     repetition_penalty: float = 1.0
     supports_B: Sequence[Support] | None = None
@@ -70,11 +77,11 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Restricted:
-    """The restriction of N trained positions."""
+    """The restriction of N trained positions; none by default."""
 
-    repetition_penalty: float
-    seen: _Seen | None
-    support: PositionSupport | None
+    repetition_penalty: float = 1.0
+    seen: _Seen | None = None
+    support: PositionSupport | None = None
 
     def scores(self, logits_RV: Tensor, temperature: float, start: int) -> Tensor:
         """Return the logits as they were sampled from, float32 [R, V]. Args: start: index of the
@@ -116,15 +123,14 @@ class Restricted:
             finite_RV = counted_RV.masked_fill(counted_RV == LEFT_OUT, 0.0)
             return log_probs_R, -(counted_RV.exp() * finite_RV).sum(-1)
 
-        recompute = torch.is_grad_enabled() and len(targets_N) > CHUNK
+        size = CHUNK_TOKENS if self.seen is None and self.support is None else CHUNK
+        recompute = torch.is_grad_enabled() and len(targets_N) > size
         parts = []
-        for start in range(0, len(targets_N), CHUNK):
-            given = hidden_NH[start : start + CHUNK], targets_N[start : start + CHUNK], start
+        for start in range(0, max(1, len(targets_N)), size):
+            given = hidden_NH[start : start + size], targets_N[start : start + size], start
             parts.append(
                 checkpoint(chunk, *given, use_reentrant=False) if recompute else chunk(*given)
             )
-        if not parts:
-            parts = [chunk(hidden_NH, targets_N, 0)]
         log_probs_N = torch.cat([log_probs for log_probs, _ in parts])
         return log_probs_N, torch.cat([one for _, one in parts]) if with_entropy else None
 

@@ -1,4 +1,4 @@
-"""Which tokens may be drawn: transformers' logits processors, in its order, for a batch of rows.
+"""Choice of the tokens that may be drawn: transformers' logits processors, in its order.
 
 Sampler and trainer use the same functions, so a token has one log-probability in both. The set of
 tokens that the sampler kept is recorded (`Support`) and not computed again: the trainer's logits
@@ -142,13 +142,14 @@ class PositionSupport:
             ids.append(support.ids[np.repeat(chosen_T, num_ids_T)])
         self.sizes_N = np.concatenate(sizes)
         self.ids = np.concatenate(ids)
-        self.ends_N = np.cumsum(np.where(self.sizes_N < 0, -1 - self.sizes_N, self.sizes_N))
+        num_ids_N = np.where(self.sizes_N < 0, -1 - self.sizes_N, self.sizes_N)
+        self.bounds = np.concatenate([[0], np.cumsum(num_ids_N)])
 
     def mask(self, start: int, stop: int, num_tokens: int, device: torch.device) -> Tensor:
         """Return the tokens that could be drawn at positions start..stop-1, [R, V]."""
         sizes_R = self.sizes_N[start:stop]
-        first = int(self.ends_N[start - 1]) if start else 0
-        ids = torch.from_numpy(self.ids[first : int(self.ends_N[stop - 1])].astype(np.int64))
+        ids_here = self.ids[int(self.bounds[start]) : int(self.bounds[stop])]
+        ids = torch.from_numpy(ids_here.astype(np.int64))
         is_kept_R = torch.from_numpy(sizes_R >= 0)
         num_ids_R = torch.from_numpy(np.where(sizes_R < 0, -1 - sizes_R, sizes_R).astype(np.int64))
         row = torch.arange(stop - start).repeat_interleave(num_ids_R)

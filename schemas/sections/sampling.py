@@ -1,5 +1,5 @@
-"""Which tokens may be drawn, and what ends a reply: settings that rollouts, evaluations and named
-evaluation sets share."""
+"""Settings of sampling that rollouts, evaluations and named evaluation sets share: the tokens that
+may be drawn, and the strings that end a reply."""
 
 from collections.abc import Mapping
 from typing import Any

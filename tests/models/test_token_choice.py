@@ -108,4 +108,4 @@ def test_a_packed_support_gives_back_the_kept_tokens_of_trained_positions():
 def test_a_pass_without_a_trained_position_has_no_support():
     one = support_of([StepSupport(np.array([1], np.int32), is_kept=True)] * 3)
     found = PositionSupport([one], np.zeros((1, 1), bool))
-    assert found.sizes_N.tolist() == []
+    assert found.mask(0, 0, 20, torch.device("cpu")).shape == (0, 20)

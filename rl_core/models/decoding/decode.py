@@ -105,7 +105,7 @@ class Sampling:
     at_limit: StopReason = StopReason.LENGTH
     """Reason why a reply of `max_new_tokens` ended; `EOS` if all must have that length."""
     choice: SamplingConfig = field(default_factory=SamplingConfig)
-    """Which tokens may be drawn."""
+    """Restriction of the tokens that may be drawn; the default allows all."""
     records_support: bool = False
     """True if replies say which tokens could be drawn, where not all could."""
 
@@ -296,7 +296,7 @@ def _reading(
 
 
 class _End:
-    """What ends the replies to one request."""
+    """End of the replies to one request: a token, a stop string or a limit."""
 
     def __init__(self, request: Request, sampling: Sampling, text_of: TextOf | None) -> None:
         self.limit, self.eos_ids = sampling.limit(request), sampling.eos_ids
