@@ -5,7 +5,7 @@ tokens that the sampler kept is recorded (`Support`) and not computed again: the
 are rounded differently, and a token at the edge would be in one set and not in the other. (The
 "keep sampling mask" of DeepSeek-V3.2, arXiv 2512.02556, section 3.1.)
 
-Axes: R rows (of a decoding step, or positions of a training pass), V vocabulary.
+Axes: R rows (of a decoding step, or positions of a training pass), V vocabulary, C candidates.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from schemas.sections.sampling import SamplingConfig
 
 LEFT_OUT = float("-inf")
 """Logit of a token that may not be drawn."""
+CANDIDATES = 512
+"""Most probable tokens among which a nucleus is looked for first."""
+ROUNDING = 1e-5
+"""Largest difference between sums of probabilities in different orders, with a margin."""
 SUPPORT = "support"
 """Object column of a rollout with the tokens that could be drawn, a `Support` per row."""
 
@@ -55,11 +59,31 @@ def kept_tokens(scores_RV: Tensor, choice: SamplingConfig) -> Tensor:
 
 def _nucleus(scores_RV: Tensor, top_p: float) -> Tensor:
     """Return the most probable tokens that have `top_p` together (Holtzman et al.,
-    arXiv 1904.09751).
+    arXiv 1904.09751), as transformers and vLLM find them.
 
-    Tokens are left out from the least probable while their sum stays within 1 - `top_p`. The
-    operations are those of transformers and vLLM, so that of equally probable tokens the same ones
-    go.
+    Most rows need only their few most probable tokens; the whole vocabulary is sorted for rows in
+    which that leaves a doubt.
+    """
+    shares_RV = scores_RV.softmax(-1)
+    top_RC = shares_RV.topk(min(CANDIDATES, shares_RV.shape[1])).values
+    before_RC = top_RC.double().cumsum(-1) - top_RC
+    num_kept_R1 = (before_RC < top_p).sum(-1, keepdim=True)
+    last_R1 = top_RC.gather(1, num_kept_R1 - 1)
+    next_R1 = top_RC.gather(1, num_kept_R1.clamp_max(top_RC.shape[1] - 1))
+    # Not if the end lies beyond the candidates, among equals, or within rounding of another one.
+    is_near_R = (before_RC - top_p).abs().amin(-1) < ROUNDING
+    doubtful = ((next_R1 >= last_R1)[:, 0] | is_near_R).nonzero()[:, 0]
+    kept_RV = shares_RV >= last_R1
+    if len(doubtful):
+        kept_RV[doubtful] = _nucleus_by_sorting(scores_RV[doubtful], top_p)
+    return kept_RV
+
+
+def _nucleus_by_sorting(scores_RV: Tensor, top_p: float) -> Tensor:
+    """Return the nucleus by the operations of transformers and vLLM, so that of equally probable
+    tokens the same ones go.
+
+    Tokens are left out from the least probable while their sum stays within 1 - `top_p`.
     """
     sorted_RV, order_RV = scores_RV.sort(-1)
     kept_RV = sorted_RV.softmax(-1).cumsum(-1) > 1 - top_p

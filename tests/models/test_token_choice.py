@@ -55,12 +55,13 @@ def theirs(scores_RV: Tensor, choice: SamplingConfig) -> Tensor:
 
 
 @pytest.mark.parametrize("changes", CHOICES, ids=str)
-@pytest.mark.parametrize("rounded", ["not", "bfloat16", "to_integers"])
+@pytest.mark.parametrize("rounded", ["not", "peaked", "bfloat16", "to_integers"])
 def test_the_kept_tokens_are_those_of_transformers(changes: dict[str, float], rounded: str):
     choice = SamplingConfig.model_validate(changes)
     for num_tokens in (7, 300, 5000):
         generator = torch.Generator().manual_seed(num_tokens)
         scores_RV = 2 * torch.randn(16, num_tokens, generator=generator)
+        scores_RV = 3 * scores_RV if rounded == "peaked" else scores_RV
         # Rounded scores have ties, also where the kept tokens end.
         scores_RV = scores_RV.bfloat16().float() if rounded == "bfloat16" else scores_RV
         scores_RV = scores_RV.round() if rounded == "to_integers" else scores_RV
