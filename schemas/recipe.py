@@ -30,6 +30,7 @@ from schemas.sections.preference import PreferenceConfig
 from schemas.sections.registration import RegistrationConfig, RetrainingConfig, Start
 from schemas.sections.rewards import RewardServiceConfig
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
+from schemas.sections.sampling_checks import check_sampling
 from schemas.sections.section import DType, Section
 from schemas.sections.tracks import TracksConfig
 from schemas.sections.training import EvaluationConfig, TrainingConfig, ValidationConfig
@@ -231,6 +232,14 @@ class Recipe(Section):
                 "rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: "
                 "cpu"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_drawn_where_they_are_chosen(self) -> "Recipe":
+        sp_size, has_plans = self.placement.sp_size, self.unified is not None
+        check_sampling(
+            self.rollout, self.evaluation, self.domain, sp_size=sp_size, has_plans=has_plans
+        )
         return self
 
     @model_validator(mode="after")

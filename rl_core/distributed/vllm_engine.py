@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -26,8 +28,10 @@ from rl_core.distributed.isolated_actor import PROJECT, Outside
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason
+from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.models.export.checksums import Checksum
 from rl_core.models.export.stored_weights import renamed_in_checkpoints
+from rl_core.models.token_choice import StepSupport, support_of
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
@@ -85,11 +89,15 @@ class VllmEngine(Receiver, RolloutEngine):
         check_model(self.replica.policy.language_model, self.replica.bundle)
         self.where = f"rollout engine rank {rank_info.rank}"
         vllm = self.config.vllm
+        # Kept as long as the engine: the server may be started again.
+        self._tokenizer_folder = tempfile.TemporaryDirectory(prefix="rl-train-tokenizer-")
+        self.tokenizer.save_pretrained(self._tokenizer_folder.name)
         self.server = Outside(
             interpreter(vllm),
             VllmServer,
             model.config.to_dict() | {"architectures": [type(model).__name__]},
             self.replica.shared.path,
+            self._tokenizer_folder.name,
             server_options(
                 self.config, self.max_context_length, rank_info, next(model.parameters()).dtype
             ),
@@ -109,9 +117,11 @@ class VllmEngine(Receiver, RolloutEngine):
         return sys.maxsize
 
     @contextmanager
-    def decoding(self, sampling: Sampling, generator: torch.Generator) -> Iterator[Generate]:
-        """Yield a function that answers requests by the server. Each request gets a seed, so a
-        repeat gives the same replies."""
+    def decoding(
+        self, sampling: Sampling, generator: torch.Generator, *, evaluation: bool = False
+    ) -> Iterator[Generate]:
+        """Yield a function that answers requests by the server, which has one set of weights. Each
+        request gets a seed, so a repeat gives the same replies."""
         self.server.call("begin")
 
         def generate(requests: list[Request]) -> list[Reply]:
@@ -119,16 +129,21 @@ class VllmEngine(Receiver, RolloutEngine):
                 SEEDS, (len(requests),), generator=generator, device=generator.device
             ).tolist()
             prompts = [
-                Prompt(request.token_ids, request.num_replies, sampling.limit(request), seed)
+                Prompt(
+                    request.token_ids,
+                    request.num_replies,
+                    sampling.limit(request),
+                    seed,
+                    () if request.stop is None else request.stop.strings,
+                )
                 for request, seed in zip(requests, seeds, strict=True)
             ]
-            drawn = self.server.call("generate", prompts, sampling.temperature, sampling.eos_ids)
-            limits = [
-                sampling.limit(request) for request in requests for _ in range(request.num_replies)
-            ]
+            chosen = sampling.temperature, sampling.eos_ids, sampling.choice
+            drawn = self.server.call("generate", prompts, *chosen)
+            asked = [request for request in requests for _ in range(request.num_replies)]
             return [
-                _reply(one, sampling.cut_off(limit))
-                for one, limit in zip(drawn, limits, strict=True)
+                _reply(one, request, sampling, self.chat.decode)
+                for one, request in zip(drawn, asked, strict=True)
             ]
 
         yield generate
@@ -227,5 +242,23 @@ def environment(rank_info: RankInfo) -> dict[str, str]:
     return variables
 
 
-def _reply(drawn: Drawn, cut_off: StopReason) -> Reply:
-    return Reply(drawn.token_ids, drawn.log_probs, StopReason.EOS if drawn.ended else cut_off)
+def _reply(drawn: Drawn, request: Request, sampling: Sampling, text_of: TextOf) -> Reply:
+    """Return a reply of the server's, which ends where the project's own engines end it."""
+    reason = StopReason.EOS if drawn.ended else sampling.cut_off(sampling.limit(request))
+    reason = StopReason.STOP if drawn.stopped else reason
+    length, at_least = len(drawn.token_ids), sampling.choice.min_new_tokens
+    if request.stop is not None:
+        # Texts of the two may differ in the control tokens that environments do not read.
+        end = request.stop.cut(drawn.token_ids, at_least, text_of)
+        if end is not None and (end < length or not drawn.ended):
+            length, reason = end, StopReason.STOP
+    reply = Reply(drawn.token_ids[:length], drawn.log_probs[:length], reason)
+    if sampling.records_support:
+        steps: list[StepSupport | None] = [None] * length
+        if drawn.support is not None:
+            steps = [*drawn.support[:length]]
+        elif at_least:
+            ends = StepSupport(np.array(sampling.eos_ids, np.int32), is_kept=False)
+            steps = [ends if place < at_least else None for place in range(length)]
+        reply.support = support_of(steps)
+    return reply

@@ -7,12 +7,13 @@ import math
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypedDict
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from rl_core.envs.tools.core import ToolGroup
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import PluginConfig, describe_validation_error
 from schemas.rows.ground_truth import ground_truth_kind, paired_test_cases
+from schemas.sections.sampling import checked_stop
 
 Message: TypeAlias = dict[str, Any]
 """A chat message, `{"role": ..., "content": ...}`."""
@@ -62,6 +63,14 @@ class BaseTextEnv:
 
         max_turns: int = Field(default=1, ge=1)
         """Maximum number of turns; `max_turns` in the row or in its `extra_info` overrides it."""
+        stop: list[str] | None = None
+        """Strings that end a turn, in addition to `rollout.stop`; unset takes those of the class,
+        an empty list none."""
+
+        @field_validator("stop", mode="after")
+        @classmethod
+        def _strings_can_be_found(cls, stop: list[str] | None) -> list[str] | None:
+            return None if stop is None else checked_stop(stop)
 
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset(
         {"string", "number", "list", "test_cases"}
@@ -70,6 +79,9 @@ class BaseTextEnv:
     tags: ClassVar[frozenset[str]] = tag_pairs("think")
     """Tags that the environment reads in replies. If they are special tokens of a tokenizer, they
     stay in the text."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a turn, such as the closing tag of a tool call; the recipe's option `stop`
+    replaces them."""
     max_concurrent_steps: ClassVar[int | None] = None
     """Maximum number of environments of this class that run concurrently in one rank; None leaves
     it to `rollout.episodes.at_once`."""
@@ -91,6 +103,8 @@ class BaseTextEnv:
         Raises: EnvError on an unknown setting or a row that this environment cannot use.
         """
         self.config = self._as_config(env_config)
+        if self.config.stop is not None:
+            self.stop = tuple(self.config.stop)
         self.extras: dict[str, Any] = dict(extras or {})
         self.max_turns = self._max_turns()
         self.turns = 0

@@ -75,6 +75,7 @@ class SearchEnv(BaseTextEnv):
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "search", "information", "answer")
+    stop: tuple[str, ...] = ("</search>", "</answer>")
 
     def __init__(
         self,

@@ -56,6 +56,7 @@ class SearchCodeEnv(BaseTextEnv):
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "tool", "search", "python", "solution")
+    stop: tuple[str, ...] = ("</tool>", "</solution>")
     # Deadlines of programs count wall time: more of them than processors would time each other out.
     max_concurrent_steps: ClassVar[int | None] = os.cpu_count()
 

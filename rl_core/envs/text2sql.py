@@ -67,6 +67,7 @@ class Text2SQLEnv(BaseTextEnv):
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string"})
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "sql", "solution", "observation")
+    stop: tuple[str, ...] = ("</sql>", "</solution>")
 
     def __init__(
         self,

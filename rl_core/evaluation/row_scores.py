@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rl_core.errors import RecipeError
-from rl_core.evaluation.runner import FULL_REWARD
+from rl_core.evaluation.runner import COMPLETE, FULL_REWARD
 from rl_core.rollout.sample_ids import GROUP, SAMPLE
 from rl_core.runtime.registry import nearest
 
@@ -17,7 +17,7 @@ COMMON: dict[str, Callable[[Row], float]] = {
     "accuracy": lambda row: float(row["reward"] >= FULL_REWARD),
     "mean_reward": lambda row: float(row["reward"]),
     "mean_length": lambda row: float(row["num_tokens"]),
-    "truncated_share": lambda row: float(row["stop_reason"] != "eos"),
+    "truncated_share": lambda row: float(row["stop_reason"] not in COMPLETE),
 }
 _NO_SCORES = {
     GROUP,

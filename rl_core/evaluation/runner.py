@@ -18,6 +18,8 @@ from rl_core.rollout.sample_ids import GROUP, SAMPLE, named_error
 from schemas.receipts import EvalReceipt
 
 FULL_REWARD = 1.0
+COMPLETE = ("eos", "stop")
+"""Reasons why a reply ended that was not cut off."""
 
 
 def eval_digest(items: Sequence[dict[str, Any]]) -> str:
@@ -77,7 +79,7 @@ def summarise(
         ci_low=low,
         ci_high=high,
         mean_length=sum(lengths) / len(lengths),
-        truncated_share=sum(reason != "eos" for reason in texts["stop_reason"]) / len(items),
+        truncated_share=sum(reason not in COMPLETE for reason in texts["stop_reason"]) / len(items),
         samples_path=str(samples_path),
         eval_digest=eval_digest(items),
         scores={name: _mean(values) for name, values in further.items()},

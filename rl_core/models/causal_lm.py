@@ -28,6 +28,7 @@ from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
 from rl_core.models.model_inputs import ModelInputs
 from rl_core.models.policy import Policy, TokenPolicy
+from rl_core.models.restriction import SHARED_SEQUENCES, Restricted, Restriction, projected
 from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
     AutoClass: TypeAlias = type[PreTrainedModel] | type[_BaseAutoModelClass]
-
-CHUNK_TOKENS = 1024
-"""Positions whose vocabulary logits exist at once, which bounds the memory of the log-softmax."""
 
 
 Scores: TypeAlias = tuple[Tensor, Tensor | None]
@@ -172,6 +170,7 @@ class CausalLMPolicy(TokenPolicy):
         packed: bool = False,
         share_prompts: bool = False,
         media_B: Sequence[PromptMedia | None] | None = None,
+        restriction: Restriction | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return log-probabilities [B, T] of the response tokens, zero where the mask is 0, and
         entropy [B, T] or None.
@@ -180,19 +179,24 @@ class CausalLMPolicy(TokenPolicy):
         gradient only on request, since that doubles the memory of the log-softmax for the backward
         pass. Args: packed: compute the rows end to end without padding (after `enable_packing`);
         the result is the same. share_prompts: also compute the common prompt of adjacent rows only
-        once (after `enable_prompt_sharing`). media_B: media of each row besides text.
+        once (after `enable_prompt_sharing`). media_B: media of each row besides text. restriction:
+        how the rows were drawn, if not from the whole distribution. Raises: ModelError when ranks
+        that compute each sequence together have one.
         """
         keep_BT = response_mask_BT.bool()
         acts_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
         acts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
         targets_N = input_ids_BL[:, -keep_BT.shape[1] :][keep_BT]
+        used_BL = attention_mask_BL.bool()
+        if restriction is not None and self.sequence_parallel is not None:
+            raise ModelError(SHARED_SEQUENCES)
         score = partial(
             self._score,
             temperature=temperature,
             with_entropy=with_entropy,
             entropy_grad=entropy_grad,
+            restricted=restriction and restriction.at(input_ids_BL, used_BL, keep_BT),
         )
-        used_BL = attention_mask_BL.bool()
         inputs = self.inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
         if share_prompts:
             num_prompt = used_BL.shape[1] - keep_BT.shape[1]
@@ -345,41 +349,24 @@ class CausalLMPolicy(TokenPolicy):
         temperature: float,
         with_entropy: bool,
         entropy_grad: bool,
+        restricted: Restricted | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         head = head_of(self.language_model)
         if isinstance(head, ValueHead):
             return head.values(hidden_NH), None
+        options = {"with_entropy": with_entropy, "entropy_grad": entropy_grad}
+        logits: Callable[[Tensor], Tensor] = self.logits
         if self.projection_scale is not None and is_plain_head(head):
             weight_VH = head.weight if self.num_choices is None else head.weight[: self.num_choices]
-            return linear_log_probs(
-                hidden_NH,
-                weight_VH,
-                targets_N,
-                temperature=temperature / self.projection_scale,
-                with_entropy=with_entropy,
-                entropy_grad=entropy_grad,
-            )
-
-        def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            logits = self.logits(hidden)
-            all_log_probs = (logits.float() / temperature).log_softmax(-1)
-            log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
-            if not with_entropy:
-                return log_probs, torch.zeros_like(log_probs)
-            counted = all_log_probs if entropy_grad else all_log_probs.detach()
-            return log_probs, -(counted.exp() * counted).sum(-1)
-
-        recompute = torch.is_grad_enabled() and len(targets_N) > CHUNK_TOKENS
-        parts = [
-            checkpoint(chunk, hidden, targets, use_reentrant=False)
-            if recompute
-            else chunk(hidden, targets)
-            for hidden, targets in zip(
-                hidden_NH.split(CHUNK_TOKENS), targets_N.split(CHUNK_TOKENS), strict=True
-            )
-        ]
-        log_probs = torch.cat([log_probs for log_probs, _ in parts])
-        return log_probs, torch.cat([entropy for _, entropy in parts]) if with_entropy else None
+            scale = self.projection_scale
+            if restricted is None:
+                return linear_log_probs(
+                    hidden_NH, weight_VH, targets_N, temperature=temperature / scale, **options
+                )
+            logits = partial(projected, weight_VH=weight_VH, scale=scale)
+        return (restricted or Restricted()).log_probs(
+            logits, hidden_NH, targets_N, temperature=temperature, **options
+        )
 
 
 def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) -> CausalLMPolicy:

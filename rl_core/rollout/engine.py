@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from rl_core.errors import StaleEngine
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
+from rl_core.models.token_choice import SUPPORT, Support
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.chat.vision import chat_format
@@ -29,6 +31,7 @@ from rl_core.rollout.sample_ids import groups_of, sibling_columns
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.sections.rollout import RolloutConfig
+from schemas.sections.sampling import EvaluationSampling, SamplingConfig
 
 
 class PolicyHolder(Protocol):
@@ -108,31 +111,46 @@ class RolloutEngine:
         repeated step repeats it. version: the weights to sample with; unset takes the current ones.
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T],
         `response_mask, rollout_log_probs` [B, T], `rewards` [B] and the turns that earned them,
-        `turn_rewards` [B, T], and the texts and names (`sample_ids`) as object columns; None on a
-        rank that does not answer for its replica. Raises: StaleEngine when the engine holds other
-        weights.
+        `turn_rewards` [B, T], and the texts and names (`sample_ids`) as object columns, with
+        `support` (a `Support` per row) where some tokens could not be drawn; None on a rank that
+        does not answer for its replica. Raises: StaleEngine when the engine holds other weights.
         """
         check_version(self.backend, version, evaluation=False)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
+        config = self.config
+        sampling = self.sampling(config.max_new_tokens, config.temperature, config)
+        sampling = replace(sampling, records_support=bool(config.leaves_out))
         return self._play(
-            prompts,
-            self.config.samples_per_prompt,
-            self.config.max_new_tokens,
-            self.config.temperature,
-            generator,
+            prompts, config.samples_per_prompt, sampling, generator, stop=config.stop or []
         )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(
-        self, prompts: DataProto, max_new_tokens: int, version: WeightVersion | None = None
+        self,
+        prompts: DataProto,
+        max_new_tokens: int,
+        version: WeightVersion | None = None,
+        choice: EvaluationSampling | None = None,
     ) -> DataProto | None:
-        """Decode one greedy reply per prompt; columns and errors as in `rollout`."""
-        check_version(self.backend, version, evaluation=True)
-        return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
+        """Decode one reply per prompt with the weights of evaluations; columns and errors as in
+        `rollout`.
 
-    def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
-        """Return the sampling options, including where replies end."""
-        return Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
+        Args: choice: how tokens are chosen; unset is greedy. Its unset `stop` means the rollout's.
+        """
+        check_version(self.backend, version, evaluation=True)
+        choice = choice or EvaluationSampling()
+        stop = (self.config.stop or []) if choice.stop is None else choice.stop
+        sampling = self.sampling(max_new_tokens, choice.temperature, choice)
+        generator = self._generator("evaluate", 0)
+        return self._play(prompts, 1, sampling, generator, stop=stop, evaluation=True)
+
+    def sampling(
+        self, max_new_tokens: int, temperature: float, choice: SamplingConfig | None = None
+    ) -> Sampling:
+        """Return the sampling options, including where replies end. Args: choice: which tokens may
+        be drawn; unset means all."""
+        pad_id, choice = self.tokenizer.pad_token_id, choice or SamplingConfig()
+        return Sampling(max_new_tokens, temperature, self._eos_ids(), pad_id, choice=choice)
 
     @property
     def rows_at_once(self) -> int:
@@ -140,19 +158,23 @@ class RolloutEngine:
         return self.config.max_batch_size
 
     @contextmanager
-    def decoding(self, sampling: Sampling, generator: torch.Generator) -> Iterator[Generate]:
+    def decoding(
+        self, sampling: Sampling, generator: torch.Generator, *, evaluation: bool = False
+    ) -> Iterator[Generate]:
         """Yield a function that answers requests with the current weights: replies in order,
         siblings adjacent.
 
-        Args: generator: source of its random numbers. A temperature of 0 uses the weights of
-        evaluations.
+        Args: generator: source of its random numbers. evaluation: use the weights of evaluations,
+        as a temperature of 0 always does.
         """
-        weights = self.backend.rollout_policy() if sampling.temperature else self.backend.gathered()
+        evaluates = evaluation or not sampling.temperature
+        weights = self.backend.gathered() if evaluates else self.backend.rollout_policy()
         with weights as policy, policy.ready_to_decode() as packed:
 
             def generate(requests: list[Request]) -> list[Reply]:
-                device, graphs = self.backend.device, self.config.cuda_graphs
-                return decode(policy, requests, sampling, generator, device, packed, graphs=graphs)
+                given = policy, requests, sampling, generator, self.backend.device, packed
+                graphs = self.config.cuda_graphs
+                return decode(*given, graphs=graphs, text_of=self.chat.decode)
 
             yield generate
 
@@ -160,21 +182,22 @@ class RolloutEngine:
         self,
         prompts: DataProto,
         num_siblings: int,
-        max_new_tokens: int,
-        temperature: float,
+        sampling: Sampling,
         generator: torch.Generator,
+        *,
+        stop: list[str],
+        evaluation: bool = False,
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(prompts.non_tensor_batch["item"]), meshes.sp_group)
-        sampling = self.sampling(max_new_tokens, temperature)
         start = time.perf_counter()
-        with self.decoding(sampling, generator) as generate:
+        with self.decoding(sampling, generator, evaluation=evaluation) as generate:
 
             def play(reply: Generate) -> list[Episode]:
                 config = self.config
                 limits = self.max_context_length, self.rows_at_once, config.episodes
                 return run_episodes(
-                    items, num_siblings, self.chat, reply, self.env_options, *limits
+                    items, num_siblings, self.chat, reply, self.env_options, *limits, stop=stop
                 )
 
             episodes = play_together(meshes.tp_group, generate, play)
@@ -185,11 +208,13 @@ class RolloutEngine:
         episodes = collect_parts(episodes, meshes.sp_group)
         if not self.backend.rank_info.is_head:
             return None
-        ids = sibling_columns(groups_of(prompts), num_siblings)
-        return self._collect(episodes, ids, time.perf_counter() - start)
+        columns: dict[str, list[Any]] = {**sibling_columns(groups_of(prompts), num_siblings)}
+        if sampling.records_support:
+            columns[SUPPORT] = [Support.joined(episode.supports) for episode in episodes]
+        return self._collect(episodes, columns, time.perf_counter() - start)
 
     def _collect(
-        self, episodes: list[Episode], ids: dict[str, list[str]], elapsed_s: float
+        self, episodes: list[Episode], columns: dict[str, list[Any]], elapsed_s: float
     ) -> DataProto:
         prompt_width, response_width = self._common_widths(
             max(len(episode.prompt_ids) for episode in episodes),
@@ -240,7 +265,7 @@ class RolloutEngine:
         }
         return DataProto.from_dict(
             tensors,
-            ids | self._texts(episodes),
+            columns | self._texts(episodes),
             {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}},
         )
 

@@ -14,6 +14,7 @@ from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
 from schemas.sections.parts import without_unset_parts
 from schemas.sections.registration import Retrain, Start
+from schemas.sections.sampling import without_default_sampling
 
 ORIGIN_TAG = "origin."
 """Prefix of a registered version's tags with the digests of its training's inputs."""
@@ -23,6 +24,7 @@ def origin_of(recipe: Recipe, cache: CacheReceipt) -> dict[str, str]:
     """Return digests of a training's inputs: the content of its files, the code, and the recipe."""
     left_out = {"placement", "registration", "retraining", "validation"}
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
+    values = without_default_sampling(values)
     files = [source.sha256 for source in cache.sources]
     return {"data": _digest(files), "code": source_revision(), "recipe": _digest(values)}
 

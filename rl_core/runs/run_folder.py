@@ -22,6 +22,7 @@ from rl_core.runtime.registry import nearest
 from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
 from schemas.sections.parts import without_unset_parts
+from schemas.sections.sampling import without_default_sampling
 
 R = TypeVar("R", bound=Receipt)
 
@@ -30,9 +31,9 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     """Return the identity of a run: recipe and data. Placement is left out, so a run may continue
     on other hardware.
 
-    An unset `data.source` is left out, too. The rows that `data.map` gives are in the hash of the
-    cache, and `training.on_no_signal` changes no step; validation decides whether a run starts, not
-    what it does.
+    An unset `data.source` is left out, too, as is sampling at its defaults. The rows that
+    `data.map` gives are in the hash of the cache, and `training.on_no_signal` changes no step;
+    validation decides whether a run starts, not what it does.
     """
     left_out = {
         "placement": True,
@@ -43,6 +44,7 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
         "training": {"on_no_signal", "no_signal_steps"},
     }
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
+    values = without_default_sampling(values)
     if values["data"]["source"] is None:
         del values["data"]["source"]
     text = json.dumps(values, sort_keys=True) + cache_hash

@@ -301,7 +301,10 @@ class Trainer(ABC):
         """Play held-out rows greedily, in order; with the moving average of the weights if the
         recipe sets `ema.evaluate`."""
         with self._phase("evaluate"), self._evaluated_weights():
-            return self.wiring.held_out.play(prompt_batch(items), max_new_tokens)
+            choice = self.recipe.evaluation
+            return self.wiring.held_out.play(
+                prompt_batch(items), max_new_tokens, None if choice.is_greedy else choice
+            )
 
     def prepare(self, held_out: Sequence[Item]) -> None:
         """Compute everything that needs the model before training; called once, before a checkpoint

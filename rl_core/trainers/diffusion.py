@@ -27,6 +27,7 @@ from rl_core.trainers.wiring import (
 )
 from schemas.recipe import Recipe
 from schemas.sections.rollout import EngineKind
+from schemas.sections.sampling import EvaluationSampling
 
 TRACK = "images"
 """Name of the only track, also if the samples are videos."""
@@ -69,7 +70,9 @@ class ScoredSamples:
         """Keys of all scorers, including those that are only measured (`weight: 0`)."""
         return tuple(self.scorer.weights)
 
-    def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
+    def play(
+        self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
+    ) -> DataProtoRef:
         """Draw and score one sample per prompt; each scorer's scores are in the column of its
         key."""
         played = self.engine.evaluate(prompts)

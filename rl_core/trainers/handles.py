@@ -74,7 +74,7 @@ class EngineHandle(NotedHandle, Protocol):
         """Sample the prompts for training."""
         ...
 
-    def evaluate(self, prompts: DataProto, *options: object) -> DataProtoRef:
+    def evaluate(self, prompts: DataProto, *options: object, **named: object) -> DataProtoRef:
         """Sample the prompts once for an evaluation."""
         ...
 

@@ -21,6 +21,7 @@ from rl_core.trainers.track import Engine, Rollouts, Track, Wiring, prompt_batch
 from schemas.recipe import Recipe
 from schemas.sections.placement import ROWS_OF_A_PASS
 from schemas.sections.preference import ReferenceMode
+from schemas.sections.sampling import EvaluationSampling
 
 TRACK = "pairs"
 
@@ -113,7 +114,9 @@ class Margins:
         """Names of the margins; without a reference only the first can be computed."""
         return SCORES if self.pairs.references.needed else SCORES[:1]
 
-    def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
+    def play(
+        self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
+    ) -> DataProtoRef:
         """Return the preferred answer and the margins, one row per pair."""
         return self.pairs.engine.handle.evaluate(
             self.pairs.known(prompts), self.pairs.references.needed

@@ -33,6 +33,7 @@ from rl_core.trainers.writing_and_drawing import (
     questions,
     written_and_drawn,
 )
+from schemas.sections.sampling import EvaluationSampling
 from schemas.sections.tracks import IMAGES_FOLDER, ImagesTrack, TracksConfig
 
 ORIGINAL = "original_"
@@ -117,10 +118,13 @@ class BesideOriginals:
         keys = tuple(self.scorer.weights)
         return (*keys, ORIGINAL + "reward", *(ORIGINAL + key for key in keys))
 
-    def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
+    def play(
+        self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
+    ) -> DataProtoRef:
         """Rewrite, draw and score each prompt, one row per prompt, in order."""
         items = list(prompts.non_tensor_batch["item"])
-        text = self.writer.handle.evaluate(questions(items, self.config.text), max_new_tokens)
+        asked = questions(items, self.config.text)
+        text = self.writer.handle.evaluate(asked, max_new_tokens, choice=choice)
         said = [
             drawn_prompt(rewrite, self.config.images)
             for rewrite in text.non_tensor_batch["response"]

@@ -41,6 +41,7 @@ from rl_core.trainers.wiring import (
 )
 from schemas.recipe import Recipe
 from schemas.sections.rollout import EngineKind
+from schemas.sections.sampling import EvaluationSampling
 
 TRACK = "text"
 
@@ -79,14 +80,18 @@ def wire_replies(
 
 @dataclass
 class GreedyReplies:
-    """Evaluation with greedy replies to held-out rows, rewarded by their environments alone."""
+    """Evaluation with one reply to each held-out row, rewarded by its environment alone."""
 
     engine: Engine
     scores: tuple[str, ...] = ()
 
-    def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """Return one greedy reply per prompt."""
-        return self.engine.evaluate(prompts, max_new_tokens)
+    def play(
+        self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
+    ) -> DataProtoRef:
+        """Return one reply per prompt, greedy without a `choice`."""
+        # An engine of the user's may know greedy replies alone.
+        chosen = {} if choice is None else {"choice": choice}
+        return self.engine.evaluate(prompts, max_new_tokens, **chosen)
 
 
 def token_learner(
@@ -118,6 +123,8 @@ def token_learner(
         max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
         share_prompts=recipe.placement.share_prompts,
         temperature=recipe.rollout.temperature if temperature is None else temperature,
+        # Rows with a temperature of their own were not drawn by the rollout.
+        sampling=recipe.rollout if temperature is None else None,
         max_length=recipe.rollout.max_new_tokens,
     )
     critic = None

@@ -29,6 +29,7 @@ from rl_core.trainers.handles import (
     StackHandle,
     SyncHandle,
 )
+from schemas.sections.sampling import EvaluationSampling
 
 Rollouts = Mapping[str, DataProtoRef]
 """Batches of the present step that are already sampled, by name of the track."""
@@ -65,14 +66,15 @@ class Engine:
         with self.room():
             return self.handle.rollout(prompts, step, version, attempt)
 
-    def evaluate(self, prompts: DataProto, *options: object) -> DataProtoRef:
+    def evaluate(self, prompts: DataProto, *options: object, **named: object) -> DataProtoRef:
         """Sample each prompt once with the weights of evaluations.
 
-        Args: options: arguments of the engine's `evaluate` before the version.
+        Args: options: arguments of the engine's `evaluate` before the version. named: those after
+        it.
         """
         version = self.up_to_date(evaluation=True)
         with self.room():
-            return self.handle.evaluate(prompts, *options, version)
+            return self.handle.evaluate(prompts, *options, version, **named)
 
     @contextmanager
     def room(self) -> Iterator[None]:
@@ -216,8 +218,13 @@ class HeldOut(Protocol):
         """Columns of `play`, besides the reward, whose means are part of the evaluation."""
         ...
 
-    def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """Play one greedy row per prompt, in order."""
+    def play(
+        self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
+    ) -> DataProtoRef:
+        """Play one row per prompt, in order.
+
+        Args: choice: how tokens are chosen; unset is greedy.
+        """
         ...
 
 

@@ -42,6 +42,7 @@ from rl_core.trainers.writing_and_drawing import (
     written_and_drawn,
 )
 from schemas.recipe import Recipe
+from schemas.sections.sampling import EvaluationSampling
 from schemas.sections.unified import Compared, TextStage, UnifiedConfig
 
 WRITING = replace(TOKENS, engine_class=PlanWriter)
@@ -127,11 +128,13 @@ class GreedyPlans:
         """Keys of the scorers of the pictures."""
         return tuple(self.scorer.weights)
 
-    def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
+    def play(
+        self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
+    ) -> DataProtoRef:
         """Plan, draw and score each prompt, one row per prompt, in order."""
         items = items_of(prompts)
         text = self.writer.handle.evaluate(
-            questions(list(items.values()), self.asking), max_new_tokens
+            questions(list(items.values()), self.asking), max_new_tokens, choice=choice
         )
         said = zip(items.values(), text.non_tensor_batch["response"], contexts(text), strict=True)
         drawings = [

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.sections.numbers import Seconds
+from schemas.sections.sampling import SamplingConfig
 from schemas.sections.section import DType, Section
 
 
@@ -104,7 +105,7 @@ class EpisodeConfig(Section):
     such a multi-turn run is refused."""
 
 
-class RolloutConfig(Section):
+class RolloutConfig(SamplingConfig):
     """Sampling of the policy."""
 
     engine: EngineKind = EngineKind.IN_PROCESS

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.sections.numbers import Seconds
+from schemas.sections.sampling import EvaluationSampling
 from schemas.sections.section import Section
 
 
@@ -63,7 +64,7 @@ class TrainingConfig(Section):
     iterations."""
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(EvaluationSampling):
     """Evaluation on the held-out rows."""
 
     eval_every: int = Field(default=0, ge=0)

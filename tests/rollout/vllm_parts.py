@@ -13,8 +13,10 @@ import torch
 
 from rl_core.distributed.isolated_actor import PROJECT
 from rl_core.distributed.vllm_engine import VllmEngine
+from rl_core.models.decoding.choosing import Choosing
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
 from rl_core.models.export.checksums import Checksum
+from rl_core.models.token_choice import support_of
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.text import TOKENS, TRACK, TextTrainer, wire_replies
 from rl_core.trainers.track import Wiring
@@ -44,7 +46,20 @@ class AskedEngine(VllmEngine):
 
     def expect(self, requests: list[Request], sampling: Sampling) -> list[Reply]:
         """What our own decoding says, in this process, with the weights in shared memory."""
-        return decode(self.replica.policy, requests, sampling, torch.Generator(), self.replica.home)
+        given = self.replica.policy, requests, sampling, torch.Generator(), self.replica.home
+        return decode(*given, text_of=self.chat.decode)
+
+    def follow(
+        self, requests: Sequence[Request], replies: Sequence[Reply], sampling: Sampling
+    ) -> list[Reply]:
+        """Our own decoding, made to draw the tokens of given replies, one a request."""
+        return [
+            followed(self.replica.policy, request, reply, sampling)
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+    def read(self, token_ids: list[int]) -> str:
+        return self.chat.decode(token_ids)
 
     def score(
         self, requests: Sequence[Request], replies: Sequence[Reply], temperature: float
@@ -78,6 +93,32 @@ class AskedEngine(VllmEngine):
             numbers: Any = self.replica.parameters[self.target].data
             numbers.view(torch.int32).view(-1)[11] ^= 1
         super().finish_sync(version, expected, dtype)
+
+
+def followed(policy: Any, request: Request, reply: Reply, sampling: Sampling) -> Reply:
+    """Our own decoding of a reply whose tokens are given."""
+    choosing = Choosing(
+        sampling.choice, sampling.temperature, sampling.eos_ids, [request.token_ids]
+    )
+    ids = [*request.token_ids, *reply.token_ids]
+    with torch.no_grad():
+        hidden_NH = policy.hidden_states(
+            policy.inputs(
+                torch.tensor([ids]),
+                torch.ones(1, len(ids)).long(),
+                torch.arange(len(ids))[None],
+                None,
+            )
+        )[0, len(request.token_ids) - 1 : -1]
+        logits_NV = policy.logits(hidden_NH)
+    log_probs, steps = [], []
+    for token, logits_V in zip(reply.token_ids, logits_NV, strict=True):
+        scores, (support,) = choosing.scores(logits_V[None])
+        choosing.add(torch.tensor([token]))
+        log_probs.append(float(scores.log_softmax(-1)[0, token]))
+        steps.append(support)
+    kept = support_of(steps) if sampling.records_support else None
+    return Reply(reply.token_ids, log_probs, reply.stop_reason, kept)
 
 
 class AskedTrainer(TextTrainer):

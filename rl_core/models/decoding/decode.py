@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,15 +19,18 @@ from rl_core.data_proto import pad_rows
 from rl_core.kernels import Packed
 from rl_core.models.backbone import taken_by
 from rl_core.models.checks.paths import Path
+from rl_core.models.decoding.choosing import Choosing
+from rl_core.models.decoding.pick import pick
+from rl_core.models.decoding.stop_strings import StopStrings, TextOf
 from rl_core.models.decoding.without_hooks import without_hooks
 from rl_core.models.media import PromptMedia
 from rl_core.models.policy import TokenPolicy
+from rl_core.models.token_choice import StepSupport, Support, support_of
+from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
     pass
 
-BLOCK_WORDS = 256
-"""Number of words in the blocks that are drawn first."""
 ROWS_IN_CACHE = 16
 """Number of rows of logits that are drawn from at once on a CPU."""
 
@@ -48,6 +51,8 @@ class StopReason(StrEnum):
 
     EOS = "eos"
     """The model ended it."""
+    STOP = "stop"
+    """A stop string of the recipe or the environment ended it, and is its end."""
     LENGTH = "length"
     """The limit on new tokens truncated it."""
     CONTEXT = "context"
@@ -73,6 +78,8 @@ class Request:
     """Longest reply in tokens, in addition to the sampling's limit."""
     media: PromptMedia | None = None
     """Media of the context besides text."""
+    stop: StopStrings | None = None
+    """Strings that end a reply; None for none."""
 
 
 @dataclass
@@ -83,6 +90,8 @@ class Reply:
     token_ids: list[int]
     log_probs: list[float]
     stop_reason: StopReason
+    support: Support | None = None
+    """Tokens that could be drawn at each position, if they were recorded."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,10 @@ class Sampling:
     pad_id: int
     at_limit: StopReason = StopReason.LENGTH
     """Reason why a reply of `max_new_tokens` ended; `EOS` if all must have that length."""
+    choice: SamplingConfig = field(default_factory=SamplingConfig)
+    """Restriction of the tokens that may be drawn; the default allows all."""
+    records_support: bool = False
+    """True if replies say which tokens could be drawn, where not all could."""
 
     def limit(self, request: Request) -> int:
         """Return the limit of tokens of each reply to a request."""
@@ -115,12 +128,13 @@ def decode(
     packed: Packed | None = None,
     *,
     graphs: bool = True,
+    text_of: TextOf | None = None,
 ) -> list[Reply]:
     """Decode replies to every request in order, siblings adjacent.
 
     Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged.
     packed: result of `packed_weights` for the policy's layers. graphs: allow recording of steps on
-    a GPU.
+    a GPU. text_of: text of a reply's tokens, for requests with stop strings.
     """
     replies: list[list[Reply]] = [[] for _ in requests]
     for places in _batches(policy, requests):
@@ -133,6 +147,7 @@ def decode(
                 device,
                 packed,
                 graphs,
+                text_of,
             )
         )
         for place in places:
@@ -161,37 +176,41 @@ def _decode(
     device: torch.device,
     packed: Packed | None,
     graphs: bool,
+    text_of: TextOf | None,
 ) -> list[Reply]:
     """Decode requests in one batch."""
-    limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
-    replies = [Reply([], [], sampling.cut_off(limit)) for limit in limits]
+    asked = [request for request in requests for _ in range(request.num_replies)]
+    ends = [_End(request, sampling, text_of) for request in asked]
+    replies = [Reply([], [], sampling.cut_off(end.limit)) for end in ends]
+    draw = _Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
     rows = list(range(len(replies)))
     with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (
         hidden,
         last,
         read,
     ):
-        for step in range(max(limits)):
-            tokens_R, log_probs_R = _draw(
-                policy.logits(hidden), sampling.temperature, generator, exact=policy.is_exact
-            )
+        for step in range(max(end.limit for end in ends)):
+            tokens_R, log_probs_R = draw(policy.logits(hidden), rows)
             drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
             staying = [
                 place
                 for place, (row, token, log_prob) in enumerate(drawn)
-                if _goes_on(replies[row], token, log_prob, limits[row], sampling.eos_ids)
+                if ends[row].goes_on(replies[row], token, log_prob)
             ]
             if not staying:
                 break
             if len(staying) < len(rows):
                 kept = torch.tensor(staying, device=device)
                 read.select(kept)
+                draw.select(kept)
                 rows, last, tokens_R = (
                     [rows[place] for place in staying],
                     last[kept],
                     tokens_R[kept],
                 )
             hidden = read.step(tokens_R, policy.reply_positions(last, step))
+    for reply, support in zip(replies, draw.supports(len(replies)), strict=True):
+        reply.support = support
     return replies
 
 
@@ -276,15 +295,71 @@ def _reading(
         yield hidden, last, read
 
 
-def _goes_on(
-    reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tuple[int, ...]
-) -> bool:
-    """Append a token to a reply. Returns: True if more may follow."""
-    reply.token_ids.append(token)
-    reply.log_probs.append(log_prob)
-    if token in eos_ids:
-        reply.stop_reason = StopReason.EOS
-    return token not in eos_ids and len(reply.token_ids) < limit
+class _End:
+    """End of the replies to one request: a token, a stop string or a limit."""
+
+    def __init__(self, request: Request, sampling: Sampling, text_of: TextOf | None) -> None:
+        self.limit, self.eos_ids = sampling.limit(request), sampling.eos_ids
+        self.stop, self.text_of = request.stop, text_of
+        self.at_least = sampling.choice.min_new_tokens
+
+    def goes_on(self, reply: Reply, token: int, log_prob: float) -> bool:
+        """Append a token to a reply. Returns: True if more may follow."""
+        reply.token_ids.append(token)
+        reply.log_probs.append(log_prob)
+        if token in self.eos_ids:
+            reply.stop_reason = StopReason.EOS
+            return False
+        if self.stop is not None and len(reply.token_ids) > self.at_least:
+            assert self.text_of is not None, "stop strings are found in text"
+            if self.stop.end(reply.token_ids, self.text_of):
+                reply.stop_reason = StopReason.STOP
+                return False
+        return len(reply.token_ids) < self.limit
+
+
+class _Draw:
+    """Draws a token of each row, from the whole distribution or a part of it."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompts_R: Sequence[Sequence[int]],
+        generator: torch.Generator,
+        exact: bool,
+    ) -> None:
+        self.temperature, self.generator, self.exact = sampling.temperature, generator, exact
+        self.choosing = None
+        if not sampling.choice.keeps_all:
+            self.choosing = Choosing(
+                sampling.choice, sampling.temperature, sampling.eos_ids, prompts_R
+            )
+        self.steps: dict[int, list[StepSupport | None]] | None = None
+        if sampling.records_support:
+            self.steps = {row: [] for row in range(len(prompts_R))}
+
+    def __call__(self, logits_RV: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the tokens [R] and their log-probabilities [R]. Args: rows: numbers of the
+        replies."""
+        if self.choosing is None:
+            return _draw(logits_RV, self.temperature, self.generator, exact=self.exact)
+        random_R1 = _random(logits_RV, self.generator)
+        tokens_R, log_probs_R, supports = self.choosing.draw(logits_RV, random_R1)
+        if self.steps is not None:
+            for row, support in zip(rows, supports, strict=True):
+                self.steps[row].append(support)
+        return tokens_R, log_probs_R
+
+    def select(self, kept: Tensor) -> None:
+        """Keep these rows, ascending."""
+        if self.choosing is not None:
+            self.choosing.select(kept)
+
+    def supports(self, num_replies: int) -> list[Support | None]:
+        """Return the recorded supports of each reply; None if they are not recorded."""
+        if self.steps is None:
+            return [None] * num_replies
+        return [support_of(self.steps[row]) for row in range(num_replies)]
 
 
 def positions_of(attention: Tensor) -> Tensor:
@@ -297,9 +372,7 @@ def _draw(
 ) -> tuple[Tensor, Tensor]:
     """Draw a token of each row and return it with its log-probability. Args: exact: use the
     operations of training."""
-    random_R1 = torch.rand(
-        len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64
-    )
+    random_R1 = _random(logits_RV, generator)
     # A few rows fit into the processor's cache; all rows together would not, and their memory would
     # go back to the system each time.
     size = ROWS_IN_CACHE if logits_RV.device.type == "cpu" else len(logits_RV)
@@ -310,37 +383,20 @@ def _draw(
     )
 
 
+def _random(logits_RV: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a random number between 0 and 1 for each row, [R, 1]."""
+    return torch.rand(
+        len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64
+    )
+
+
 def _draw_rows(
     logits_RV: Tensor, temperature: float, random_R1: Tensor, exact: bool
 ) -> tuple[Tensor, Tensor]:
     scores_RV = logits_RV / temperature if temperature not in (0.0, 1.0) else logits_RV
     shares_RV = scores_RV.softmax(-1)
-    tokens_R = _pick(shares_RV, random_R1) if temperature else shares_RV.argmax(-1)
+    tokens_R = pick(shares_RV, random_R1) if temperature else shares_RV.argmax(-1)
     if exact:
         # The same operations as in training.
         return tokens_R, scores_RV.log_softmax(-1).gather(-1, tokens_R[:, None])[:, 0]
     return tokens_R, shares_RV.gather(-1, tokens_R[:, None])[:, 0].log()
-
-
-def _pick(weights_RV: Tensor, random_R1: Tensor) -> Tensor:
-    """Draw columns in proportion to the weights, with one random number per row.
-
-    `multinomial` would draw one for every word of the vocabulary. First the block of columns is
-    found, then the column.
-    """
-    short = -weights_RV.shape[1] % BLOCK_WORDS
-    whole_RV = torch.nn.functional.pad(weights_RV, (0, short)) if short else weights_RV
-    blocks_RKW = whole_RV.unflatten(1, (-1, BLOCK_WORDS))
-    ends_RK = blocks_RKW.sum(-1).double().cumsum(-1)
-    point_R1 = random_R1 * ends_RK[:, -1:]
-    block_R1 = _first_beyond(ends_RK, point_R1)
-    before_R1 = torch.nn.functional.pad(ends_RK, (1, 0)).gather(1, block_R1)
-    block_RW = blocks_RKW[torch.arange(len(weights_RV), device=weights_RV.device), block_R1[:, 0]]
-    column_R1 = _first_beyond(block_RW.double().cumsum(-1), point_R1 - before_R1)
-    return (block_R1 * BLOCK_WORDS + column_R1)[:, 0]
-
-
-def _first_beyond(ends_RK: Tensor, point_R1: Tensor) -> Tensor:
-    """Return the first index whose end lies beyond the point, [R, 1]; never one without weight."""
-    # Rounding may move the point to the very end.
-    return torch.searchsorted(ends_RK, point_R1.minimum(ends_RK[:, -1:] * (1 - 1e-12)), right=True)

@@ -20,6 +20,7 @@ from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.rollout.diffusion.rewriting import drawing
 from rl_core.rollout.engine import RolloutEngine
 from schemas.sections.diffusion import DiffusionConfig
+from schemas.sections.sampling import SamplingConfig
 
 CONTEXT_IDS = "context_ids"
 """Key of an item with the tokens that its image is drawn from."""
@@ -69,13 +70,16 @@ class PlanWriter(RolloutEngine):
             backend.bundle, template_kwargs, configured_stop_ids(backend.policy.language_model)
         )
 
-    def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
+    def sampling(
+        self, max_new_tokens: int, temperature: float, choice: SamplingConfig | None = None
+    ) -> Sampling:
         """Return sampling options for plans; a plan whose layout follows the image's size is
         complete with its number of tokens.
 
         Raises: ModelError when another number is requested.
         """
-        sampling, layout = super().sampling(max_new_tokens, temperature), self.backend.policy.layout
+        sampling = super().sampling(max_new_tokens, temperature, choice)
+        layout = self.backend.policy.layout
         if layout is None:
             return sampling
         if max_new_tokens != layout.num_tokens:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.models.media import PromptMedia
+from rl_core.models.token_choice import Support
 from rl_core.rollout.episodes.env_calls import EnvCall
 
 LONGEST_READ = 500
@@ -30,6 +32,8 @@ class Episode:
     kept."""
     tags: frozenset[str] = frozenset()
     """Special tokens that the environment parses."""
+    stop: StopStrings | None = None
+    """Strings that end a reply: the recipe's and the environment's."""
     media: PromptMedia | None = None
     """Media of the prompt besides text; siblings share them."""
     env: Any = None
@@ -38,6 +42,8 @@ class Episode:
     log_probs: list[float] = field(default_factory=list)
     token_rewards: list[float] = field(default_factory=list)
     """Reward of each turn, at the last token of its reply."""
+    supports: list[Support] = field(default_factory=list)
+    """Tokens that could be drawn, in the order of `response_ids`."""
     last_reply_tokens: int = 0
     """Length of the last reply in tokens."""
     replies: list[str] = field(default_factory=list)
@@ -85,6 +91,7 @@ class Episode:
     def add_reply(self, reply: Reply, text: str) -> None:
         """Append a reply as the next turn."""
         self._add(reply.token_ids, reply.log_probs, 1)
+        self.supports.append(reply.support or Support.whole(len(reply.token_ids)))
         self.replies.append(text)
         self.last_reply_tokens = len(reply.token_ids)
         self.stop_reason = reply.stop_reason
@@ -96,6 +103,7 @@ class Episode:
     def add_observation(self, token_ids: list[int]) -> None:
         """Append an observation of the environment, in tokens."""
         self._add(token_ids, [0.0] * len(token_ids), 0)
+        self.supports.append(Support.whole(len(token_ids)))
 
     def fail(self, call: EnvCall, error: str, *, timed_out: bool = False) -> None:
         """Record a failure of the environment; only the first is kept."""

@@ -9,7 +9,8 @@ batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -17,11 +18,13 @@ from rl_core.envs import make
 from rl_core.errors import EnvError
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.rewards.base import checked_reward
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome, described
 from rl_core.rollout.episodes.episode import Episode
 from schemas.sections.rollout import EpisodeConfig
+from schemas.sections.sampling import checked_stop
 
 Generate = Callable[[list[Request]], list[Reply]]
 
@@ -35,18 +38,20 @@ def run_episodes(
     max_context_length: int,
     max_batch_size: int = 64,
     config: EpisodeConfig | None = None,
+    stop: Sequence[str] = (),
 ) -> list[Episode]:
     """Play every item `num_siblings` times, siblings adjacent.
 
     Args: generate: called in this thread with at most `max_batch_size` rows. Siblings with the same
-    tokens, as on their first turn, are one request with a shared prefill.
+    tokens, as on their first turn, are one request with a shared prefill. stop: strings that end a
+    reply, besides those of its environment.
     """
     episodes = [
         Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)
     ]
     config = config or EpisodeConfig()
     with EnvCalls(config.at_once) as calls:
-        play = _Play(episodes, chat, env_options, max_context_length, config, calls)
+        play = _Play(episodes, chat, env_options, max_context_length, config, calls, stop)
         while rows := play.next_rows(max_batch_size):
             requests = play.requests(rows)
             for row, reply in zip(rows, generate(requests), strict=True):
@@ -65,6 +70,7 @@ class _Play:
         max_context_length: int,
         config: EpisodeConfig,
         calls: EnvCalls,
+        stop: Sequence[str],
     ) -> None:
         self.episodes, self.chat, self.env_options = episodes, chat, env_options
         self.max_context_length, self.config, self.calls = max_context_length, config, calls
@@ -72,7 +78,13 @@ class _Play:
         for row, episode in enumerate(episodes):
             options = env_options.get(episode.item["env_class"])
             calls.submit(
-                row, EnvCall.INIT, _start, episode, options, timeout_s=self._time_left(episode)
+                row,
+                EnvCall.INIT,
+                _start,
+                episode,
+                options,
+                stop,
+                timeout_s=self._time_left(episode),
             )
 
     def next_rows(self, at_most: int) -> list[int]:
@@ -102,7 +114,8 @@ class _Play:
 
     def _request(self, episode: Episode, num_replies: int) -> Request:
         context = episode.context
-        return Request(context, num_replies, self.max_context_length - len(context), episode.media)
+        room = self.max_context_length - len(context)
+        return Request(context, num_replies, room, episode.media, episode.stop)
 
     def hear(self, row: int, reply: Reply) -> None:
         """Append a reply and pass it to the environment."""
@@ -188,13 +201,34 @@ class _Play:
         )
 
 
-def _start(episode: Episode, options: dict[str, Any] | None) -> Any:
+def _start(episode: Episode, options: dict[str, Any] | None, stop: Sequence[str]) -> Any:
     """Create the environment. Returns: the result of its `init`, which may have to be awaited."""
     env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
     if episode.done:  # given up meanwhile
         env.close()
-    episode.env, episode.tags = env, frozenset(getattr(env, "tags", ()))
+    ends = [*stop, *_own_stop(env, options or {})]
+    # A special token that is a stop string stays in the text, as a tag does.
+    episode.env, episode.tags = env, frozenset([*getattr(env, "tags", ()), *ends])
+    episode.stop = StopStrings.of(ends, episode.tags)
     return env.init(episode.item["prompt"])
+
+
+def _own_stop(env: Any, options: Mapping[str, Any]) -> Sequence[str]:
+    """Return the strings that end a turn of an environment: its attribute `stop`, or, for a class
+    without one, the recipe's option."""
+    own = getattr(env, "stop", None)
+    own = options.get("stop") if own is None else own
+    if own is None:
+        return ()
+    if isinstance(own, str) or not isinstance(own, Sequence):
+        raise EnvError(
+            f"{type(env).__name__}.stop must be a list of the strings that end a turn, got "
+            f"{own!r:.80}"
+        )
+    try:
+        return checked_stop([str(one) for one in own])
+    except ValueError as error:
+        raise EnvError(f"{type(env).__name__}.stop: {error}") from error
 
 
 def _end(episode: Episode) -> Any:
@@ -217,4 +251,4 @@ def _prompt_of(answer: Any) -> list[dict[str, Any]]:
 def _cut_by_context(reply: Reply) -> Reply:
     """Return the same reply, marked as truncated by the context limit unless the model ended it."""
     reason = StopReason.CONTEXT if reply.stop_reason is StopReason.LENGTH else reply.stop_reason
-    return Reply(reply.token_ids, reply.log_probs, reason)
+    return replace(reply, stop_reason=reason)

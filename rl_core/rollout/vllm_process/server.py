@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import RecipeError
+from rl_core.models.token_choice import StepSupport
+from rl_core.rollout.vllm_process import kept_tokens
+from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
     from rl_core.models.export.checksums import Checksum
@@ -54,6 +57,8 @@ class Prompt:
     num_replies: int
     max_new_tokens: int
     seed: int
+    stop: tuple[str, ...] = ()
+    """Strings that end a reply."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +70,23 @@ class Drawn:
     log_probs: list[float]
     ended: bool
     """True if the model ended the reply, not a limit."""
+    stopped: bool = False
+    """True if a stop string did."""
+    support: list[StepSupport] | None = None
+    """Tokens that could be drawn at each position, if some were left out as improbable."""
 
 
 class VllmServer:
     """A model in vLLM.
 
     Args: config: content of `config.json`. weights: path of a safetensors file under the names of
-    the checkpoint, which may change between `reload`s. The caller sets the variables of the
-    process.
+    the checkpoint, which may change between `reload`s. tokenizer: folder of the tokenizer, by
+    which stop strings are found. The caller sets the variables of the process.
     """
 
-    def __init__(self, config: dict[str, Any], weights: str, options: ServerOptions) -> None:
+    def __init__(
+        self, config: dict[str, Any], weights: str, tokenizer: str, options: ServerOptions
+    ) -> None:
         from vllm import LLM  # pyright: ignore[reportMissingImports]
 
         self.config, self.weights, self.options = config, weights, options
@@ -86,8 +97,9 @@ class VllmServer:
                 model=folder,
                 dtype=options.dtype,
                 # Token ids go in and out, and the caller says what ends a reply.
-                skip_tokenizer_init=True,
+                tokenizer=tokenizer,
                 generation_config="vllm",
+                logits_processors=[kept_tokens.processor_class()],
                 # Those of the distribution that was sampled: after the temperature.
                 logprobs_mode="processed_logprobs",
                 max_model_len=options.max_length,
@@ -111,15 +123,21 @@ class VllmServer:
         self.llm.reset_prefix_cache()
 
     def generate(
-        self, prompts: Sequence[Prompt], temperature: float, eos_ids: Sequence[int]
+        self,
+        prompts: Sequence[Prompt],
+        temperature: float,
+        eos_ids: Sequence[int],
+        choice: SamplingConfig,
     ) -> list[Drawn]:
         """Return replies to every prompt in order, siblings adjacent.
 
         Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: tokens
-        that end a reply.
+        that end a reply. choice: which tokens may be drawn.
         """
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
 
+        cuts = bool(temperature) and not choice.cuts_nothing
+        kept_tokens.records.clear()
         parameters = [
             SamplingParams(
                 # Greedy siblings are equal, and vLLM draws them once.
@@ -130,17 +148,30 @@ class VllmServer:
                 stop_token_ids=list(eos_ids),
                 ignore_eos=True,
                 logprobs=0,
-                detokenize=False,
+                repetition_penalty=choice.repetition_penalty,
+                min_tokens=min(choice.min_new_tokens, prompt.max_new_tokens),
+                stop=list(prompt.stop) or None,
+                include_stop_str_in_output=True,
+                detokenize=bool(prompt.stop),
+                skip_special_tokens=False,
+                spaces_between_special_tokens=False,
+                extra_args=(
+                    {kept_tokens.CHOICE: choice, kept_tokens.NUMBER: number} if cuts else None
+                ),
             )
-            for prompt in prompts
+            for number, prompt in enumerate(prompts)
         ]
         inputs = [{"prompt_token_ids": prompt.token_ids} for prompt in prompts]
         drawn = []
-        for prompt, output in zip(
-            prompts, self.llm.generate(inputs, parameters, use_tqdm=False), strict=True
-        ):
-            replies = [_drawn(one) for one in sorted(output.outputs, key=lambda one: one.index)]
+        outputs = self.llm.generate(inputs, parameters, use_tqdm=False)
+        for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+            replies = [
+                # Siblings are told apart by their seeds, which vLLM counts up.
+                _drawn(one, kept_tokens.records.get((number, prompt.seed + one.index)))
+                for one in sorted(output.outputs, key=lambda one: one.index)
+            ]
             drawn += replies if temperature else replies * prompt.num_replies
+        kept_tokens.records.clear()
         return drawn
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
@@ -215,7 +246,9 @@ def _pack_head(model: Any) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
-def _drawn(output: Any) -> Drawn:
+def _drawn(output: Any, steps: Mapping[int, StepSupport] | None) -> Drawn:
     token_ids = list(output.token_ids)
     log_probs = [at[token].logprob for at, token in zip(output.logprobs, token_ids, strict=True)]
-    return Drawn(token_ids, log_probs, output.finish_reason == "stop")
+    ended, by_string = output.finish_reason == "stop", isinstance(output.stop_reason, str)
+    support = None if steps is None else [steps[place] for place in range(len(token_ids))]
+    return Drawn(token_ids, log_probs, ended and not by_string, ended and by_string, support)

@@ -14,6 +14,8 @@ from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
 from rl_core.kernels import multiplies_in_bfloat16, multiplies_in_tiles
 from rl_core.models import shared_prompts
+from rl_core.models.restriction import Restriction
+from rl_core.models.token_choice import SUPPORT
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
@@ -21,6 +23,7 @@ from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.sharding.fsdp_wrap import DTYPES
 from rl_core.train.stacks.segments import SegmentStack, UpdateOptions, drift
 from schemas.sections.placement import TOKENS_IN_BFLOAT16, TOKENS_IN_TILES, TOKENS_ON_GPU
+from schemas.sections.sampling import SamplingConfig
 
 
 class TrainStack(SegmentStack):
@@ -32,7 +35,8 @@ class TrainStack(SegmentStack):
     Args: micro_batch_size: rows of a pass; unset lets a GPU, or a CPU with bfloat16 instructions,
     take as many as keep it busy. max_tokens_per_micro_batch: instead of a number of rows, pack them
     into passes of that size. share_prompts: prefix sharing in a pass, if the model supports it;
-    siblings are adjacent rows, and passes then take rows in order.
+    siblings are adjacent rows, and passes then take rows in order. sampling: how the rows were
+    drawn; unless that is from the whole distribution, the shard needs the column `support`.
     """
 
     def __init__(
@@ -44,10 +48,12 @@ class TrainStack(SegmentStack):
         max_tokens_per_micro_batch: int | None = None,
         share_prompts: bool = False,
         temperature: float = 1.0,
+        sampling: SamplingConfig | None = None,
         **options: Unpack[UpdateOptions],
     ) -> None:
         super().__init__(fsdp_backend, algorithm, micro_batch_size=micro_batch_size, **options)
         self.temperature = temperature
+        self.sampling = sampling or SamplingConfig()
         self.packs = max_tokens_per_micro_batch is not None
         if self.packs:
             fsdp_backend.enable_packing()
@@ -201,7 +207,27 @@ class TrainStack(SegmentStack):
             packed=self.packs,
             share_prompts=self.share_prompts,
             media_B=list(micro.non_tensor_batch.get("media", ())) or None,
+            **self._restriction(micro),
         )
+
+    def _restriction(self, micro: DataProto) -> dict[str, Restriction]:
+        """Return how the rows were drawn, if not from the whole distribution.
+
+        Raises: ModelError when the rollout does not say which tokens could be drawn.
+        """
+        sampling = self.sampling
+        if sampling.keeps_all:
+            return {}
+        supports_B = None
+        if sampling.leaves_out:
+            if SUPPORT not in micro.non_tensor_batch:
+                raise ModelError(
+                    f"rollout.{sampling.leaves_out[0]}: the engine's rollout has no column "
+                    f"{SUPPORT!r} with the tokens that could be drawn, so their log-probabilities "
+                    "are not known; leave the setting out, or use the project's own engine"
+                )
+            supports_B = list(micro.non_tensor_batch[SUPPORT])
+        return {"restriction": Restriction(sampling.repetition_penalty, supports_B)}
 
 
 def _one_row(algorithm: StageAlgorithm) -> int:

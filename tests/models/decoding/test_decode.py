@@ -9,7 +9,6 @@ import torch
 from rl_core.data_proto import pad_rows
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.chat.tokenizer import load_tokenizer
-from rl_core.models.decoding import decode as decoding
 from rl_core.models.decoding.decode import (
     Reply,
     Request,
@@ -18,6 +17,7 @@ from rl_core.models.decoding.decode import (
     decode,
     positions_of,
 )
+from rl_core.models.decoding.pick import pick
 from schemas.recipe import ModelConfig
 
 CPU = torch.device("cpu")
@@ -204,7 +204,7 @@ def test_tokens_are_drawn_in_proportion_to_their_weights(num_words: int):
     weights[::3] = 0
     num_draws = 40_000
     random = torch.rand(num_draws, 1, generator=generator, dtype=torch.float64)
-    drawn = decoding._pick(weights.expand(num_draws, -1), random)
+    drawn = pick(weights.expand(num_draws, -1), random)
     counts = torch.bincount(drawn, minlength=num_words).double()
     assert counts[weights == 0].sum() == 0
     expected = num_draws * weights.double() / weights.double().sum()
@@ -219,4 +219,4 @@ def test_a_word_is_drawn_wherever_the_random_number_falls():
     weights[:, 300], weights[:, 301] = 1.0, 3.0
     for share, word in ((0.0, 300), (0.2499, 300), (0.2501, 301), (1.0, 301)):
         random = torch.full((2, 1), share, dtype=torch.float64)
-        assert decoding._pick(weights, random).tolist() == [word, word]
+        assert pick(weights, random).tolist() == [word, word]

@@ -84,6 +84,15 @@ def test_no_entry_hides_a_key_of_the_recipe():
             "loss_fn.ratio_clip_max is NeMo RL's name; here it is algorithm.clip_high",
         ),
         (
+            "actor_rollout_ref.rollout.top_k=-1",
+            "actor_rollout_ref.rollout.top_k is verl's name; here it is rollout.top_k (leave it",
+        ),
+        (
+            "generator.sampling_params.stop=[a]",
+            "generator.sampling_params.stop is SkyRL's name; here it is rollout.stop (or",
+        ),
+        ("top_p=0.9", "top_p is TRL's name; here it is rollout.top_p"),
+        (
             "num_generations=4",
             "num_generations is TRL's name; here it is rollout.samples_per_prompt",
         ),

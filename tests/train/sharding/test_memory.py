@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from rl_core.models import causal_lm
+from rl_core.models import restriction
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runs.recipes import parse_recipe
 from rl_core.train.sharding import memory
@@ -159,7 +159,7 @@ def test_offloaded_weights_are_not_on_the_device() -> None:
 
 
 def test_the_estimate_knows_the_chunk_of_vocabulary_rows() -> None:
-    assert memory.CHUNK_TOKENS == causal_lm.CHUNK_TOKENS
+    assert memory.CHUNK_TOKENS == restriction.CHUNK_TOKENS
 
 
 @pytest.mark.parametrize(
