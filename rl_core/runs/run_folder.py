@@ -31,13 +31,14 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     on other hardware.
 
     An unset `data.source` is left out, too. The rows that `data.map` gives are in the hash of the
-    cache, and `training.on_no_signal` changes no step; validation decides whether a run starts, not
-    what it does.
+    cache, and `training.on_no_signal` and `tracking` change no step; validation decides whether a run
+    starts, not what it does.
     """
     left_out = {
         "placement": True,
         "registration": True,
         "retraining": True,
+        "tracking": True,
         "validation": True,
         "data": {"map"},
         "training": {"on_no_signal", "no_signal_steps"},
@@ -62,6 +63,11 @@ class RunFolder:
     @property
     def export(self) -> Path:
         return self.root / "model"
+
+    @property
+    def rollouts(self) -> Path:
+        """Folder of what every step sampled."""
+        return self.root / "rollouts"
 
     @property
     def no_signal(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,9 @@ class Episode:
     """Length of the last reply in tokens."""
     replies: list[str] = field(default_factory=list)
     """The model's own words, turn by turn."""
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    """Messages after the prompt: `role`, `content`, `num_tokens` (those of an observation of
+    several messages are at its first), and in a reply the environment's `reward`."""
     done: bool = False
     stop_reason: StopReason = StopReason.EOS
     error: str | None = None
@@ -86,16 +90,24 @@ class Episode:
         """Append a reply as the next turn."""
         self._add(reply.token_ids, reply.log_probs, 1)
         self.replies.append(text)
+        size = len(reply.token_ids)
+        self.turns.append({"role": "assistant", "content": text, "num_tokens": size, "reward": 0.0})
         self.last_reply_tokens = len(reply.token_ids)
         self.stop_reason = reply.stop_reason
 
     def add_reward(self, reward: float) -> None:
         """Add the reward of the turn that just ended."""
         self.token_rewards[-1] += reward
+        self.turns[-1]["reward"] += reward
 
-    def add_observation(self, token_ids: list[int]) -> None:
-        """Append an observation of the environment, in tokens."""
+    def add_observation(self, token_ids: list[int], messages: Sequence[Mapping[str, Any]]) -> None:
+        """Append an observation of the environment, as tokens and as the messages that they
+        hold."""
         self._add(token_ids, [0.0] * len(token_ids), 0)
+        for number, one in enumerate(messages):
+            size = 0 if number else len(token_ids)
+            said = {"role": str(one["role"]), "content": one["content"]}
+            self.turns.append(said | {"num_tokens": size, "reward": None})
 
     def fail(self, call: EnvCall, error: str, *, timed_out: bool = False) -> None:
         """Record a failure of the environment; only the first is kept."""

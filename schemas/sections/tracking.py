@@ -1,0 +1,33 @@
+"""What of a run is kept for people to read."""
+
+import re
+
+from pydantic import field_validator
+
+from schemas.sections.section import Section
+
+_SAMPLE = re.compile(r"sample:([1-9][0-9]{0,8})")
+
+
+class TrackingConfig(Section):
+    """Records of a run besides its metrics. They change nothing in the training, and are not part of
+    the run's identity."""
+
+    rollouts: str = "all"
+    """Rows of every step that are kept in the run's folder, `rollouts/step-<step>.parquet`: `all`,
+    `sample:N` (N rows of each track and step, whole groups first), or `none`."""
+
+    @field_validator("rollouts")
+    @classmethod
+    def _is_a_choice(cls, value: str) -> str:
+        if value not in ("all", "none") and not _SAMPLE.fullmatch(value):
+            raise ValueError(f"{value!r}: write all, none, or sample:N with N of 1 or more")
+        return value
+
+    @property
+    def max_rollouts(self) -> int | None:
+        """Rows of a track and step that are kept; None keeps all."""
+        if self.rollouts == "all":
+            return None
+        found = _SAMPLE.fullmatch(self.rollouts)
+        return int(found[1]) if found else 0
