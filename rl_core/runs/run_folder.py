@@ -31,8 +31,8 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     on other hardware.
 
     An unset `data.source` is left out, too. The rows that `data.map` gives are in the hash of the
-    cache, and `training.on_no_signal` and `tracking` change no step; validation decides whether a run
-    starts, not what it does.
+    cache, and `training.on_no_signal` and `tracking` change no step; validation decides whether a
+    run starts, not what it does.
     """
     left_out = {
         "placement": True,
@@ -91,19 +91,26 @@ class RunFolder:
         atomic_write_text(self.root / "recipe.yaml", recipe_text)
         atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
 
-    def remember_tracking(self, key: str, mlflow_run_id: str) -> None:
-        """Record the MLflow run that this folder belongs to."""
-        atomic_write_json(self.root / "run.json", {"run_key": key, "mlflow_run_id": mlflow_run_id})
+    def remember_tracking(self, key: str, mlflow_run_id: str, prepared: str) -> None:
+        """Record the MLflow run that this folder belongs to, and the folder of its prepared
+        rows."""
+        known = {"run_key": key, "mlflow_run_id": mlflow_run_id, "prepared": prepared}
+        atomic_write_json(self.root / "run.json", known)
 
     @property
     def mlflow_run_id(self) -> str | None:
         """Id of the MLflow run; None before the run is tracked."""
+        return self._remembered("mlflow_run_id")
+
+    @property
+    def prepared(self) -> Path | None:
+        """Folder of the prepared rows; None in the folder of an older version."""
+        found = self._remembered("prepared")
+        return None if found is None else Path(found)
+
+    def _remembered(self, key: str) -> str | None:
         path = self.root / "run.json"
-        return (
-            json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"]
-            if path.is_file()
-            else None
-        )
+        return json.loads(path.read_text(encoding="utf-8")).get(key) if path.is_file() else None
 
     def discard(self) -> None:
         """Remove the run's state, for a fresh start."""

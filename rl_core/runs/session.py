@@ -81,7 +81,7 @@ class TrainingSession:
             for _ in range(self.recipe.training.steps_per_iteration):
                 metrics, rollout = trainer.step()
                 steps.append({"step": float(trainer.step_count), **metrics})
-                recorder.put(trainer.record)
+                recorder.put(getattr(trainer, "record", None))
                 signal.observe(steps[-1], rollout)
                 self.tracking.log_metrics(metrics, trainer.step_count)
             # It only grows, and to ask takes some milliseconds.

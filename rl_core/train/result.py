@@ -56,8 +56,11 @@ class TrainStepResult:
         metrics: Sequence[dict[str, Metric]],
         log_probs: tuple[Tensor, ...] = (),
     ) -> TrainStepResult:
-        """Summarise updates. Args: metrics: metrics of every micro-batch of every update. log_probs:
-        the trainer's, of the shard."""
+        """Summarise updates.
+
+        Args: metrics: metrics of every micro-batch of every update. log_probs: the trainer's, of
+        the shard.
+        """
         num_counted = max(1, sum(update.num_tokens > 0 for update in updates))
         merged = {
             name: replace(metric, value=metric.value / num_counted)

@@ -1,4 +1,4 @@
-"""What one step sampled and trained on, by reference: nothing is fetched until somebody reads it."""
+"""What one step sampled and trained on, by reference: nothing is fetched until it is read."""
 
 from __future__ import annotations
 

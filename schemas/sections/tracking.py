@@ -10,8 +10,8 @@ _SAMPLE = re.compile(r"sample:([1-9][0-9]{0,8})")
 
 
 class TrackingConfig(Section):
-    """Records of a run besides its metrics. They change nothing in the training, and are not part of
-    the run's identity."""
+    """Records of a run besides its metrics. They change nothing in the training, and are not part
+    of the run's identity."""
 
     rollouts: str = "all"
     """Rows of every step that are kept in the run's folder, `rollouts/step-<step>.parquet`: `all`,

@@ -1,8 +1,8 @@
 """Columns of a stored rollout: one row per sample, as it was trained on.
 
-A list with an entry per action ends where the row ends, so padding is not stored. Actions are tokens
-of the reply (replies and observations), or denoising steps; `prompt_ids` and `response_ids` are of
-tokens alone.
+A list with an entry per action ends where the row ends, so padding is not stored. Actions are
+tokens of the reply (replies and observations), or denoising steps; `prompt_ids` and `response_ids`
+are of tokens alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl_core.models.decoding.decode import StopReason
 from rl_core.rollout.sample_ids import GROUP, SAMPLE
+from rl_core.trainers.rewards import PART, SCORED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from rl_core.data_proto import DataProto
     from rl_core.trainers.step_record import Portion
 
-PART, SCORED = "reward/", "score/"
 FETCHED = (
     *(GROUP, SAMPLE, "uid", "id", "parent", "env_class", "prompt", "turns", "response"),
     *("ground_truth", "stop_reason", "env_metrics", "env_read", "error", "failed_call"),
@@ -44,13 +44,14 @@ def schema() -> pa.Schema:
     turn = pa.struct(
         [("role", text), ("content", text), ("num_tokens", pa.int32()), ("reward", number)]
     )
-    names = ("sample_id", "group_id", "uid", "parent_id", "data_source", "env_class")
+    names = ("sample_id", "group_id", "uid", "id", "parent_id", "data_source", "env_class")
     return pa.schema(
         [
             *(("step", pa.int32()), ("track", text), ("trained", pa.bool_())),
             *((name, text) for name in names),
             *(("prompt", text), ("turns", pa.list_(turn)), ("response", text)),
-            *(("ground_truth", text), ("pictures", pa.list_(text)), ("made", text)),
+            *(("ground_truth", text), ("metadata", text)),
+            *(("pictures", pa.list_(text)), ("made", text)),
             *(("reward", number), ("reward_parts", numbers), ("scores", numbers)),
             *(("advantage", number), ("delta_log_prob", number)),
             *(("num_tokens", pa.int32()), ("num_turns", pa.int32())),
@@ -140,6 +141,7 @@ def _words(columns: Mapping[str, Any], row: int, item: Mapping[str, Any]) -> dic
         "sample_id": plain(of(SAMPLE)),
         "group_id": plain(of(GROUP)),
         "uid": plain(of("uid")),
+        "id": plain(of("id")),
         "parent_id": plain(of("parent")),
         "data_source": plain(extras.get("data_source")),
         "env_class": plain(of("env_class")),
@@ -147,7 +149,8 @@ def _words(columns: Mapping[str, Any], row: int, item: Mapping[str, Any]) -> dic
         "turns": turns,
         "response": plain(of("response")),
         "ground_truth": as_json(of("ground_truth")),
-        "pictures": [_picture(one) for one in extras.get("images") or []],
+        "metadata": as_json(metadata) if (metadata := of("metadata")) else None,
+        "pictures": [_picture(one) for one in _shown(item)],
         "made": None,
         "num_turns": sum(one["role"] == "assistant" for one in turns),
         "stop_reason": plain(of("stop_reason")),
@@ -167,10 +170,18 @@ def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
     return {**turn, "role": plain(turn["role"]), "content": text}
 
 
+def _shown(item: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the pictures that a prompt shows, as its row names them."""
+    extras = item.get("env_extras") or {}
+    return extras.get("images") or item.get("media_refs") or []
+
+
 def _picture(found: Any) -> str:
-    """Return the path of a picture, or what stands in the row instead, shortened."""
-    path = found.get("path") if isinstance(found, Mapping) else found
-    return str(plain(path))[:500] if path else "in the row"
+    """Return the path or address of a picture; one that stands in the row itself is not repeated
+    here."""
+    path = found.get("path") or found.get("uri") if isinstance(found, Mapping) else found
+    text = str(plain(path)) if path else ""
+    return "in the row" if not text or text.startswith("data:") else text
 
 
 def _is_truncated(reason: Any) -> bool:
@@ -208,24 +219,22 @@ def _tokens(batch: DataProto, log_probs_BT: Tensor) -> dict[str, list[Any]]:
     mask_BT = batch.tensor("response_mask")
     num_rows, width = mask_BT.shape
     ids, used = batch.batch.get("input_ids", None), batch.batch.get("attention_mask", None)
-    found: dict[str, list[Any]] = {
-        "prompt_ids": [None] * num_rows,
-        "response_ids": [None] * num_rows,
-    }
+    none: list[Any] = [None] * num_rows
+    found = {"prompt_ids": none, "response_ids": none}
     lengths_B = [width] * num_rows
     if ids is not None and used is not None:
         lengths_B = used[:, -width:].sum(1).tolist()
-        prompts_B = used[:, :-width].bool()
-        found["prompt_ids"] = [
-            ids[row, :-width][prompts_B[row]].tolist() for row in range(num_rows)
-        ]
+        prompt_BP, used_BP = ids[:, :-width], used[:, :-width].bool()
+        prompts = zip(prompt_BP, used_BP, strict=True)
+        found["prompt_ids"] = [row[kept].tolist() for row, kept in prompts]
         found["response_ids"] = _cut(ids[:, -width:], lengths_B)
     found["response_mask"] = _cut(mask_BT, lengths_B)
     for name in ("rollout_log_probs", "advantages", "turn_rewards"):
         values = batch.batch.get(name, None)
-        found[name] = [None] * num_rows if values is None else _cut(values.float(), lengths_B)
+        found[name] = none if values is None else _cut(values.float(), lengths_B)
     known_B = (~log_probs_BT.isnan()).any(1).tolist()
-    rows = _cut(log_probs_BT, lengths_B)
+    # Passes of rows are cut to their own width: what lies beyond has no value.
+    rows = _cut(log_probs_BT.nan_to_num(0.0), lengths_B)
     found["train_log_probs"] = [
         one if known else None for one, known in zip(rows, known_B, strict=True)
     ]
@@ -233,9 +242,7 @@ def _tokens(batch: DataProto, log_probs_BT: Tensor) -> dict[str, list[Any]]:
 
 
 def _cut(values_BT: Tensor, lengths_B: Sequence[int]) -> list[list[Any]]:
-    # Passes of rows are cut to their own width: what lies beyond has no value.
-    kept = values_BT.nan_to_num(0.0) if values_BT.is_floating_point() else values_BT
-    return [one[:length] for one, length in zip(kept.tolist(), lengths_B, strict=True)]
+    return [one[:length] for one, length in zip(values_BT.tolist(), lengths_B, strict=True)]
 
 
 def _summary(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Writing of what every step sampled, next to the training: one Parquet file per step.
 
-The step's batches are read from the workers and written by a thread of their own. A file is complete
-or absent, and its name says its step, so that a step that is repeated after a crash replaces its own
-file by an equal one. Pictures and videos lie in a folder beside it.
+The step's batches are read from the workers and written by a thread of their own. A file is
+complete or absent, and its name says its step, so that a step that is repeated after a crash
+replaces its own file by an equal one. Pictures and videos lie in a folder beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from schemas.recipe import Recipe
 
 MOST_WAITING = 2
-"""Steps that may wait to be written; the training then waits for the disk, not the memory for it."""
+"""Steps that may wait to be written; then the training waits for the disk."""
 PATIENCE_S = 600.0
 ROWS_AT_ONCE = 256
 """Rows of a row group, so that a reader need not hold a whole step."""
@@ -47,9 +47,12 @@ class RolloutRecorder:
         for leftover in self._folder.glob(".step-*"):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
-    def put(self, record: StepRecord) -> None:
-        """Write a step in the background; waits while the disk is far behind."""
-        if self._most == 0:
+    def put(self, record: StepRecord | None) -> None:
+        """Write a step in the background; waits while the disk is far behind.
+
+        Args: record: of the step; None if the trainer, one of the user's own, keeps none.
+        """
+        if self._most == 0 or record is None:
             return
         while len(self._queue) >= MOST_WAITING:
             time.sleep(0.01)
