@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LONGEST = 1200
 """Characters of a message that are printed without `--full`."""
+SNIPPET = 48
+"""Characters of a reply in the table."""
 
 
 def rollouts(
@@ -54,17 +56,17 @@ def _print(rows: list[Row], full: bool) -> None:
         console.say("no stored row is like this")
         return
     shown = Table(f"{len(rows)} rollouts")
-    shown.column("#", justify="right")
-    shown.column("step", justify="right")
-    shown.column("sample")
-    for name in ("reward", "advantage", "|Δlogp|", "tokens", "turns"):
+    for name in ("#", "step", "reward", "advantage", "|Δlogp|", "tokens"):
         shown.column(name, justify="right")
     shown.column("end")
+    shown.column("reply")
     for number, row in enumerate(rows, 1):
         numbers = (_number(row[key]) for key in ("reward", "advantage", "delta_log_prob"))
-        counts = str(row["num_tokens"]), str(row["num_turns"])
-        end = row["stop_reason"] or ""
-        shown.row(str(number), str(row["step"]), row["sample_id"], *numbers, *counts, end)
+        reply = " ".join((row["response"] or "").split())[:SNIPPET]
+        shown.row(
+            *(str(number), str(row["step"]), *numbers, str(row["num_tokens"])),
+            *(row["stop_reason"] or "", reply),
+        )
     console.print(shown)
     for number, row in enumerate(rows, 1):
         console.rule(f"{number}: step {row['step']}", align="left", characters="-")

@@ -68,7 +68,7 @@ class Trainer(ABC):
         """Number of weight updates between the weights that sampled the present step and the
         trainer's; None if the step was not sampled ahead."""
         self.record = StepRecord(0)
-        """What the last step sampled and trained on."""
+        """The last step's prompts and batches, by reference."""
         self._ahead: Ahead | None = None
         self._seconds: dict[str, float] = {}
 

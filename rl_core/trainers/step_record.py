@@ -1,4 +1,4 @@
-"""What one step sampled and trained on, by reference: nothing is fetched until it is read."""
+"""The batches of one step, sampled and trained, by reference: nothing is fetched until read."""
 
 from __future__ import annotations
 

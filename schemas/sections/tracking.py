@@ -1,4 +1,4 @@
-"""What of a run is kept for people to read."""
+"""Records of a run that are kept for people to read."""
 
 import re
 

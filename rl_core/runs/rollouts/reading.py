@@ -24,7 +24,7 @@ class Order(StrEnum):
     """Order of the rows that are shown."""
 
     STEP = "step"
-    """As they were sampled."""
+    """Rows in the order in which they were sampled."""
     REWARD = "reward"
     """Highest reward first."""
     ADVANTAGE = "advantage"

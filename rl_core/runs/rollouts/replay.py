@@ -16,7 +16,7 @@ from schemas.sections.rollout import EpisodeConfig
 
 @dataclass
 class Replayed:
-    """What an environment said of a stored conversation."""
+    """Reward of a stored conversation, as its environment gives it now."""
 
     reward: float = 0.0
     """Sum of its turns' rewards; NaN if it failed."""
