@@ -1,4 +1,4 @@
-"""A real run of smoke/text stores every row that it sampled; they are read, computed anew and shown."""
+"""A real run of smoke/text stores every row that it sampled: read, computed anew, and shown."""
 
 from __future__ import annotations
 

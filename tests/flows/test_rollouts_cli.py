@@ -14,7 +14,7 @@ from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.runs.run_folder import RunFolder
 from tests.runs.rollouts.stored import batch, recipe, store
 
-MARKUP = "[red]#### 3[/red] :train:\x1b[2J"
+MARKUP = "[red]so[/red] :train:\x1b[2J #### 3"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def said(*arguments: str) -> str:
 def test_conversations_are_printed_as_text():
     output = said("rollouts", "stored", "--sort", "reward", "--limit", "1")
     assert "user: asked about a\n" in output
-    assert "assistant (reward 1): [red]#### 3[/red] :train:\\x1b[2J\n" in output
+    assert "assistant (reward 1): [red]so[/red] :train:\\x1b[2J #### 3\n" in output
     assert "sample: prompt:a:sample:0\n" in output
     assert "#### 4" not in output
 
