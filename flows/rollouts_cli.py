@@ -150,7 +150,7 @@ def _print_rescored(found: "list[Rescored]", limit: int) -> None:
         numbers = _number(one.old), _number(one.new), f"{one.new - one.old:+.4g}"
         shown.row(str(one.step), one.sample_id, *numbers, one.error or parts)
     console.print(shown)
-    changed = sum(one.new != one.old for one in counted)
+    changed = sum(one.changed for one in counted)
     said = f"{len(found)} rows, {changed} with another reward, {len(found) - len(counted)} without"
     if counted:
         old, new = (fsum(values) / len(counted) for values in _columns(counted))

@@ -47,6 +47,11 @@ class Rescored:
     error: str | None = None
     """Reason why the row has no new reward."""
 
+    @property
+    def changed(self) -> bool:
+        """True if the new reward is another one; training adds rewards up in single precision."""
+        return not math.isclose(self.old, self.new, rel_tol=1e-5, abs_tol=1e-7)
+
 
 def rescore(
     folder: RunFolder, before: Recipe, recipe: Recipe, step: int | None = None
