@@ -76,7 +76,7 @@ class TrainingSession:
         try:
             trainer = self._trainer_at(iteration - 1)
             steps = []
-            recorder = RolloutRecorder(self.recipe, self.folder)
+            recorder = RolloutRecorder(self.recipe, self.folder, self.tracking)
             signal = SignalWatch(self.recipe, self.folder)
             for _ in range(self.recipe.training.steps_per_iteration):
                 metrics, rollout = trainer.step()

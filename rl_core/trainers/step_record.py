@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,6 +73,8 @@ class StepRecord:
     """Sampled rows by track; the first portion is what was trained on."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Duration of each phase of the step."""
+    started: float = field(default_factory=time.time)
+    """Unix time at which the step began."""
 
     def add_prompts(self, prompts: DataProto) -> None:
         """Note the prompts of a rollout of this step."""

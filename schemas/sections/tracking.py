@@ -2,7 +2,7 @@
 
 import re
 
-from pydantic import field_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.sections.section import Section
 
@@ -16,6 +16,19 @@ class TrackingConfig(Section):
     rollouts: str = "all"
     """Rows of every step that are kept in the run's folder, `rollouts/step-<step>.parquet`: `all`,
     `sample:N` (N rows of each track and step, whole groups first), or `none`."""
+
+    traces: int = Field(default=0, ge=0)
+    """Stored rows of each step, whole groups first, that MLflow gets as traces: a span for each
+    reply, observation and reward."""
+
+    @model_validator(mode="after")
+    def _traces_are_of_stored_rows(self) -> "TrackingConfig":
+        if self.traces and self.rollouts == "none":
+            raise ValueError(
+                f"tracking.traces: {self.traces} are traces of stored rows, and tracking.rollouts: "
+                "none stores none; write all or sample:N there"
+            )
+        return self
 
     @field_validator("rollouts")
     @classmethod

@@ -34,7 +34,7 @@ def record_of(root: Path) -> RunRecord:
 
 def written(root: Path) -> str:
     path = write_rollouts_page(record_of(root), Home(root / "home"), root / "report.html")
-    assert path == root / "rollouts.html"
+    assert path is not None and path == root / "rollouts.html"
     return path.read_text()
 
 

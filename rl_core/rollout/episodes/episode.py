@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +46,9 @@ class Episode:
     """The model's own words, turn by turn."""
     turns: list[dict[str, Any]] = field(default_factory=list)
     """Messages after the prompt: `role`, `content`, `num_tokens` (those of an observation of
-    several messages are at its first), and in a reply the environment's `reward`."""
+    several messages are at its first), `seconds` from the episode's start to the message, and in a
+    reply the environment's `reward`."""
+    started: float = field(default_factory=time.perf_counter)
     done: bool = False
     stop_reason: StopReason = StopReason.EOS
     error: str | None = None
@@ -90,8 +93,7 @@ class Episode:
         """Append a reply as the next turn."""
         self._add(reply.token_ids, reply.log_probs, 1)
         self.replies.append(text)
-        size = len(reply.token_ids)
-        self.turns.append({"role": "assistant", "content": text, "num_tokens": size, "reward": 0.0})
+        self._say("assistant", text, len(reply.token_ids), 0.0)
         self.last_reply_tokens = len(reply.token_ids)
         self.stop_reason = reply.stop_reason
 
@@ -105,9 +107,7 @@ class Episode:
         hold."""
         self._add(token_ids, [0.0] * len(token_ids), 0)
         for number, one in enumerate(messages):
-            size = 0 if number else len(token_ids)
-            said = {"role": str(one["role"]), "content": one["content"]}
-            self.turns.append(said | {"num_tokens": size, "reward": None})
+            self._say(str(one["role"]), one["content"], 0 if number else len(token_ids), None)
 
     def fail(self, call: EnvCall, error: str, *, timed_out: bool = False) -> None:
         """Record a failure of the environment; only the first is kept."""
@@ -115,6 +115,11 @@ class Episode:
             self.error, self.failed_call, self.timed_out = error, call, timed_out
         if not self.has_verdict:
             self.done, self.stop_reason = True, StopReason.FAILED
+
+    def _say(self, role: str, content: Any, num_tokens: int, reward: float | None) -> None:
+        seconds = time.perf_counter() - self.started
+        named = {"role": role, "content": content, "num_tokens": num_tokens}
+        self.turns.append(named | {"reward": reward, "seconds": seconds})
 
     def _add(self, token_ids: list[int], log_probs: list[float], mask: int) -> None:
         self.response_ids += token_ids

@@ -32,7 +32,7 @@ FETCHED = (
     *("turn_rewards", "rewards", "failed", "num_tokens"),
 )
 """Columns of a batch that are fetched for a file, besides the parts of the reward."""
-TIMING = ("env_seconds", "step_seconds")
+TIMING = ("env_seconds", "turn_seconds", "step_seconds")
 """Columns that differ when a step is repeated."""
 
 
@@ -61,7 +61,8 @@ def schema() -> pa.Schema:
             *((name, pa.list_(pa.int32())) for name in ("prompt_ids", "response_ids")),
             ("response_mask", pa.list_(pa.int8())),
             *((name, pa.list_(pa.float32())) for name in _FLOATS),
-            *(("env_seconds", number), ("step_seconds", numbers)),
+            *(("env_seconds", number), ("turn_seconds", pa.list_(number))),
+            ("step_seconds", numbers),
         ]
     )
 
@@ -135,7 +136,8 @@ def _words(columns: Mapping[str, Any], row: int, item: Mapping[str, Any]) -> dic
         return columns[name][row] if name in columns else None
 
     extras = item.get("env_extras") or {}
-    turns = [_turn(one) for one in of("turns") or []]
+    said = of("turns") or []
+    turns = [_turn(one) for one in said]
     seconds = of("env_seconds")
     return {
         "sample_id": plain(of(SAMPLE)),
@@ -161,13 +163,15 @@ def _words(columns: Mapping[str, Any], row: int, item: Mapping[str, Any]) -> dic
         "env_metrics": _numbers(of("env_metrics") or {}),
         "env_read": plain(of("env_read") or None),
         "env_seconds": None if seconds is None else float(seconds),
+        "turn_seconds": [one.get("seconds") for one in said],
     }
 
 
 def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
     content = turn["content"]
     text = plain(content) if isinstance(content, str) else as_json(content)
-    return {**turn, "role": plain(turn["role"]), "content": text}
+    told = {name: turn[name] for name in ("num_tokens", "reward")}
+    return {"role": plain(turn["role"]), "content": text, **told}
 
 
 def _shown(item: Mapping[str, Any]) -> Sequence[Any]:

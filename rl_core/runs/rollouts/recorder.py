@@ -18,10 +18,12 @@ from rl_core.data.store.atomic import storage_error, sync_path
 from rl_core.errors import StorageError
 from rl_core.evaluation.generated_samples import save_pixels
 from rl_core.runs.rollouts.columns import Limit, rows_of, schema
+from rl_core.runs.rollouts.traces import traces_of
 from rl_core.runtime.background_queue import Deliveries
 
 if TYPE_CHECKING:
     from rl_core.runs.run_folder import RunFolder
+    from rl_core.tracking.run import TrackingRun
     from rl_core.trainers.step_record import StepRecord
     from schemas.recipe import Recipe
 
@@ -40,8 +42,12 @@ def file_of(folder: Path, step: int) -> Path:
 class RolloutRecorder:
     """Writes the records of a run's steps, as its recipe's `tracking.rollouts` asks."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
-        self._recipe, self._folder = recipe, folder.rollouts
+    def __init__(
+        self, recipe: Recipe, folder: RunFolder, tracking: TrackingRun | None = None
+    ) -> None:
+        """Create the recorder. Args: tracking: run that gets the traces that the recipe asks
+        for."""
+        self._recipe, self._folder, self._tracking = recipe, folder.rollouts, tracking
         self._most = recipe.tracking.max_rollouts
         self._queue: Deliveries[StepRecord] = Deliveries(self._write, lambda error: False)
         for leftover in self._folder.glob(".step-*"):
@@ -85,6 +91,10 @@ class RolloutRecorder:
             _save_table(target, rows)
         except OSError as error:
             raise storage_error(target, error) from error
+        if self._tracking is not None:
+            num, seed = self._recipe.tracking.traces, self._recipe.seed
+            for trace in traces_of(rows, num, seed, record.started):
+                self._tracking.log_trace(trace)
 
 
 def _save_table(target: Path, rows: list[dict[str, Any]]) -> None:

@@ -45,7 +45,15 @@ def batch(
     }
     lengths = used.sum(1).tolist()
     turns = [
-        [{"role": "assistant", "content": text, "num_tokens": length, "reward": reward}]
+        [
+            {
+                "role": "assistant",
+                "content": text,
+                "num_tokens": length,
+                "reward": reward,
+                "seconds": 1.0,
+            }
+        ]
         for text, length, reward in zip(replies, lengths, rewards, strict=True)
     ]
     words = {
