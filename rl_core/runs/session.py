@@ -73,10 +73,10 @@ class TrainingSession:
         done = self.folder.receipt(f"iteration-{iteration:04d}", IterationReceipt)
         if done is not None and self.folder.last_complete() >= iteration:
             return done.model_copy(update={"skipped": True})
+        recorder = RolloutRecorder(self.recipe, self.folder, self.tracking)
         try:
             trainer = self._trainer_at(iteration - 1)
             steps = []
-            recorder = RolloutRecorder(self.recipe, self.folder, self.tracking)
             signal = SignalWatch(self.recipe, self.folder)
             for _ in range(self.recipe.training.steps_per_iteration):
                 metrics, rollout = trainer.step()
@@ -90,6 +90,7 @@ class TrainingSession:
             steps[-1] |= memory
             receipt = self._finish_iteration(trainer, iteration, steps, recorder)
         except BaseException:
+            recorder.settle()
             self._drop_workers()
             raise
         self.tracking.check()

@@ -269,8 +269,8 @@ class Trainer(ABC):
             for name, batch in batches.items():
                 joint_stack.receive(batch, name)
             result = joint_stack.train()
-            for name in batches:
-                self.record.add_log_probs(name, result.stages[name].log_probs)
+            for name, stage in getattr(result, "stages", {}).items():
+                self.record.add_log_probs(name, stage.log_probs)
             return result.to_floats()
         trained = {}
         for name, batch in batches.items():

@@ -85,7 +85,9 @@ def rows_of(
     made = columns.get("images", columns.get("videos"))
     rows = []
     for row in chosen:
-        item = items.get(str(columns["uid"][row]).partition("/")[0], {})
+        uid = str(columns["uid"][row])
+        # A row of a later track has the id of the row that it was made from: its prompt's, a slash.
+        item = items.get(uid) or items.get(uid.partition("/")[0], {})
         rows.append(
             {"step": step, "track": track, "trained": portion.trained}
             | _words(columns, row, item)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 2
 """Steps that may wait to be written; then the training waits for the disk."""
-PATIENCE_S = 600.0
+PATIENCE_S, HASTE_S = 600.0, 5.0
 ROWS_AT_ONCE = 256
 """Rows of a row group, so that a reader need not hold a whole step."""
 
@@ -63,6 +63,11 @@ class RolloutRecorder:
         while len(self._queue) >= MOST_WAITING:
             time.sleep(0.01)
         self._queue.put(record)
+
+    def settle(self) -> None:
+        """Give the steps that are waiting a moment, before an error ends the workers that hold
+        them."""
+        self._queue.wait(HASTE_S)
 
     def flush(self) -> None:
         """Wait until every step is on disk. Raises: StorageError when one could not be written."""
