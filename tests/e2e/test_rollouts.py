@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from rl_core.runs.rollouts.reading import files_of, read_rows
+from rl_core.runtime.home import sqlite_url
 from rl_core.runtime.settings_files import read_yaml
 from tests.command import answer
 from tests.e2e.conftest import REPOSITORY, train_here
@@ -23,7 +25,7 @@ def test_what_a_run_sampled_can_be_read(
 ):
     for name, value in smoke_models.items():
         monkeypatch.setenv(name, value)
-    train_here(SMOKE, tmp_path)
+    train_here(SMOKE, tmp_path, "tracking.traces=2")
     folder = run_folder(tmp_path)
     training = read_yaml(SMOKE)["training"]
     num_rows = training["prompts_per_step"] * read_yaml(SMOKE)["rollout"]["samples_per_prompt"]
@@ -49,6 +51,13 @@ def test_what_a_run_sampled_can_be_read(
 
     again = answer(tmp_path, "rescore", folder.name, "--recipe", str(SMOKE), **smoke_models)
     assert f"{4 * num_rows} rows, 0 with another reward, 0 without" in again
+
+    run_id = json.loads((folder / "run.json").read_text())["mlflow_run_id"]
+    client = MlflowClient(sqlite_url(tmp_path / "mlflow.db"))
+    traces = client.search_traces([client.get_run(run_id).info.experiment_id])
+    assert sorted(trace.info.tags["step"] for trace in traces) == list("11223344")
+    assert {trace.info.trace_metadata["mlflow.sourceRun"] for trace in traces} == {run_id}
+    assert all(len(trace.data.spans) == 3 for trace in traces), "whole, reply, reward"
 
     page = (folder / "rollouts.html").read_text()
     assert 'href="rollouts.html"' in (folder / "report.html").read_text()
