@@ -12,6 +12,7 @@ from flows.doctor_cli import doctor
 from flows.models_cli import evaluate, export, lineage, promote, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
+from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, status, up
 from flows.validate_cli import validate
@@ -43,6 +44,8 @@ app.command("eval")(evaluate)
 app.command()(export)
 app.command()(report)
 app.command()(compare)
+app.command()(rollouts)
+app.command()(rescore)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
 

@@ -32,6 +32,7 @@ from schemas.sections.rewards import RewardServiceConfig
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.sections.sampling_checks import check_sampling
 from schemas.sections.section import DType, Section
+from schemas.sections.tracking import TrackingConfig
 from schemas.sections.tracks import TracksConfig
 from schemas.sections.training import EvaluationConfig, TrainingConfig, ValidationConfig
 from schemas.sections.unified import UnifiedConfig
@@ -83,6 +84,7 @@ class Recipe(Section):
     validation: ValidationConfig = ValidationConfig()
     registration: RegistrationConfig = RegistrationConfig()
     retraining: RetrainingConfig = RetrainingConfig()
+    tracking: TrackingConfig = TrackingConfig()
     placement: PlacementConfig = PlacementConfig()
     bundle: PartBlock | None = None
     """Class that loads the model; unset takes that of the domain."""

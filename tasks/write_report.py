@@ -5,6 +5,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rl_core.reporting import report
+from rl_core.reporting.rollouts_page import page_name
 from rl_core.reporting.run_record import RunRecord
 from rl_core.runs.session import session_for
 from rl_core.runtime.home import Home
@@ -19,6 +20,9 @@ def write_report(plan: RunPlan) -> str:
     session = session_for(plan)
     path = report.write_report(RunRecord(session.folder), Home.default())
     session.tracking.log_artifact(path)
+    rollouts = path.with_name(page_name(path))
+    if rollouts.is_file():
+        session.tracking.log_artifact(rollouts)
     url = f"{plan.mlflow_url}/artifacts/report.html"
     artifacts.markdown(
         "report",

@@ -34,10 +34,15 @@ def save_made(played: DataProto | DataProtoRef, folder: Path, fps: int) -> list[
         return []
     folder.mkdir(parents=True, exist_ok=True)
     made = played.non_tensor_batch[kind][:NUM_KEPT]
-    return [_save(pixels, folder / f"{row:03d}", fps) for row, pixels in enumerate(made)]
+    return [save_pixels(pixels, folder / f"{row:03d}", fps) for row, pixels in enumerate(made)]
 
 
-def _save(pixels: Any, stem: Path, fps: int) -> str:
+def save_pixels(pixels: Any, stem: Path, fps: int) -> str:
+    """Write a picture as PNG, or a video as animated WebP, without loss.
+
+    Args: pixels: [height, width, 3] or [frames, height, width, 3], 0..255. stem: path without its
+    ending. Returns: the file's path.
+    """
     from PIL import Image
 
     if pixels.ndim == 3:

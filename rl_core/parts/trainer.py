@@ -15,7 +15,8 @@ class Loop(Protocol):
     """A running training job, as a run's session drives it.
 
     A class usually derives from the domain's own, such as `TextTrainer`, and replaces `step` or
-    `wire`; `rl_core.trainers.base.Trainer` has everything but `wire`.
+    `wire`; `rl_core.trainers.base.Trainer` has everything but `wire`. Its `record` of the last step
+    is what a run stores as rollouts; a class without one stores none.
     """
 
     step_count: int

@@ -15,6 +15,7 @@ from rl_core.evaluation.bootstrap import Change, paired_bootstrap
 from rl_core.evaluation.row_scores import paired_scores, row_scores
 from rl_core.reporting.curves import delta_by_place, first_curves, further_curves, learning_curve
 from rl_core.reporting.pages import render
+from rl_core.reporting.rollouts_page import write_rollouts_page
 from rl_core.reporting.run_record import RunRecord, embedded_pictures
 from rl_core.runs.learning import what_taught_nothing
 from rl_core.runs.no_signal import read_silence
@@ -26,18 +27,25 @@ PICTURE_SIDE = 512
 
 
 def write_report(record: RunRecord, home: Home, path: Path | None = None) -> Path:
-    """Write the report of a run, finished or not.
+    """Write the report of a run, finished or not, and beside it the page of its rollouts, if it
+    stored any.
 
     Returns: its path; by default `report.html` in the run's folder.
     """
     target = path or record.folder.root / "report.html"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(report_page(record, home), encoding="utf-8")
+    rollouts = write_rollouts_page(record, home, target)
+    page = report_page(record, home, rollouts=None if rollouts is None else rollouts.name)
+    target.write_text(page, encoding="utf-8")
     return target
 
 
-def report_page(record: RunRecord, home: Home) -> str:
-    """Return the page. Raises: StorageError when MLflow does not know the run."""
+def report_page(record: RunRecord, home: Home, rollouts: str | None = None) -> str:
+    """Return the page.
+
+    Args: rollouts: name of the page of rollouts beside it. Raises: StorageError when MLflow does
+    not know the run.
+    """
     lineage = _lineage(record, home)
     phases = record.phase_seconds()
     return render(
@@ -59,6 +67,7 @@ def report_page(record: RunRecord, home: Home) -> str:
         ],
         validation=validation_of(home.mlflow_uri, lineage.run_id),
         lineage=lineage,
+        rollouts=rollouts,
     )
 
 

@@ -278,6 +278,8 @@ class RolloutEngine:
             "ground_truth": [e.item["env_extras"]["reward_spec"]["ground_truth"] for e in episodes],
             "stop_reason": [str(e.stop_reason) for e in episodes],
             "replies": [list(e.replies) for e in episodes],
+            "turns": [e.turns for e in episodes],
+            "env_seconds": [e.env_seconds for e in episodes],
             "env_class": [e.item["env_class"] for e in episodes],
             "env_metrics": [e.env_metrics for e in episodes],
             "env_read": [e.env_read for e in episodes],

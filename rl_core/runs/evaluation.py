@@ -116,7 +116,7 @@ def open_evaluation(
     folder = RunFolder(home.evaluations / tracking.run_id)
     folder.create(dump_recipe(evaluated))
     key = run_key(evaluated, cache.run_hash)
-    folder.remember_tracking(key, tracking.run_id)
+    folder.remember_tracking(key, tracking.run_id, cache.path)
     tracking.log_params(flatten(shown_values(evaluated)))
     tracking.log_text(dump_recipe(evaluated), RECIPE_ARTIFACT)
     tracking.log_text(cache.model_dump_json(indent=2), "receipts/cache.json")

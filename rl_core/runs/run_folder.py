@@ -32,13 +32,14 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     on other hardware.
 
     An unset `data.source` is left out, too, as is sampling at its defaults. The rows that
-    `data.map` gives are in the hash of the cache, and `training.on_no_signal` changes no step;
-    validation decides whether a run starts, not what it does.
+    `data.map` gives are in the hash of the cache, and `training.on_no_signal` and `tracking` change
+    no step; validation decides whether a run starts, not what it does.
     """
     left_out = {
         "placement": True,
         "registration": True,
         "retraining": True,
+        "tracking": True,
         "validation": True,
         "data": {"map"},
         "training": {"on_no_signal", "no_signal_steps"},
@@ -66,6 +67,11 @@ class RunFolder:
         return self.root / "model"
 
     @property
+    def rollouts(self) -> Path:
+        """Folder of what every step sampled."""
+        return self.root / "rollouts"
+
+    @property
     def no_signal(self) -> Path:
         """Record of steps in a row that taught nothing."""
         return self.root / "no-signal.json"
@@ -87,19 +93,30 @@ class RunFolder:
         atomic_write_text(self.root / "recipe.yaml", recipe_text)
         atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
 
-    def remember_tracking(self, key: str, mlflow_run_id: str) -> None:
-        """Record the MLflow run that this folder belongs to."""
-        atomic_write_json(self.root / "run.json", {"run_key": key, "mlflow_run_id": mlflow_run_id})
+    def remember_tracking(self, key: str, mlflow_run_id: str, prepared: str) -> None:
+        """Record the MLflow run that this folder belongs to, and the folder of its prepared
+        rows."""
+        known = {"run_key": key, "mlflow_run_id": mlflow_run_id, "prepared": prepared}
+        atomic_write_json(self.root / "run.json", known)
 
     @property
     def mlflow_run_id(self) -> str | None:
         """Id of the MLflow run; None before the run is tracked."""
+        return self._remembered("mlflow_run_id")
+
+    @property
+    def prepared(self) -> Path | None:
+        """Folder of the prepared rows; None in the folder of an older version."""
+        found = self._remembered("prepared")
+        return None if found is None else Path(found)
+
+    def _remembered(self, key: str) -> str | None:
         path = self.root / "run.json"
         if not path.is_file():
             return None
         try:
-            return json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"]
-        except (ValueError, TypeError, KeyError) as error:
+            return json.loads(path.read_text(encoding="utf-8")).get(key)
+        except (ValueError, AttributeError) as error:
             raise StorageError(
                 f"{path} is damaged ({error}); restore it from a copy, or start anew with --fresh"
             ) from error

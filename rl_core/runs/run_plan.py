@@ -79,7 +79,7 @@ def open_run(
         outbox=folder.outbox,
     )
     record_opening(tracking, _opening(tags))
-    folder.remember_tracking(key, tracking.run_id)
+    folder.remember_tracking(key, tracking.run_id, cache.path)
     _log_inputs(tracking, recipe, report, cache)
     tracking.flush()
     return RunPlan(

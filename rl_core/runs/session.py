@@ -18,10 +18,9 @@ from rl_core.evaluation.runner import summarise
 from rl_core.models.family import check_located
 from rl_core.models.locate import is_model, locate
 from rl_core.parts import trainers
-from rl_core.rewards.samples import prompt_text
-from rl_core.rollout.sample_ids import SAMPLE
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
+from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import reopen_tracking, starting_from
 from rl_core.runtime.home import Home
@@ -33,7 +32,6 @@ from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
 from schemas.recipe import Recipe
 from schemas.sections.tracks import IMAGES_FOLDER
 
-NUM_LOGGED_SAMPLES = 32
 EXPORTED = -1
 """Value in place of an iteration that stands for the weights of the exported folder."""
 
@@ -77,24 +75,26 @@ class TrainingSession:
         done = self.folder.receipt(f"iteration-{iteration:04d}", IterationReceipt)
         if done is not None and self.folder.last_complete() >= iteration:
             return done.model_copy(update={"skipped": True})
+        recorder = RolloutRecorder(self.recipe, self.folder, self.tracking)
         try:
             trainer = self._trainer_at(iteration - 1)
-            steps, rollout = [], None
+            steps = []
             signal = SignalWatch(self.recipe, self.folder)
             for _ in range(self.recipe.training.steps_per_iteration):
                 metrics, rollout = trainer.step()
                 steps.append({"step": float(trainer.step_count), **metrics})
+                recorder.put(getattr(trainer, "record", None))
                 signal.observe(steps[-1], rollout)
                 self.tracking.log_metrics(metrics, trainer.step_count)
             # It only grows, and to ask takes some milliseconds.
             memory = {"peak_memory_gb": trainer.peak_memory() / 1e9}
             self.tracking.log_metrics(memory, trainer.step_count)
             steps[-1] |= memory
-            receipt = self._finish_iteration(trainer, iteration, steps)
+            receipt = self._finish_iteration(trainer, iteration, steps, recorder)
         except BaseException:
+            recorder.settle()
             self._drop_workers()
             raise
-        self._log_samples(rollout, trainer.step_count)
         self.tracking.check()
         return receipt
 
@@ -165,7 +165,11 @@ class TrainingSession:
         self._cluster.close()
 
     def _finish_iteration(
-        self, trainer: Trainer, iteration: int, steps: list[dict[str, float]]
+        self,
+        trainer: Trainer,
+        iteration: int,
+        steps: list[dict[str, float]],
+        recorder: RolloutRecorder,
     ) -> IterationReceipt:
         means = {key: value for key, value in means_of_steps(steps).items() if key != "step"}
         receipt = IterationReceipt(
@@ -187,6 +191,7 @@ class TrainingSession:
         best = self.folder.best(training.best_metric, training.keep_best)
         with self.folder.publish_checkpoint(iteration, state, training.keep_last, best) as building:
             trainer.save(str(building))
+            recorder.flush()
         self._iteration = iteration
         warn_of_nothing_learnt(self.recipe, steps, f"train-iteration {iteration}")
         return receipt
@@ -259,21 +264,6 @@ class TrainingSession:
         if self._trainer is not None:
             trainer, self._trainer = self._trainer, None
             trainer.close()
-
-    def _log_samples(self, rollout: Any, step: int) -> None:
-        texts = rollout.non_tensor_batch
-        rewards = rollout.tensor("rewards").tolist()
-        rows = [
-            {
-                SAMPLE: texts[SAMPLE][row],
-                "prompt": prompt_text(texts["prompt"][row]),
-                "response": texts["response"][row],
-                "ground_truth": str(texts["ground_truth"][row]),
-                "reward": rewards[row],
-            }
-            for row in range(min(NUM_LOGGED_SAMPLES, len(rollout)))
-        ]
-        self.tracking.log_table(rows, f"samples/rollout-step-{step:05d}.json")
 
 
 def _can_be_loaded(export: Path) -> bool:

@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 from requests import RequestException
 
 from rl_core.runtime.background_queue import Deliveries
+from rl_core.tracking.traces import send_trace
 
 TABLES_TAG = "mlflow.loggedArtifacts"
 SERVER_ERROR = 500
@@ -102,6 +103,8 @@ def send(client: MlflowClient, run_id: str, entry: Entry) -> None:
         case {"kind": "table", "table": table, "artifact": artifact}:
             client.log_text(run_id, table, artifact)
             _mark_as_table(client, run_id, artifact)
+        case {"kind": "trace", "trace": trace, "experiment_id": experiment_id}:
+            send_trace(client.tracking_uri, run_id, experiment_id, trace)
         case _:
             raise ValueError(f"no such entry in an outbox: {entry}")
 

@@ -38,6 +38,7 @@ from rl_core.tracking.pending_log import (
     table_entry,
     tags_entry,
 )
+from rl_core.tracking.traces import Trace, trace_entry
 
 MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
@@ -239,6 +240,10 @@ class TrackingRun:
         """Store rows as a table that the MLflow UI can show, in the background; a repeat replaces
         it."""
         self._outbox.put(table_entry(rows, artifact))
+
+    def log_trace(self, trace: Trace) -> None:
+        """Store a trace linked to this run, in the background; a repeat replaces it."""
+        self._outbox.put(trace_entry(trace, self.experiment_id))
 
     def log_dataset(
         self, name: str, source_path: Path | str, sha256: str, *, context: str, num_rows: int

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from rl_core.algorithms.metrics import Metric, MetricKind, merge_all, to_floats
 
@@ -43,12 +45,22 @@ class TrainStepResult:
     metrics: dict[str, Metric]
     """Metrics of this rank's rows (after `merge`: of all); sums are per update, so `loss` agrees
     with the field above."""
+    log_probs: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
+    """The trainer's log-probabilities before the first update, [rows, actions] of this rank's shard
+    (after `merge`: of every replica's); NaN in rows that no pass computed."""
 
     @classmethod
     def of(
-        cls, updates: Sequence[UpdateResult], metrics: Sequence[dict[str, Metric]]
+        cls,
+        updates: Sequence[UpdateResult],
+        metrics: Sequence[dict[str, Metric]],
+        log_probs: tuple[Tensor, ...] = (),
     ) -> TrainStepResult:
-        """Summarise updates. Args: metrics: metrics of every micro-batch of every update."""
+        """Summarise updates.
+
+        Args: metrics: metrics of every micro-batch of every update. log_probs: the trainer's, of
+        the shard.
+        """
         num_counted = max(1, sum(update.num_tokens > 0 for update in updates))
         merged = {
             name: replace(metric, value=metric.value / num_counted)
@@ -63,12 +75,15 @@ class TrainStepResult:
             per_update=tuple(updates),
             skipped=sum(update.skipped for update in updates),
             metrics=merged,
+            log_probs=log_probs,
         )
 
     @classmethod
     def merge(cls, parts: Sequence[TrainStepResult]) -> TrainStepResult:
         """Return the result over all replicas."""
-        return replace(parts[0], metrics=merge_all(part.metrics for part in parts))
+        log_probs = tuple(one for part in parts for one in part.log_probs)
+        metrics = merge_all(part.metrics for part in parts)
+        return replace(parts[0], metrics=metrics, log_probs=log_probs)
 
     def to_floats(self) -> dict[str, float]:
         """Return the numbers to log, by name."""

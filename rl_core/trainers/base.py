@@ -29,6 +29,7 @@ from rl_core.trainers.handles import BackendHandle
 from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
+from rl_core.trainers.step_record import Portion, StepRecord
 from rl_core.trainers.track import Ahead, Learner, Rollouts, Track, Wiring, prompt_batch
 from rl_core.trainers.wiring import total_steps
 from schemas.recipe import Recipe
@@ -68,6 +69,8 @@ class Trainer(ABC):
         self.staleness: int | None = None
         """Number of weight updates between the weights that sampled the present step and the
         trainer's; None if the step was not sampled ahead."""
+        self.record = StepRecord(0)
+        """The last step's prompts and batches, by reference."""
         self._ahead: Ahead | None = None
         self._seconds: dict[str, float] = {}
 
@@ -97,6 +100,7 @@ class Trainer(ABC):
         Returns: the step's metrics, and the rollout of the track that was sampled first.
         """
         self._seconds = {}
+        self.record = StepRecord(self.step_count + 1)
         prompts, rollouts = self._sample()
         metrics: dict[str, dict[str, float]] = {}
         batches: dict[str, DataProto | DataProtoRef] = {}
@@ -104,6 +108,8 @@ class Trainer(ABC):
             metrics[name] = self._reward(track, prompts, rollouts)
             if track.learns:
                 batches[name] = self._with_advantages(track, rollouts[name], metrics[name])
+            else:
+                self.record.tracks[name] = [Portion(rollouts[name], trained=False)]
             metrics[name] = track.describe(rollouts[name]) | metrics[name]
         self._use_engines_meanwhile()
         with self._phase("train"):
@@ -114,6 +120,7 @@ class Trainer(ABC):
         with self._phase("sync"):
             self.sync_weights()
         self.step_count += 1
+        self.record.seconds = dict(self._seconds)
         merged = _with_prefixes(metrics) | {
             f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()
         }
@@ -127,8 +134,10 @@ class Trainer(ABC):
         ahead, self._ahead, self.staleness = self._ahead, None, None
         if ahead is None:
             prompts = self._next_prompts()
+            self.record.add_prompts(prompts)
             return prompts, self._rollout(prompts)
         (track,) = self.wiring.tracks
+        self.record.add_prompts(ahead.prompts)
         with self._phase("rollout"):
             rollout = ahead.pending.result()
         self.staleness = track.learner.backend.weight_version().number - ahead.version.number
@@ -221,6 +230,7 @@ class Trainer(ABC):
         """
         algorithm = track.learner.algorithm
         if not algorithm.dynamic_sampling:
+            self.record.tracks[track.name] = [Portion(rollout)]
             return rollout, float(rollout.tensor("num_tokens").sum()), {}
         found = Refill(self.recipe.training.prompts_per_step, self.recipe.rows_per_prompt)
         found.add(rollout)
@@ -228,10 +238,13 @@ class Trainer(ABC):
             if not found.num_missing:
                 break
             prompts = self._next_prompts(attempt)
+            self.record.add_prompts(prompts)
             extra = self._rollout(prompts, attempt)
             self._reward(track, prompts, extra)
             found.add(extra[track.name])
-        return found.batch(), float(found.num_tokens), found.metrics()
+        batch = found.batch()
+        self.record.tracks[track.name] = [Portion(batch), *found.left_out(batch)]
+        return batch, float(found.num_tokens), found.metrics()
 
     def _use_engines_meanwhile(self) -> None:
         """Let engines sleep during training, or start the next step's rollout if no checkpoint lies
@@ -257,11 +270,16 @@ class Trainer(ABC):
         if joint_stack is not None:
             for name, batch in batches.items():
                 joint_stack.receive(batch, name)
-            return joint_stack.train().to_floats()
+            result = joint_stack.train()
+            for name, stage in getattr(result, "stages", {}).items():
+                self.record.add_log_probs(name, stage.log_probs)
+            return result.to_floats()
         trained = {}
         for name, batch in batches.items():
             learner = self.tracks[name].learner
-            trained[name] = learner.stack.train(batch).to_floats()
+            result = learner.stack.train(batch)
+            self.record.add_log_probs(name, getattr(result, "log_probs", ()))
+            trained[name] = result.to_floats()
             if learner.critic is not None:
                 trained[name] |= critic_metrics(learner.critic.stack.train(batch).to_floats())
         return trained

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from rl_core.algorithms.shaping import informative_rows
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
+from rl_core.trainers.step_record import Portion
 
 
 class Refill:
@@ -53,6 +54,20 @@ class Refill:
             ]
         )
 
+    def left_out(self, batch: DataProto | DataProtoRef) -> list[Portion]:
+        """Return the rows that were sampled and are not in the batch to train on."""
+        first = self.rollouts[0][0]
+        portions = []
+        for rollout, chosen in self.rollouts:
+            if batch is first and rollout is first:
+                continue
+            kept = () if batch is first else chosen
+            groups = sorted(set(range(len(rollout) // self.num_siblings)) - set(kept))
+            if groups:
+                rows = tuple(rows_of(groups, self.num_siblings))
+                portions.append(Portion(rollout, rows, trained=False))
+        return portions
+
     def metrics(self) -> dict[str, float]:
         """Return the counts of this step."""
         return {
@@ -75,8 +90,13 @@ def informative_groups(rollout: DataProto | DataProtoRef, num_siblings: int) -> 
 
 def groups_of(rollout: DataProto | DataProtoRef, groups: list[int], num_siblings: int) -> DataProto:
     """Return the rows of some groups, in this process."""
-    rows = [group * num_siblings + sibling for group in groups for sibling in range(num_siblings)]
+    rows = rows_of(groups, num_siblings)
     return (rollout.fetch() if isinstance(rollout, DataProtoRef) else rollout)[rows]
+
+
+def rows_of(groups: list[int], num_siblings: int) -> list[int]:
+    """Return the numbers of the rows of some groups."""
+    return [group * num_siblings + sibling for group in groups for sibling in range(num_siblings)]
 
 
 def joined(batches: list[DataProto]) -> DataProto:

@@ -58,6 +58,11 @@ class Browser:
             "result"
         ].get("value")
 
+    def resize(self, width: int) -> None:
+        """Make the page as wide as this, in CSS pixels."""
+        metrics = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._ask("Emulation.setDeviceMetricsOverride", **metrics)
+
     def picture(self, path: Path) -> bytes:
         """A PNG of what is in view."""
         data = base64.b64decode(self._ask("Page.captureScreenshot", format="png")["data"])

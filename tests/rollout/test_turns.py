@@ -133,6 +133,19 @@ def test_a_conversation_of_tokens_is_what_the_template_renders(name: str, ended:
     assert episode.context == chat.encode(told())
 
 
+def test_turns_are_the_messages_with_their_tokens():
+    shape = SHAPES["gemma"]
+    episode = play(ChatFormat(tokenizer_of(shape), {}), own_end(shape), around=("", shape.tail))
+    said = [(one["role"], one["content"]) for one in episode.turns]
+    heard = [("user", f"heard {words}") for words in WORDS[:-1]]
+    replies = [("assistant", one) for one in episode.replies]
+    assert said == [replies[0], heard[0], replies[1], heard[1], replies[2]]
+    *earlier, last = [one["num_tokens"] for one in episode.turns]
+    assert last == episode.last_reply_tokens
+    assert sum(earlier) == len(episode.response_ids)
+    assert [one["reward"] for one in episode.turns] == [0.0, None, 0.0, None, 0.0]
+
+
 @pytest.mark.parametrize(
     "name", [name for name in SHAPES if name not in ("mistral", "gemma", "llama 2", "deepseek")]
 )

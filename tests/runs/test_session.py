@@ -21,13 +21,16 @@ from rl_core.data_proto import DataProto
 from rl_core.errors import StorageError
 from rl_core.rollout.sample_ids import id_columns
 from rl_core.runs.checkpoint_digests import SENTINEL
+from rl_core.runs.rollouts.reading import Wanted, select
 from rl_core.runs.session import TrainingSession, close_run, close_sessions, session_for
 from rl_core.runtime.home import Home
+from rl_core.trainers.step_record import Portion, StepRecord
 from schemas.receipts import RunPlan
 from tasks.open_run import open_run
 from tasks.prepare_cache import prepare_cache
 from tasks.validate_data import validate_data
 from tests.made_runs import recipe_of
+from tests.runs.rollouts.stored import batch
 
 NUM_STEPS = 2
 EXPORT = -1
@@ -65,6 +68,8 @@ class OneWeight:
             self.fails_at.remove(self.step_count)
             raise RuntimeError("a worker died")
         self.weight = 2 * self.weight + self.step_count
+        rows = batch(["a"], [f"{self.weight} in step {self.step_count}"], [0.5])
+        self.record = StepRecord(self.step_count, tracks={"text": [Portion(rows)]})
         return {"reward_mean": float(self.step_count)}, self._said([0.5])
 
     def evaluate(self, items: Any, max_new_tokens: int) -> DataProto:
@@ -203,6 +208,21 @@ def test_an_error_ends_the_workers_and_the_next_attempt_goes_on_from_the_last_ch
     session.train_iteration(3)
     assert weight_of(session, 3) == weight_after(3)
     assert [one["step"] for one in session.folder.history()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_rollouts_of_a_step_that_is_done_again_are_there_once(
+    plan: RunPlan, session: TrainingSession, fails_at: set[int]
+):
+    fails_at.update((2, 4))
+    for iteration in (1, 2, 3):
+        if iteration < 3:
+            with pytest.raises(RuntimeError, match="a worker died"):
+                session.train_iteration(iteration)
+        session.train_iteration(iteration)
+    rows = select(session.folder.rollouts, Wanted())
+    assert [row["response"] for row in rows] == [
+        f"{weight} in step {step}" for step, weight in enumerate((1, 4, 11, 26, 57, 120), start=1)
+    ]
 
 
 def test_another_process_goes_on_where_the_first_was_killed(

@@ -10,6 +10,7 @@ from mlflow.data import get_source
 
 from rl_core.errors import StorageError
 from rl_core.tracking.run import RunStatus, TrackingRun
+from rl_core.tracking.traces import SpanKind, Trace, TraceSpan
 
 
 def artifact_text(run, artifact: str, folder: Path) -> str:
@@ -130,6 +131,26 @@ def test_a_table_logged_twice_is_replaced_not_doubled(open_run, tmp_path):
     }
     marks = run.client.get_run(run.run_id).data.tags["mlflow.loggedArtifacts"]
     assert json.loads(marks) == [{"path": "samples.json", "type": "table"}]
+
+
+def test_a_trace_sent_twice_is_one_and_belongs_to_its_run(open_run):
+    run = open_run()
+    whole = TraceSpan("step 1", SpanKind.CONVERSATION, 100.0, 103.0, ["asked"], {"reward": 1.0})
+    reply = TraceSpan("1 assistant", SpanKind.REPLY, 100.0, 102.0, None, {"content": "<b>ü</b>"})
+    wrong = TraceSpan("2 tool", SpanKind.TOOL, 102.0, 103.0, error="no answer")
+    for response in ("before", "after"):
+        trace = Trace("step 1 a", (whole, reply, wrong), "asked", response, {"step": "1"})
+        run.log_trace(trace)
+    run.flush()
+    (found,) = run.client.search_traces([run.experiment_id])
+    assert found.info.trace_metadata["mlflow.sourceRun"] == run.run_id
+    assert (found.info.request_time, found.info.execution_duration) == (100_000, 3000)
+    assert found.info.tags["step"] == "1"
+    spans = {span.name: span for span in found.data.spans}
+    assert len(spans) == len(found.data.spans) == 3
+    assert spans["1 assistant"].outputs == {"content": "<b>ü</b>"}
+    assert spans["1 assistant"].parent_id == spans["step 1"].span_id
+    assert spans["2 tool"].status.status_code == "ERROR"
 
 
 def test_a_dataset_input_keeps_its_full_digest(open_run, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +50,11 @@ class Episode:
     """Length of the last reply in tokens."""
     replies: list[str] = field(default_factory=list)
     """The model's own words, turn by turn."""
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    """Messages after the prompt: `role`, `content`, `num_tokens` (those of an observation of
+    several messages are at its first), `seconds` from the episode's start to the message, and in a
+    reply the environment's `reward`."""
+    started: float = field(default_factory=time.perf_counter)
     done: bool = False
     stop_reason: StopReason = StopReason.EOS
     error: str | None = None
@@ -93,17 +100,22 @@ class Episode:
         self._add(reply.token_ids, reply.log_probs, 1)
         self.supports.append(reply.support or Support.whole(len(reply.token_ids)))
         self.replies.append(text)
+        self._say("assistant", text, len(reply.token_ids), 0.0)
         self.last_reply_tokens = len(reply.token_ids)
         self.stop_reason = reply.stop_reason
 
     def add_reward(self, reward: float) -> None:
         """Add the reward of the turn that just ended."""
         self.token_rewards[-1] += reward
+        self.turns[-1]["reward"] += reward
 
-    def add_observation(self, token_ids: list[int]) -> None:
-        """Append an observation of the environment, in tokens."""
+    def add_observation(self, token_ids: list[int], messages: Sequence[Mapping[str, Any]]) -> None:
+        """Append an observation of the environment, as tokens and as the messages that they
+        hold."""
         self._add(token_ids, [0.0] * len(token_ids), 0)
         self.supports.append(Support.whole(len(token_ids)))
+        for number, one in enumerate(messages):
+            self._say(str(one["role"]), one["content"], 0 if number else len(token_ids), None)
 
     def fail(self, call: EnvCall, error: str, *, timed_out: bool = False) -> None:
         """Record a failure of the environment; only the first is kept."""
@@ -111,6 +123,11 @@ class Episode:
             self.error, self.failed_call, self.timed_out = error, call, timed_out
         if not self.has_verdict:
             self.done, self.stop_reason = True, StopReason.FAILED
+
+    def _say(self, role: str, content: Any, num_tokens: int, reward: float | None) -> None:
+        seconds = time.perf_counter() - self.started
+        named = {"role": role, "content": content, "num_tokens": num_tokens}
+        self.turns.append(named | {"reward": reward, "seconds": seconds})
 
     def _add(self, token_ids: list[int], log_probs: list[float], mask: int) -> None:
         self.response_ids += token_ids

@@ -180,6 +180,7 @@ class _Play:
             raise EnvError(f"the reward is {error}") from error
         # An observation that cannot be encoded fails the turn before its reward counts.
         observation: list[int] = []
+        said: list[dict[str, Any]] = []
         if not outcome["done"]:
             said = outcome["observations"]
             observation = self.chat.observation(said, episode.response_ids, episode.history)
@@ -192,7 +193,7 @@ class _Play:
         if len(episode.context) + len(observation) >= self.max_context_length:
             episode.done, episode.stop_reason = True, StopReason.CONTEXT
         else:
-            episode.add_observation(observation)
+            episode.add_observation(observation, said)
 
     def _time_left(self, episode: Episode) -> float:
         return max(

@@ -150,6 +150,7 @@ class StepStack(DiffusionStack):
             "old_means", step.mean.detach().view_as(micro.tensor("latents"))
         ).flatten(0, 1)
         old_BK = gaussian_log_prob(step.sample, old_mean, step.std).view_as(mask_BK)
+        batch["old_log_probs"] = old_BK.detach()
         measured, ref_BK = {}, None
         if algorithm.needs_rollout_log_probs:
             measured["rollout_log_probs_BT"] = rollout_BK

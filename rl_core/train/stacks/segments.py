@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypedDict
 
+import torch
 from torch import Tensor
 
 from rl_core.algorithms.base import StageAlgorithm
@@ -75,6 +76,7 @@ class SegmentStack(ABC):
         self.micro_batch_size = micro_batch_size or ROWS_OF_A_PASS
         self.num_updates_per_batch, self.num_epochs = num_updates_per_batch, num_epochs
         self.max_grad_norm, self.max_length = max_grad_norm, max_length
+        self.first_log_probs = torch.empty(0, 0)
         self.skips = (
             skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage
         )
@@ -102,13 +104,14 @@ class SegmentStack(ABC):
                 losses, steps, plan * self.num_epochs, strict=True
             )
         ]
-        return TrainStepResult.of(updates, metrics)
+        return TrainStepResult.of(updates, metrics, (self.first_log_probs,))
 
     def open(self, shard: DataProto) -> tuple[DataProto, list[MiniBatch]]:
         """Return a rollout's shard on the device, with its anchors, and its division for the
         optimizer steps."""
         shard = shard.to(self.backend.device)
         plan = self._plan(shard)
+        self.first_log_probs = torch.full(shard.tensor("response_mask").shape, math.nan)
         self.prepare_segment(shard, plan)
         return shard, plan
 
@@ -133,7 +136,15 @@ class SegmentStack(ABC):
             if rows:
                 share += float(loss.detach())
                 metrics.append(measured)
+                self._keep_log_probs(micro, rows)
         return share
+
+    def _keep_log_probs(self, micro: DataProto, rows: Rows) -> None:
+        """Keep the old log-probabilities that a `_loss` left in its micro-batch; they are equal in
+        every epoch."""
+        old_BT = None if micro.batch is None else micro.batch.get("old_log_probs", None)
+        if old_BT is not None:
+            self.first_log_probs[rows, : old_BT.shape[1]] = old_BT.float().cpu()
 
     @property
     def moves(self) -> bool:

@@ -151,6 +151,7 @@ class TrainStack(SegmentStack):
         log_probs_BT, entropy_BT = self._forward(self.backend.policy, micro, with_entropy=True)
         assert micro.batch is not None
         old_BT = micro.batch.get("old_log_probs", log_probs_BT.detach())
+        micro.batch["old_log_probs"] = old_BT
         rollout_BT = micro.batch.get("rollout_log_probs", None)
         measured = (
             {"rollout_log_probs_BT": rollout_BT} if self.algorithm.needs_rollout_log_probs else {}

@@ -121,7 +121,8 @@ class UnifiedStack:
             for index in range(first.num_updates_per_batch)
         ]
         stages = {
-            name: TrainStepResult.of(one.updates, one.metrics) for name, one in segments.items()
+            name: TrainStepResult.of(one.updates, one.metrics, (one.stack.first_log_probs,))
+            for name, one in segments.items()
         }
         return UnifiedStepResult(stages, tuple(grad_norms))
 
