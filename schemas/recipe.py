@@ -13,6 +13,7 @@ from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
 from schemas.sections.data import DataConfig
 from schemas.sections.diffusion import DiffusionConfig
+from schemas.sections.evaluation_checks import check_evaluation
 from schemas.sections.parts import PARTS, PartBlock
 from schemas.sections.placement import PlacementConfig, check_offload
 from schemas.sections.policy import (
@@ -305,11 +306,18 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _evaluations_decide(self) -> "Recipe":
+        check_evaluation(self.evaluation, self.registration, self.domain)
+        return self
+
+    @model_validator(mode="after")
     def _best_metric_exists(self) -> "Recipe":
         metric = self.training.best_metric
         if metric.startswith("eval/"):
             known = ("eval/accuracy", "eval/mean_reward")
-            if not self.domain.traits.has_scores and metric not in known:
+            others = self.domain.traits.has_scores or self.evaluation.scorers
+            of_set = metric.split("/")[1] in self.evaluation.sets
+            if not (others or of_set) and metric not in known:
                 raise ValueError(
                     f"training.best_metric {metric!r}: evaluations give eval/accuracy and "
                     "eval/mean_reward"

@@ -8,6 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
+from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.gate import check_scores
 from rl_core.evaluation.generated_samples import before_and_after
 from rl_core.evaluation.intervals import paired_change
@@ -55,7 +56,9 @@ def evaluate(
     announce(ProgressEvent("done", receipt=receipt))
     # Before the training rather than after it: a score that is not measured cannot choose the
     # champion.
-    check_scores(read_samples(receipt.samples_path), session.recipe.registration)
+    settings = session.recipe.registration
+    if (rows := compared_rows(receipt, settings)) is not None:
+        check_scores(rows, settings)
     show_scores([receipt] if baseline is None else [baseline, receipt])
     if baseline is not None:
         compare(baseline, receipt)

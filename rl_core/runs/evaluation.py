@@ -115,7 +115,7 @@ def open_evaluation(
     )
     folder = RunFolder(home.evaluations / tracking.run_id)
     folder.create(dump_recipe(evaluated))
-    key = run_key(evaluated, cache.run_hash)
+    key = run_key(evaluated, cache.identity)
     folder.remember_tracking(key, tracking.run_id)
     tracking.log_params(flatten(shown_values(evaluated)))
     tracking.log_text(dump_recipe(evaluated), RECIPE_ARTIFACT)

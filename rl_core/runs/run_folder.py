@@ -20,6 +20,7 @@ from rl_core.errors import RecipeError, StorageError
 from rl_core.runtime.registry import nearest
 from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
+from schemas.sections.evaluation_sets import without_default_evaluation
 from schemas.sections.parts import without_unset_parts
 from schemas.sections.sampling import without_default_sampling
 
@@ -44,7 +45,7 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
         "training": {"on_no_signal", "no_signal_steps"},
     }
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
-    values = without_default_sampling(values)
+    values = without_default_evaluation(without_default_sampling(values))
     if values["data"]["source"] is None:
         del values["data"]["source"]
     text = json.dumps(values, sort_keys=True) + cache_hash
