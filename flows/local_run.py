@@ -51,24 +51,32 @@ def _check_models(recipe: "Recipe") -> None:
 
 
 def evaluate_locally(
-    model: str, recipe: str | None, overrides: Sequence[str], profile: str | None, *, debug: bool
+    model: str,
+    recipe: str | None,
+    overrides: Sequence[str],
+    profile: str | None,
+    served_model: str | None,
+    *,
+    debug: bool,
 ) -> None:
     """Find model and recipe, then run the evaluation flow with a live display and print the
     scores."""
     with fast_imports():
-        from rl_core.runs.evaluation import evaluation_recipe, find_candidate
+        from rl_core.runs.evaluation import check_served, evaluation_recipe, find_candidate
         from rl_core.runs.run_plan import starting_from
 
     candidate = find_candidate(model, home := Home.default())
     settings = evaluation_recipe(candidate, recipe, overrides, profile, home)
-    check_local_model(starting_from(settings, candidate.weights), home.models)
+    check_served(candidate, served_model, settings)
+    if candidate.iteration is None:
+        check_local_model(starting_from(settings, candidate.weights), home.models)
     with _displayed(settings, debug) as (display, api):
         with fast_imports():
             from flows.rl_evaluate import rl_evaluate
 
         if api is not None:
             api.wait()
-        receipt = rl_evaluate(model, recipe, list(overrides), profile)
+        receipt = rl_evaluate(model, recipe, list(overrides), profile, served_model)
     assert isinstance(receipt, EvalReceipt)
     display.evaluation(candidate.name, receipt, candidate.recorded(receipt))
 

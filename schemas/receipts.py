@@ -277,10 +277,25 @@ class News(Receipt):
     """True if the same training was finished before and has to start over."""
 
 
+class ChoiceReceipt(Receipt):
+    """Result of choose-iteration: the iteration that is exported and registered."""
+
+    iteration: int
+    last: int
+    """Number of the last iteration."""
+    reason: str
+
+    def __str__(self) -> str:
+        last = ", the last one" if self.iteration == self.last else f" of {self.last}"
+        return f"iteration {self.iteration}{last} is registered: {self.reason}"
+
+
 class ExportReceipt(Receipt):
     """Result of export-model: the folder that is evaluated and then registered."""
 
     model_path: str
+    iteration: int | None = None
+    """Iteration whose weights were written; None in receipts from before there was a choice."""
     weights_digest: str
     """Digest of the weights as written."""
 

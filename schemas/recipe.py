@@ -28,7 +28,12 @@ from schemas.sections.policy import (
     ValueModelConfig,
 )
 from schemas.sections.preference import PreferenceConfig
-from schemas.sections.registration import RegistrationConfig, RetrainingConfig, Start
+from schemas.sections.registration import (
+    RegistrationConfig,
+    RetrainingConfig,
+    Start,
+    Weights,
+)
 from schemas.sections.rewards import RewardServiceConfig
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.sections.sampling_checks import check_sampling
@@ -418,7 +423,9 @@ class Recipe(Section):
         return self.registration.model_name or f"rl-train-{self.name}"
 
     def evaluates_after(self, iteration: int) -> bool:
-        """Return True if an evaluation follows this iteration; the last iteration has its own
-        evaluation."""
-        every = self.evaluation.eval_every
+        """Return True if an evaluation of the live weights follows this iteration. The last
+        iteration has one only where it is compared with earlier ones; its export has its own."""
+        every, last = self.evaluation.eval_every, iteration == self.training.num_iterations
+        if last and self.registration.from_ is Weights.BEST:
+            return True
         return bool(every) and iteration % every == 0 and iteration < self.training.num_iterations

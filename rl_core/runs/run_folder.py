@@ -123,11 +123,14 @@ class RunFolder:
 
     def last_complete(self) -> int:
         """Return the newest iteration with a complete checkpoint; 0 if there is none."""
-        complete = [
+        return max(self.complete_iterations(), default=0)
+
+    def complete_iterations(self) -> list[int]:
+        """Return the iterations whose complete checkpoints are there, in order."""
+        return sorted(
             int(path.parent.name.split("-")[1])
             for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")
-        ]
-        return max(complete, default=0)
+        )
 
     def best(self, metric: str, count: int) -> list[int]:
         """Return the iterations with the `count` highest values of a metric, by their receipts;

@@ -20,6 +20,7 @@ from rl_core.models.locate import is_model, locate
 from rl_core.parts import trainers
 from rl_core.rewards.samples import prompt_text
 from rl_core.rollout.sample_ids import SAMPLE
+from rl_core.runs.best import worth_keeping
 from rl_core.runs.held_out import Play, measure, sets_due
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
@@ -167,8 +168,13 @@ class TrainingSession:
 
         Raises: ExportMismatch when it computes other results than the trained policy.
         """
-        if not self.folder.export.is_dir():
-            building = self.folder.export.with_name(".build-model")
+        return self.export_to(iteration, self.folder.export)
+
+    def export_to(self, iteration: int, target: Path) -> Path:
+        """Write the weights after `iteration` as `export` does, into a folder of their own."""
+        if not target.is_dir():
+            building = target.with_name(f".build-{target.name}")
+            building.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(building, ignore_errors=True)
             try:
                 self._trainer_at(iteration).export(str(building))
@@ -176,8 +182,8 @@ class TrainingSession:
                 self._drop_workers()
                 raise
             sync_tree(building)
-            building.rename(self.folder.export)
-        return self.folder.export
+            building.rename(target)
+        return target
 
     def close(self) -> None:
         """Stop the workers and the private cluster."""
@@ -205,6 +211,7 @@ class TrainingSession:
         self.folder.save_receipt(f"iteration-{iteration:04d}", receipt)
         training = self.recipe.training
         best = self.folder.best(training.best_metric, training.keep_best)
+        best += worth_keeping(self.folder, self.recipe)
         with self.folder.publish_checkpoint(iteration, state, training.keep_last, best) as building:
             trainer.save(str(building))
         self._iteration = iteration

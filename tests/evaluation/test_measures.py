@@ -34,9 +34,8 @@ def samples() -> list[dict[str, Any]]:
     return passing + failing
 
 
-def receipt_of(rows: list[dict[str, Any]], path: Path, **changes: Any) -> SetReceipt:
-    given = {"judging": JUDGING} | changes
-    return summarise_set(rows, ITEMS, 4, path / "set.jsonl", **given)
+def receipt_of(rows: list[dict[str, Any]], path: Path, judging: Judging = JUDGING) -> SetReceipt:
+    return summarise_set(rows, ITEMS, 4, path / "set.jsonl", judging=judging)
 
 
 def test_every_measure_by_hand(tmp_path: Path):
@@ -89,9 +88,17 @@ def test_a_failed_sample_counts_for_nothing_within_the_share(tmp_path: Path):
 def evaluation_of(rows: list[dict[str, Any]], folder: Path) -> EvalReceipt:
     folder.mkdir()
     return EvalReceipt(
-        **{"label": "final", "step": 1, "num_rows": 0, "accuracy": 0.0, "mean_reward": 0.0},
-        **{"ci_low": 0.0, "ci_high": 1.0, "mean_length": 0.0, "truncated_share": 0.0},
-        **{"samples_path": "none", "eval_digest": "none"},
+        label="final",
+        step=1,
+        num_rows=0,
+        accuracy=0.0,
+        mean_reward=0.0,
+        ci_low=0.0,
+        ci_high=1.0,
+        mean_length=0.0,
+        truncated_share=0.0,
+        samples_path="none",
+        eval_digest="none",
         sets={"maths": receipt_of(rows, folder)},
     )
 
