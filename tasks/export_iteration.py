@@ -1,5 +1,5 @@
-"""The task export-iteration: write the weights of a kept iteration of a run as a model folder, for an
-evaluation."""
+"""The task export-iteration: write the weights of a kept iteration of a run as a model folder, for
+an evaluation."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
