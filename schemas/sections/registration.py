@@ -51,7 +51,7 @@ class GuardConfig(Section):
 class RegistrationConfig(Section):
     """Registration of the trained model, and conditions for its promotion to champion."""
 
-    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(serialize_by_alias=True)
 
     model_name: str | None = None
     """Name in the MLflow model registry, without `/`, `:`, `@` and `"`; unset means
