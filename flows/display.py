@@ -42,6 +42,7 @@ class Display:
         self._status = self.console.spinner()
         self._steps: list[Mapping[str, float]] = []
         """Metrics of the steps of the current iteration."""
+        self._noted = ""
         self._start = time.perf_counter()
 
     def __enter__(self) -> Display:
@@ -59,7 +60,11 @@ class Display:
         self._status.stop()
 
     def note(self, text: str) -> None:
-        """Show what the run is doing now."""
+        """Show what the run is doing now; a repetition, as between the parts of an evaluation, is
+        not said again."""
+        if text == self._noted:
+            return
+        self._noted = text
         if self.console.is_terminal:
             self._status.tell(f"{text} …")
         else:
@@ -67,6 +72,7 @@ class Display:
 
     def _follow(self, event: ProgressEvent) -> None:
         if event.receipt is not None:
+            self._noted = ""
             self.console.say(f"{self._clock()}  {describe(event.receipt, scored=self._scored)}")
             if isinstance(event.receipt, IterationReceipt):
                 self._warn_of(event.receipt)

@@ -120,8 +120,8 @@ def show_scores(receipts: list[EvalReceipt]) -> None:
     if failed := receipts[-1].num_failed:
         summary += f", {failed} without a verdict"
     if len(receipts) > 1:
-        rows = [read_samples(one.samples_path) for one in (receipts[0], receipts[-1])]
-        change, low, high = paired_change(*paired_scores(*rows, MEAN_REWARD))
+        before, after = (read_samples(one.samples_path) for one in (receipts[0], receipts[-1]))
+        change, low, high = paired_change(*paired_scores(before, after, MEAN_REWARD))
         summary += f"; mean reward changed by {change:+.3f} ({low:+.3f} to {high:+.3f})"
     artifacts.table("evaluation", table, summary)
     if receipts[-1].sets:
