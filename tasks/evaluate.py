@@ -23,7 +23,7 @@ from rl_core.runs.session import session_for
 from rl_core.trainers.progress import ProgressEvent, announce, listeners
 from schemas.receipts import EvalReceipt, Measure, RunPlan
 from tasks import artifacts
-from tasks.notes import logged_notes
+from tasks.notes import logged_notes, task_logger
 from tasks.retrying import worth_retrying
 
 NUM_SHOWN = 20
@@ -72,12 +72,14 @@ def evaluate(
 
 @contextmanager
 def shown_progress(label: str) -> Iterator[None]:
-    """Show in the UI how many of the prompts are played, during the block."""
+    """Show in the UI and the log how many of the prompts are played, during the block."""
+    logger = task_logger()
     progress = artifacts.Progress("evaluation-progress", f"Held-out prompts of {label}")
 
     def follow(event: ProgressEvent) -> None:
         if event.phase == PLAYED:
             progress.update(event.step / event.total_steps)
+            logger.info("%s: %d of %d prompts", event.text, event.step, event.total_steps)
 
     listeners.append(follow)
     try:

@@ -89,7 +89,7 @@ def _recorded(
 def _scoring(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a recipe that affect scores, without keys that were added since and
     have no effect at their default."""
-    sections = {name: values.get(name) for name in _JUDGED_BY}
+    sections: dict[str, Any] = {name: values.get(name) or {} for name in _JUDGED_BY}
     return without_default_evaluation(without_default_sampling(sections))
 
 
