@@ -33,7 +33,7 @@ ERROR = "error"
 
 @dataclass(frozen=True)
 class Judging:
-    """How rewards of held-out rows are judged."""
+    """Rules by which rewards of held-out rows are judged."""
 
     marks: Mapping[str, float | None]
     """Reward from which a reply passes, by environment; None where nothing says it."""
