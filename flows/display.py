@@ -62,7 +62,7 @@ class Display:
     def note(self, text: str) -> None:
         """Show what the run is doing now; a repetition, as between the parts of an evaluation, is
         not said again."""
-        if text == self._noted:
+        if self._noted == text or self._noted.startswith(f"{text} "):
             return
         self._noted = text
         if self.console.is_terminal:

@@ -70,7 +70,7 @@ def evaluate_locally(
     check_served(candidate, served_model, settings)
     if candidate.iteration is None:
         check_local_model(starting_from(settings, candidate.weights), home.models)
-    with _displayed(settings, debug) as (display, api):
+    with _displayed(settings, debug, workers=candidate.url is None) as (display, api):
         with fast_imports():
             from flows.rl_evaluate import rl_evaluate
 
@@ -82,11 +82,13 @@ def evaluate_locally(
 
 
 @contextmanager
-def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalApi | None]]":
+def _displayed(
+    recipe: "Recipe", debug: bool, *, workers: bool = True
+) -> "Iterator[tuple[Display, LocalApi | None]]":
     """Show a live display during the block, which is `interruptible`.
 
     The Prefect API and the cluster start in the meantime, in CPU time that the imports of this
-    process leave free.
+    process leave free. Args: workers: False if nothing needs the cluster.
     """
     if not debug:
         # The API keeps the whole log; the console shows the display instead.
@@ -95,7 +97,7 @@ def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalA
         os.environ.setdefault("TQDM_DISABLE", "1")
     with no_orphans(), interruptible():
         api = start_local_api()
-        with _cluster_of(recipe):
+        with _cluster_of(recipe) if workers else nullcontext():
             with fast_imports():
                 from flows.display import Display
 

@@ -67,12 +67,9 @@ def test_an_evaluation_says_how_far_it_is_and_its_phase_once(
             announce(ProgressEvent("evaluate"))
             announce(ProgressEvent(PLAYED, done, 8, text="maths"))
         announce(ProgressEvent("evaluate"))
-        announce(ProgressEvent("evaluate"))
     lines = [line.split("  ", 2)[-1] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "evaluate",
         "evaluate maths: 4 of 8 prompts",
-        "evaluate",
         "evaluate maths: 8 of 8 prompts",
-        "evaluate",
     ]
