@@ -56,7 +56,7 @@ def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
 def sets_table(title: str, receipts: Sequence[EvalReceipt]) -> Table:
     """Return the table of the named sets: each measure with its interval, in the order of the
     evaluations."""
-    table = _table(title, ("set", "measure", *(one.label for one in receipts)))
+    table = _table(title, ("measure", *(one.label for one in receipts)))
     for name, last in receipts[-1].sets.items():
         for measure in last.measures:
             found = [one.sets[name].measures.get(measure) for one in receipts if name in one.sets]
@@ -64,7 +64,7 @@ def sets_table(title: str, receipts: Sequence[EvalReceipt]) -> Table:
                 "" if one is None else f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"
                 for one in found
             ]
-            table.row("", name, measure, *[""] * (len(receipts) - len(shown)), *shown)
+            table.row(name, measure, *[""] * (len(receipts) - len(shown)), *shown)
     return table
 
 
