@@ -32,11 +32,14 @@ def test_sets_are_measured_judged_and_reported_and_any_iteration_is_a_model(
     values["evaluation"] = {
         **values.get("evaluation", {}),
         "eval_every": 1,
+        "scorers": True,
+        "pass_mark": 1.0,
         "sets": {
             "some/name": {"data": [{**held_out, "size": 4}], "samples": 4, "temperature": 1.0},
             "greedy": {"data": [{**held_out, "size": 3}], "at_ends_alone": True},
         },
     }
+    values["rewards"] = [{"name": "length", "max_length": 2, "buffer": 1, "penalty": 0.5}]
     values["registration"] = {"from": "best", "set": "some/name", "score": "pass@4"}
     values["training"] = {**values["training"], "num_iterations": 2, "keep_last": 2}
     (tmp_path / "sets.yaml").write_text(yaml.safe_dump(values))
@@ -54,7 +57,9 @@ def test_sets_are_measured_judged_and_reported_and_any_iteration_is_a_model(
     assert (found.num_prompts, found.num_samples) == (4, 4)
     assert {"mean_reward", "avg@4", "pass@2", "pass@4"} <= found.measures.keys()
     assert "accuracy" in final.sets["greedy"].measures
+    assert final.scores["length"] == found.measures["length"].value == -0.5, "no reply is short"
     rows = read_samples(found.samples_path)
+    assert max(row["reward"] for row in rows) <= 0.5, "the scorer is a part of the reward"
     assert len(rows) == 16
     assert [row["uid"] for row in rows[:4]] == [rows[0]["uid"]] * 4
     assert len({row["response"] for row in rows[:4]}) > 1, "samples of a prompt are drawn anew"
