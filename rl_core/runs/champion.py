@@ -61,7 +61,7 @@ def incumbent_of(plan: RunPlan, baseline: EvalReceipt, home: Home) -> Judged:
     recorded = _recorded(recipe, present, baseline, home)
     if recorded is not None and recorded.keys() == set(uids(own)):
         return Judged(name, [recorded[uid] for uid in uids(own)])
-    return Judged(name, _evaluated(plan, recipe, present))
+    return Judged(name, _evaluated(plan, present))
 
 
 def _recorded(
@@ -93,8 +93,9 @@ def _scoring(values: Mapping[str, Any]) -> dict[str, Any]:
     return without_default_evaluation(without_default_sampling(sections))
 
 
-def _evaluated(plan: RunPlan, recipe: Recipe, present: RegisteredVersion) -> list[dict[str, Any]]:
+def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
     """Evaluate the champion on this run's held-out rows and return the answers."""
+    recipe = Recipe.model_validate(plan.recipe)
     locate(present.tags["model_dir"], Home.default().models)
     # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they
     # are needed again.
