@@ -77,8 +77,9 @@ class Served:
         key = os.environ.get(KEY_VARIABLE)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         base = self._request(max_new_tokens, chosen)
+        limits = httpx.Limits(max_connections=self.at_once)
         with (
-            httpx.Client(headers=headers, timeout=TIMEOUT_S) as client,
+            httpx.Client(headers=headers, timeout=TIMEOUT_S, limits=limits) as client,
             ThreadPoolExecutor(self.at_once) as threads,
         ):
 
@@ -90,7 +91,12 @@ class Served:
                     client, item, base | {"seed": seed}, names[SAMPLE]
                 )
 
-            return list(threads.map(one, enumerate(asked)))
+            try:
+                return list(threads.map(one, enumerate(asked)))
+            except BaseException:
+                # A server that refuses one request is not asked the others.
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _request(self, max_new_tokens: int, choice: EvaluationSampling) -> dict[str, Any]:
         request: dict[str, Any] = {

@@ -92,7 +92,8 @@ def test_a_row_that_its_environment_refuses_fails_alone(serve: Callable[[Answer]
 def test_a_refusal_is_the_users_and_silence_is_not(serve: Callable[[Answer], Server]):
     refusing = serve(lambda _: (404, {"error": "no model tiny"}))
     with pytest.raises(ServiceError, match=r"refuses the request \(404\).*no model tiny"):
-        Served(refusing.url, "tiny").play(ITEMS, 32, None)
+        Served(refusing.url, "tiny", at_once=1).play(ITEMS * 20, 32, None)
+    assert len(refusing.requests) < 40, "the others are not asked"
     with pytest.raises(ServiceError, match="does not answer like an OpenAI-compatible server"):
         Served(serve(lambda _: (200, {"text": "3"})).url, "tiny").play(ITEMS, 32, None)
     busy = serve(lambda _: (503, "busy"))
