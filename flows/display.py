@@ -10,16 +10,20 @@ from pathlib import Path
 from types import TracebackType
 
 from flows.console import Console
-from flows.summary import accuracy_table, score_table
+from flows.summary import accuracy_table, score_table, sets_table
+from rl_core.runs.best import RECEIPT
+from rl_core.runs.held_out import HELD_OUT, PLAYED
 from rl_core.runs.learning import what_taught_nothing
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, listeners
 from schemas.receipts import (
     CacheReceipt,
+    ChoiceReceipt,
     EvalReceipt,
     IterationReceipt,
     ModelReceipt,
+    SetReceipt,
     ValidationReport,
 )
 from schemas.recipe import Recipe
@@ -38,6 +42,7 @@ class Display:
         self._status = self.console.spinner()
         self._steps: list[Mapping[str, float]] = []
         """Metrics of the steps of the current iteration."""
+        self._noted = ""
         self._start = time.perf_counter()
 
     def __enter__(self) -> Display:
@@ -55,7 +60,11 @@ class Display:
         self._status.stop()
 
     def note(self, text: str) -> None:
-        """Show what the run is doing now."""
+        """Show what the run is doing now; a repetition, as between the parts of an evaluation, is
+        not said again."""
+        if self._noted == text or self._noted.startswith(f"{text} "):
+            return
+        self._noted = text
         if self.console.is_terminal:
             self._status.tell(f"{text} …")
         else:
@@ -63,6 +72,7 @@ class Display:
 
     def _follow(self, event: ProgressEvent) -> None:
         if event.receipt is not None:
+            self._noted = ""
             self.console.say(f"{self._clock()}  {describe(event.receipt, scored=self._scored)}")
             if isinstance(event.receipt, IterationReceipt):
                 self._warn_of(event.receipt)
@@ -71,6 +81,9 @@ class Display:
             self.console.say(f"{self._clock()}  {describe_step(event)}")
         elif event.phase == "note":
             self.console.say(f"{self._clock()}  {event.text}")
+        elif event.phase == PLAYED:
+            if event.step < event.total_steps or event.text != HELD_OUT:
+                self.note(f"evaluate {event.text}: {event.step} of {event.total_steps} prompts")
         elif event.phase in BETWEEN_STEPS:
             self.note(event.phase)
         elif self.console.is_terminal:
@@ -96,12 +109,13 @@ class Display:
         )
         assert before is not None and after is not None
         title = f"{self.recipe.name}: {after.num_rows} held-out rows"
-        table = (
-            score_table(title, before, after)
-            if self._scored
-            else accuracy_table(title, before, after)
-        )
+        graded = self._scored or before.graded or after.graded
+        table = (score_table if graded else accuracy_table)(title, before, after)
         self.console.print(table)
+        if after.sets:
+            self.console.print(sets_table(f"{self.recipe.name}: named sets", [before, after]))
+        if choice := folder.receipt(RECEIPT, ChoiceReceipt):
+            self._tell(chosen=str(choice))
         for said in what_taught_nothing(self.recipe, folder.history()):
             self._tell(warning=said)
         self._tell(
@@ -117,16 +131,18 @@ class Display:
 
         Args: recorded: accuracy at registration, if on the same rows.
         """
+        own = {"mean_reward": receipt.mean_reward, **receipt.scores}
+        shown = own if receipt.graded else {"accuracy": receipt.accuracy} | own
         measured = ", ".join(
-            f"{score.replace('_', ' ')} {value:.3f}" for score, value in receipt.values().items()
+            f"{score.replace('_', ' ')} {value:.3f}" for score, value in shown.items()
         )
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
+        judged = "" if receipt.graded else f"; 95 % interval of the accuracy {interval}"
+        if receipt.sets:
+            self.console.print(sets_table("named sets", [receipt]))
         self._tell(
             model=name,
-            measured=(
-                f"{measured} on {receipt.num_rows} held-out rows; 95 % interval of the accuracy "
-                f"{interval}"
-            ),
+            measured=f"{measured} on {receipt.num_rows} held-out rows{judged}",
             recorded="nothing of these rows"
             if recorded is None
             else f"accuracy {recorded:.3f} on the same rows",
@@ -158,10 +174,13 @@ def describe(receipt: object, *, scored: bool = False) -> str:
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
         judged = (
             f"reward {receipt.mean_reward:.3f}"
-            if scored
+            if scored or receipt.graded
             else f"accuracy {receipt.accuracy:.3f} ({interval})"
         )
         scores = "".join(f", {name} {value:.3f}" for name, value in receipt.scores.items())
+        scores += "".join(f"; {name} {_first(one)}" for name, one in receipt.sets.items())
+        if receipt.num_failed:
+            scores += f"; {receipt.num_failed} rows without a verdict"
         return f"evaluate {receipt.label}: {judged}{scores}{again}"
     if isinstance(receipt, IterationReceipt):
         state = (
@@ -169,6 +188,14 @@ def describe(receipt: object, *, scored: bool = False) -> str:
         )
         return f"train-iteration {receipt.iteration}: {state}"
     return str(receipt)
+
+
+def _first(measured: SetReceipt) -> str:
+    """Describe the first measure of a set: passes where they are known, else the reward."""
+    name = next((one for one in measured.measures if one.startswith(("avg@", "accuracy"))), None)
+    name = name or "mean_reward"
+    found = measured.measures[name]
+    return f"{name.replace('_', ' ')} {found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def _doubts(report: ValidationReport) -> str:

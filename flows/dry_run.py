@@ -61,7 +61,8 @@ def check_turns(recipe: Recipe, home: Home) -> None:
 
 def located_artifacts(recipe: Recipe, home: Home) -> Recipe:
     """Return the recipe with the paths of the artifacts that its data names."""
-    if not any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
+    sets = [one.data for one in recipe.evaluation.sets.values()]
+    if "art://" not in str([recipe.data.train, recipe.data.eval, *sets]):
         return recipe
     from rl_core.tracking.artifacts import with_artifacts
 
@@ -95,16 +96,18 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
         return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
     if recipe.draws:
         return _media_plan(recipe, home)
-    (train, first), (held_out, second) = (
+    of_sets = [entry for one in recipe.evaluation.sets.values() for entry in one.data]
+    (train, first), (held_out, second), (others, third) = (
         planned_sources(entries, home.data, recipe.data.column_map)
-        for entries in (recipe.data.train, recipe.data.eval)
+        for entries in (recipe.data.train, recipe.data.eval, of_sets)
     )
-    if first or second:
-        return f"miss: {first or second}"
+    if first or second or third:
+        return f"miss: {first or second or third}"
     plan = plan_cache(
         train,
         held_out,
         preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
+        others,
     )
     return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
 

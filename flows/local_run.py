@@ -53,36 +53,47 @@ def _check_models(recipe: "Recipe") -> None:
 
 
 def evaluate_locally(
-    model: str, recipe: str | None, overrides: Sequence[str], profile: str | None, *, debug: bool
+    model: str,
+    recipe: str | None,
+    overrides: Sequence[str],
+    profile: str | None,
+    served_model: str | None,
+    *,
+    debug: bool,
 ) -> None:
     """Find model and recipe, then run the evaluation flow with a live display and print the
     scores."""
     with fast_imports():
-        from rl_core.runs.evaluation import evaluation_recipe, find_candidate
+        from rl_core.runs.evaluation import check_served, evaluation_recipe, find_candidate
         from rl_core.runs.run_plan import starting_from
 
     check_addresses(Server.PREFECT, Server.MLFLOW)
     candidate = find_candidate(model, home := Home.default())
     settings = evaluation_recipe(candidate, recipe, overrides, profile, home)
-    check_local_model(starting_from(settings, candidate.weights), home.models)
-    check_addresses(Server.RAY, ray_address=settings.placement.ray_address)
-    with _displayed(settings, debug) as (display, api):
+    check_served(candidate, served_model, settings)
+    if candidate.iteration is None:
+        check_local_model(starting_from(settings, candidate.weights), home.models)
+    if candidate.url is None:
+        check_addresses(Server.RAY, ray_address=settings.placement.ray_address)
+    with _displayed(settings, debug, workers=candidate.url is None) as (display, api):
         with fast_imports():
             from flows.rl_evaluate import rl_evaluate
 
         if api is not None:
             api.wait()
-        receipt = rl_evaluate(model, recipe, list(overrides), profile)
+        receipt = rl_evaluate(model, recipe, list(overrides), profile, served_model)
     assert isinstance(receipt, EvalReceipt)
     display.evaluation(candidate.name, receipt, candidate.recorded(receipt))
 
 
 @contextmanager
-def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalApi | None]]":
+def _displayed(
+    recipe: "Recipe", debug: bool, *, workers: bool = True
+) -> "Iterator[tuple[Display, LocalApi | None]]":
     """Show a live display during the block, which is `interruptible`.
 
     The Prefect API and the cluster start in the meantime, in CPU time that the imports of this
-    process leave free.
+    process leave free. Args: workers: False if nothing needs the cluster.
     """
     if not debug:
         # The API keeps the whole log; the console shows the display instead.
@@ -91,7 +102,7 @@ def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalA
         os.environ.setdefault("TQDM_DISABLE", "1")
     with no_orphans(), interruptible():
         api = start_local_api()
-        with _cluster_of(recipe):
+        with _cluster_of(recipe) if workers else nullcontext():
             with fast_imports():
                 from flows.display import Display
 

@@ -3,13 +3,16 @@ registered versions."""
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rl_core.reporting.lineage_page import LineageFormat
 from rl_core.runtime.home import Home
 from rl_core.services.addresses import Server, check_addresses
+
+if TYPE_CHECKING:
+    from rl_core.runs.iterations import KeptIteration
 
 DIFFERENT = 1
 """Exit code if something differs from what was recorded."""
@@ -87,7 +90,11 @@ def reproduce(
 
 def evaluate(
     model: Annotated[
-        str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")
+        str,
+        typer.Argument(
+            help="models:/NAME@champion, models:/NAME/VERSION, RUN@ITERATION, as model.path, or "
+            "http://host:port/v1"
+        ),
     ],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Dotted assignments, e.g. seed=1")
@@ -98,31 +105,44 @@ def evaluate(
     profile: Annotated[
         str | None, typer.Option(help="Placement, with --recipe: cpu, one_gpu, ...")
     ] = None,
+    served_model: Annotated[
+        str | None, typer.Option(help="Name of the model on the server at http://host:port/v1")
+    ] = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")
     ] = False,
 ) -> None:
-    """Evaluate a model on a recipe's held-out rows, without any training."""
+    """Evaluate a model on a recipe's held-out rows and named sets, without any training."""
     from flows.local_run import evaluate_locally
 
-    evaluate_locally(model, recipe, overrides or [], profile, debug=debug)
+    evaluate_locally(model, recipe, overrides or [], profile, served_model, debug=debug)
 
 
 def export(
-    model: Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="models:/NAME@champion, models:/NAME/VERSION, a name with a version, or "
+            "RUN@ITERATION"
+        ),
+    ],
     version: Version = None,
     to: Annotated[Path, typer.Option(help="New folder for weights and lineage.json")] = Path(
         "exported"
     ),
 ) -> None:
-    """Copy a version's weights to a new folder, after comparing them with what was registered."""
+    """Copy a version's weights to a new folder, after comparing them with what was registered; or
+    write those of a run's iteration whose checkpoint was kept."""
     from rl_core.models.locate import is_model
     from rl_core.tracking.lineage import trace
     from rl_core.tracking.model_folder import export_version
 
     check_addresses(Server.MLFLOW)
     home = Home.default()
-    written = export_version(trace(home.mlflow_uri, model, version, ui=home.mlflow_ui), to)
+    if version is None and (kept := _kept_iteration(model, home)) is not None:
+        written = _export_iteration(kept, home, to)
+    else:
+        written = export_version(trace(home.mlflow_uri, model, version, ui=home.mlflow_ui), to)
     if is_model(written):
         typer.echo(f"written to {written}; model.path={written} trains on from there")
     else:
@@ -130,3 +150,18 @@ def export(
             f"written to {written}: adapters alone, which transformers and diffusers load over "
             "their base; a run starts only from whole models (lora.export: merged)"
         )
+
+
+def _kept_iteration(model: str, home: Home) -> "KeptIteration | None":
+    from rl_core.runs.iterations import find_iteration
+
+    return find_iteration(model, home)
+
+
+def _export_iteration(kept: "KeptIteration", home: Home, to: Path) -> Path:
+    from rl_core.errors import StorageError
+    from rl_core.runs.iterations import export_iteration
+
+    if to.exists():
+        raise StorageError(f"{to} exists; name a new folder")
+    return export_iteration(kept, home, to.expanduser().resolve())

@@ -1,5 +1,5 @@
 """The flow `rl-train`: validate → prepare → baseline → train N times → export → evaluate → register
-→ judge → promote.
+→ judge → promote. With `registration.from: best` the iteration to export is chosen first.
 
 The final evaluation reads back the exported folder, so that the judged weights are the registered
 ones.
@@ -22,8 +22,9 @@ from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ModelReceipt
-from schemas.sections.registration import Retrain
+from schemas.sections.registration import Retrain, Weights
 from tasks.artifacts import delivered
+from tasks.choose_iteration import choose_iteration
 from tasks.evaluate import evaluate
 from tasks.export_model import export_model
 from tasks.judge_model import judge_model
@@ -76,7 +77,7 @@ def rl_train(
                 return Completed(name="NothingNew", message=f"{news.reason}; nothing was trained")
             fresh, start_from = fresh or news.fresh, news.start_from
         origin = starting_from(settings, start_from)
-        with owned_run(origin, cache.run_hash, Home.default(), _say):
+        with owned_run(origin, cache.identity, Home.default(), _say):
             plan = open_run(values, report, cache, fresh, start_from)
             with close_run(plan):
                 baseline = evaluate(plan, "baseline", 0)
@@ -84,8 +85,11 @@ def rl_train(
                     train_iteration(plan, iteration)
                     if settings.evaluates_after(iteration):
                         evaluate(plan, f"iteration-{iteration}", iteration, baseline)
+                chosen = training.num_iterations
+                if settings.registration.from_ is Weights.BEST:
+                    chosen = choose_iteration(plan).iteration
                 export_model(plan)
-                final = evaluate(plan, "final", training.num_iterations, baseline, exported=True)
+                final = evaluate(plan, "final", chosen, baseline, exported=True)
                 version = register_model(plan, baseline, final)
                 gate = judge_model(plan, baseline, final)
                 approval = ask_for_approval(

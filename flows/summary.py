@@ -3,8 +3,11 @@ interval."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flows.console import Table
 from rl_core.evaluation.intervals import paired_change
+from rl_core.evaluation.row_scores import ACCURACY, MEAN_REWARD, paired_scores
 from rl_core.evaluation.runner import read_samples
 from schemas.receipts import EvalReceipt
 
@@ -20,11 +23,8 @@ def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table
         interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
         length = f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
         table.row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
-    right = [
-        [float(row[REWARD] >= 1) for row in read_samples(one.samples_path)]
-        for one in (before, after)
-    ]
-    change, low, high = paired_change(right[0], right[1])
+    old, new = (read_samples(one.samples_path) for one in (before, after))
+    change, low, high = paired_change(*paired_scores(old, new, ACCURACY))
     gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
     table.row(
         "change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True
@@ -41,7 +41,8 @@ def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
     for one in (before, after):
         table.row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
     changes = [
-        paired_change([row[name] for row in old], [row[name] for row in new]) for name in names
+        paired_change(*paired_scores(old, new, MEAN_REWARD if name == REWARD else name))
+        for name in names
     ]
     table.row("change", *(f"{change:+.3f}" for change, _, _ in changes))
     table.row(
@@ -49,6 +50,21 @@ def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
         *(f"{low:+.3f} to {high:+.3f}" for _, low, high in changes),
         end_section=True,
     )
+    return table
+
+
+def sets_table(title: str, receipts: Sequence[EvalReceipt]) -> Table:
+    """Return the table of the named sets: each measure with its interval, in the order of the
+    evaluations."""
+    table = _table(title, ("measure", *(one.label for one in receipts)))
+    for name, last in receipts[-1].sets.items():
+        for measure in last.measures:
+            found = [one.sets[name].measures.get(measure) for one in receipts if name in one.sets]
+            shown = [
+                "" if one is None else f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"
+                for one in found
+            ]
+            table.row(name, measure, *[""] * (len(receipts) - len(shown)), *shown)
     return table
 
 

@@ -196,7 +196,8 @@ def _recipe_of(name: str | None, home: Home) -> "Recipe | None":
     from schemas.recipe import Recipe
 
     recipe = load_recipe(name)
-    if not any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
+    sets = [one.data for one in recipe.evaluation.sets.values()]
+    if "art://" not in str([recipe.data.train, recipe.data.eval, *sets]):
         return recipe
     from rl_core.tracking.artifacts import with_artifacts
 

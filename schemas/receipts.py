@@ -1,6 +1,7 @@
 """Results of tasks: small frozen records of hashes, paths, counts and metrics. They never hold
 tensors."""
 
+import hashlib
 from enum import StrEnum
 from typing import Any
 
@@ -135,6 +136,17 @@ class PrepReceipt(Receipt):
     traceback: str | None = None
 
 
+class SetCache(Receipt):
+    """The prepared rows of one named set of held-out rows."""
+
+    run_hash: str
+    path: str
+    """Parquet file of the rows."""
+    num_rows: int
+    dropped: dict[str, int]
+    """Rows left out by preparation, by reason."""
+
+
 class CacheReceipt(Receipt):
     """Result of prepare-cache: the path of the prepared rows and the inputs they were made from."""
 
@@ -155,6 +167,16 @@ class CacheReceipt(Receipt):
     places: dict[str, str] = Field(default_factory=dict)
     """Current path of each published cache (by run hash) or file (by sha256) that the prepared rows
     refer to."""
+    sets: dict[str, SetCache] = Field(default_factory=dict)
+    """Prepared rows of the sets in `evaluation.sets`, by name."""
+
+    @property
+    def identity(self) -> str:
+        """The run hash, or with named sets a digest over theirs as well."""
+        if not self.sets:
+            return self.run_hash
+        parts = [self.run_hash, *(f"{name}:{one.run_hash}" for name, one in self.sets.items())]
+        return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 
 
 class IterationReceipt(Receipt):
@@ -168,6 +190,32 @@ class IterationReceipt(Receipt):
     metrics: dict[str, float]
     skipped: bool = False
     """True if an earlier run with the same run key had already finished this iteration."""
+
+
+class Measure(Receipt):
+    """A mean over prompts with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class SetReceipt(Receipt):
+    """Result of an evaluation on one named set."""
+
+    num_prompts: int
+    num_samples: int
+    """Samples of each prompt."""
+    num_failed: int
+    """Samples without a verdict, since their environment or a scorer failed; no measure counts
+    them."""
+    measures: dict[str, Measure]
+    """Measures by name, such as `mean_reward`, `pass@4` or `format_rate`."""
+    sources: dict[str, dict[str, Measure]]
+    """The same measures of the rows of each `data_source`; empty if there is only one."""
+    samples_path: str
+    """JSONL file with prompt, answer and reward of every sample."""
+    eval_digest: str
 
 
 class EvalReceipt(Receipt):
@@ -192,10 +240,28 @@ class EvalReceipt(Receipt):
     skipped: bool = False
     scores: dict[str, float] = Field(default_factory=dict)
     """Means of the domain's further metrics, by name."""
+    graded: bool = False
+    """True if rewards are graded and nothing says which of them passes: then the accuracy, the
+    share of full reward, says little."""
+    num_failed: int = 0
+    """Rows without a verdict, since their environment or a scorer failed; no score counts them."""
+    sets: dict[str, SetReceipt] = Field(default_factory=dict)
+    """Results on the named sets of `evaluation.sets`."""
 
     def values(self) -> dict[str, float]:
-        """Return every score by name: accuracy, mean reward and the domain's further metrics."""
-        return {"accuracy": self.accuracy, "mean_reward": self.mean_reward, **self.scores}
+        """Return every score by name: accuracy, mean reward, the domain's further metrics, and the
+        measures of named sets as `<set>/<measure>`."""
+        measured = {
+            f"{name}/{measure}": found.value
+            for name, one in self.sets.items()
+            for measure, found in one.measures.items()
+        }
+        return {
+            "accuracy": self.accuracy,
+            "mean_reward": self.mean_reward,
+            **self.scores,
+            **measured,
+        }
 
 
 class News(Receipt):
@@ -211,10 +277,25 @@ class News(Receipt):
     """True if the same training was finished before and has to start over."""
 
 
+class ChoiceReceipt(Receipt):
+    """Result of choose-iteration: the iteration that is exported and registered."""
+
+    iteration: int
+    last: int
+    """Number of the last iteration."""
+    reason: str
+
+    def __str__(self) -> str:
+        last = ", the last one" if self.iteration == self.last else f" of {self.last}"
+        return f"iteration {self.iteration}{last} is registered: {self.reason}"
+
+
 class ExportReceipt(Receipt):
     """Result of export-model: the folder that is evaluated and then registered."""
 
     model_path: str
+    iteration: int | None = None
+    """Iteration whose weights were written; None in receipts from before there was a choice."""
     weights_digest: str
     """Digest of the weights as written."""
 

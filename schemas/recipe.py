@@ -13,6 +13,7 @@ from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
 from schemas.sections.data import DataConfig
 from schemas.sections.diffusion import DiffusionConfig
+from schemas.sections.evaluation_checks import check_evaluation
 from schemas.sections.parts import PARTS, PartBlock
 from schemas.sections.placement import PlacementConfig, check_offload
 from schemas.sections.policy import (
@@ -27,7 +28,12 @@ from schemas.sections.policy import (
     ValueModelConfig,
 )
 from schemas.sections.preference import PreferenceConfig
-from schemas.sections.registration import RegistrationConfig, RetrainingConfig, Start
+from schemas.sections.registration import (
+    RegistrationConfig,
+    RetrainingConfig,
+    Start,
+    Weights,
+)
 from schemas.sections.rewards import RewardServiceConfig
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.sections.sampling_checks import check_sampling
@@ -307,11 +313,18 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _evaluations_decide(self) -> "Recipe":
+        check_evaluation(self.evaluation, self.registration, self.domain)
+        return self
+
+    @model_validator(mode="after")
     def _best_metric_exists(self) -> "Recipe":
         metric = self.training.best_metric
         if metric.startswith("eval/"):
             known = ("eval/accuracy", "eval/mean_reward")
-            if not self.domain.traits.has_scores and metric not in known:
+            others = self.domain.traits.has_scores or self.evaluation.scorers
+            of_set = metric.split("/")[1] in self.evaluation.sets
+            if not (others or of_set) and metric not in known:
                 raise ValueError(
                     f"training.best_metric {metric!r}: evaluations give eval/accuracy and "
                     "eval/mean_reward"
@@ -412,7 +425,9 @@ class Recipe(Section):
         return self.registration.model_name or f"rl-train-{self.name}"
 
     def evaluates_after(self, iteration: int) -> bool:
-        """Return True if an evaluation follows this iteration; the last iteration has its own
-        evaluation."""
-        every = self.evaluation.eval_every
+        """Return True if an evaluation of the live weights follows this iteration. The last
+        iteration has one only where it is compared with earlier ones; its export has its own."""
+        every, last = self.evaluation.eval_every, iteration == self.training.num_iterations
+        if last and self.registration.from_ is Weights.BEST:
+            return True
         return bool(every) and iteration % every == 0 and iteration < self.training.num_iterations

@@ -1,6 +1,8 @@
-"""The task evaluate: one greedy answer to every held-out row, with the same rows and settings each
-time."""
+"""The task evaluate: an answer to every held-out row, and to the prompts of the named sets, with
+the same rows and settings each time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from prefect import task
@@ -8,17 +10,20 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
+from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.gate import check_scores
 from rl_core.evaluation.generated_samples import before_and_after
 from rl_core.evaluation.intervals import paired_change
 from rl_core.evaluation.picture_sheet import picture_sheet
+from rl_core.evaluation.row_scores import MEAN_REWARD, paired_scores
 from rl_core.evaluation.runner import read_samples
 from rl_core.rewards.samples import prompt_text
+from rl_core.runs.held_out import PLAYED
 from rl_core.runs.session import session_for
-from rl_core.trainers.progress import ProgressEvent, announce
-from schemas.receipts import EvalReceipt, RunPlan
+from rl_core.trainers.progress import ProgressEvent, announce, listeners
+from schemas.receipts import EvalReceipt, Measure, RunPlan
 from tasks import artifacts
-from tasks.notes import logged_notes
+from tasks.notes import logged_notes, task_logger
 from tasks.retrying import worth_retrying
 
 NUM_SHOWN = 20
@@ -50,17 +55,37 @@ def evaluate(
     Args: exported: score the weights of the exported folder, read back.
     """
     session = session_for(plan)
-    with logged_notes():
+    with logged_notes(), shown_progress(label):
         receipt = session.evaluate(label, iteration, exported=exported)
     announce(ProgressEvent("done", receipt=receipt))
     # Before the training rather than after it: a score that is not measured cannot choose the
     # champion.
-    check_scores(read_samples(receipt.samples_path), session.recipe.registration)
+    settings = session.recipe.registration
+    if (rows := compared_rows(receipt, settings)) is not None:
+        check_scores(rows, settings)
     show_scores([receipt] if baseline is None else [baseline, receipt])
     if baseline is not None:
         compare(baseline, receipt)
         _show_pictures(plan, baseline, receipt)
     return receipt
+
+
+@contextmanager
+def shown_progress(label: str) -> Iterator[None]:
+    """Show in the UI and the log how many of the prompts are played, during the block."""
+    logger = task_logger()
+    progress = artifacts.Progress("evaluation-progress", f"Held-out prompts of {label}")
+
+    def follow(event: ProgressEvent) -> None:
+        if event.phase == PLAYED:
+            progress.update(event.step / event.total_steps)
+            logger.info("%s: %d of %d prompts", event.text, event.step, event.total_steps)
+
+    listeners.append(follow)
+    try:
+        yield
+    finally:
+        listeners.remove(follow)
 
 
 def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> None:
@@ -80,12 +105,12 @@ def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> No
 def show_scores(receipts: list[EvalReceipt]) -> None:
     """Publish the scores of evaluations, one row each, and the change from the first to the
     last."""
+    graded = any(receipt.graded for receipt in receipts)
     table: list[dict[str, Any]] = [
         {
             "which": receipt.label,
             "step": receipt.step,
-            "accuracy": f"{receipt.accuracy:.3f}",
-            "95 % interval": f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}",
+            **({} if graded else _accuracy(receipt)),
             "mean reward": f"{receipt.mean_reward:.3f}",
             **{name.replace("_", " "): f"{value:.3f}" for name, value in receipt.scores.items()},
             "mean length": f"{receipt.mean_length:.1f}",
@@ -94,14 +119,45 @@ def show_scores(receipts: list[EvalReceipt]) -> None:
         for receipt in receipts
     ]
     summary = f"{receipts[0].num_rows} held-out rows"
+    if failed := receipts[-1].num_failed:
+        summary += f", {failed} without a verdict"
     if len(receipts) > 1:
-        rewards = [
-            [row["reward"] for row in read_samples(one.samples_path)]
-            for one in (receipts[0], receipts[-1])
-        ]
-        change, low, high = paired_change(rewards[0], rewards[1])
+        before, after = (read_samples(one.samples_path) for one in (receipts[0], receipts[-1]))
+        change, low, high = paired_change(*paired_scores(before, after, MEAN_REWARD))
         summary += f"; mean reward changed by {change:+.3f} ({low:+.3f} to {high:+.3f})"
     artifacts.table("evaluation", table, summary)
+    if receipts[-1].sets:
+        artifacts.table("evaluation-sets", set_rows(receipts), "Named sets, with 95 % intervals")
+
+
+def _accuracy(receipt: EvalReceipt) -> dict[str, str]:
+    interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
+    return {"accuracy": f"{receipt.accuracy:.3f}", "95 % interval": interval}
+
+
+def set_rows(receipts: list[EvalReceipt]) -> list[dict[str, Any]]:
+    """Return one table row per measure of each set and source, with a column per evaluation."""
+    table = []
+    for name, last in receipts[-1].sets.items():
+        found = [one.sets.get(name) for one in receipts]
+        for source in ("", *last.sources):
+            measures = [
+                {} if one is None else one.sources.get(source, {}) if source else one.measures
+                for one in found
+            ]
+            table += [
+                {"set": name, "source": source, "measure": measure}
+                | {
+                    receipt.label: _interval(of[measure]) if measure in of else ""
+                    for receipt, of in zip(receipts, measures, strict=True)
+                }
+                for measure in measures[-1]
+            ]
+    return table
+
+
+def _interval(measure: Measure) -> str:
+    return f"{measure.value:.3f} ({measure.low:.3f} to {measure.high:.3f})"
 
 
 def compare(before: EvalReceipt, after: EvalReceipt) -> None:

@@ -6,6 +6,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
 from rl_core.data.store.weights import weights_digest
+from rl_core.runs.best import chosen_iteration
 from rl_core.runs.session import session_for
 from schemas.receipts import ExportReceipt, RunPlan
 from tasks.retrying import worth_retrying
@@ -19,7 +20,7 @@ from tasks.retrying import worth_retrying
     retry_condition_fn=worth_retrying,
 )
 def export_model(plan: RunPlan) -> ExportReceipt:
-    """Write the final weights, once.
+    """Write the weights of the chosen iteration, once.
 
     Raises: ExportMismatch when the written folder computes another policy.
     """
@@ -27,7 +28,9 @@ def export_model(plan: RunPlan) -> ExportReceipt:
     done = session.folder.receipt("export-model", ExportReceipt)
     if done is not None:
         return done
-    folder = session.export(session.recipe.training.num_iterations)
-    receipt = ExportReceipt(model_path=str(folder), weights_digest=weights_digest(folder))
+    iteration = chosen_iteration(session.folder, session.recipe)
+    folder = session.export(iteration)
+    digest = weights_digest(folder)
+    receipt = ExportReceipt(model_path=str(folder), iteration=iteration, weights_digest=digest)
     session.folder.save_receipt("export-model", receipt)
     return receipt

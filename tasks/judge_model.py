@@ -7,8 +7,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rl_core.errors import UserError
+from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.gate import Judged, judge, undecided
-from rl_core.evaluation.runner import read_samples
 from rl_core.runs.champion import incumbent_of
 from rl_core.runs.session import session_for
 from rl_core.runtime.home import Home
@@ -30,7 +30,9 @@ def judge_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> Gat
         # The training is done and registered; that the champion is gone is for a person to settle.
         gate = undecided("the champion", f"the champion could not be evaluated: {error}", settings)
     else:
-        gate = judge(Judged("this version", read_samples(final.samples_path)), incumbent, settings)
+        rows = compared_rows(final, settings)
+        assert rows is not None, "the evaluation after training measures every set"
+        gate = judge(Judged("this version", rows), incumbent, settings)
     session.folder.save_receipt("judge-model", gate)
     session.tracking.log_text(gate.model_dump_json(indent=2), "receipts/gate.json")
     artifacts.table(

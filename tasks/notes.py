@@ -13,14 +13,18 @@ from prefect.logging import get_run_logger
 from rl_core.trainers.progress import ProgressEvent, listeners
 
 
+def task_logger() -> Any:
+    """Return the logger of the task run, or an ordinary one outside of any."""
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger(__name__)
+
+
 @contextmanager
 def logged_notes() -> Iterator[None]:
     """Log every note that is announced inside the block as a warning."""
-    logger: Any
-    try:
-        logger = get_run_logger()
-    except MissingContextError:
-        logger = logging.getLogger(__name__)
+    logger = task_logger()
 
     def follow(event: ProgressEvent) -> None:
         if event.phase == "note":

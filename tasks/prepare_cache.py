@@ -1,6 +1,8 @@
 """The task prepare-cache: write validated rows to a content-addressed folder; unchanged inputs are
 a cache hit."""
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from prefect import task
@@ -10,6 +12,8 @@ from prefect.tasks import exponential_backoff
 from rl_core.data.prepare import prompts
 from rl_core.data.prepare.media_prompts import MediaSettings, PromptCounter, prepare_media
 from rl_core.data.prepare.pairs import prepare_pairs
+from rl_core.data.prepare.row_files import set_files
+from rl_core.data.prepare.sets import prepare_set
 from rl_core.data.read.media_prompt_files import prompt_files
 from rl_core.data.read.recipe_files import preparation_settings, resolve_sources
 from rl_core.envs.turns import of_several_turns
@@ -55,15 +59,26 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
     """Tokenise prompts and filter them by length."""
     if several := of_several_turns(recipe.environments, recipe.data.default_env_class):
         check_recipe(recipe, locate(recipe.model.path, home.models), several)
-    return prompts.prepare_cache(
-        resolve_sources(recipe.data.train, home.data, recipe.data.column_map),
-        resolve_sources(recipe.data.eval, home.data, recipe.data.column_map),
-        preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
-        tokenizer=lambda: prompt_tokenizer(
+    settings = preparation_settings(
+        recipe, home, tokenizer_identity(recipe.model.path, home.models)
+    )
+    tokenizer = cache(
+        lambda: prompt_tokenizer(
             locate(recipe.model.path, home.models),
             text_alone=recipe.domain.traits.model is ModelKind.TEXT,
-        ),
+        )
     )
+    sets = set_files(recipe, home)
+    receipt = prompts.prepare_cache(
+        resolve_sources(recipe.data.train, home.data, recipe.data.column_map),
+        resolve_sources(recipe.data.eval, home.data, recipe.data.column_map),
+        settings,
+        tokenizer=tokenizer,
+        also_held_out=[file for files in sets.values() for file in files],
+    )
+    of_sets = replace(settings, name=f"{recipe.name}-set")
+    made = {name: prepare_set(name, files, of_sets, tokenizer) for name, files in sets.items()}
+    return receipt.model_copy(update={"sets": made})
 
 
 def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
@@ -100,6 +115,10 @@ def _publish(receipt: CacheReceipt) -> None:
         *(
             {"what": f"dropped: {reason}", "value": count}
             for reason, count in receipt.dropped.items()
+        ),
+        *(
+            {"what": f"rows of the set {name}", "value": one.num_rows}
+            for name, one in receipt.sets.items()
         ),
         *({"what": f"source {source.path}", "value": source.sha256} for source in receipt.sources),
     ]

@@ -8,6 +8,7 @@ from prefect.cache_policies import NO_CACHE
 
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
+from rl_core.runs.best import chosen_iteration
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.session import TrainingSession, session_for
 from rl_core.tracking.model_versions import register_version
@@ -26,10 +27,11 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
     done = session.folder.receipt("register-model", VersionReceipt)
     if done is not None:
         return done
-    model_dir = session.export(session.recipe.training.num_iterations)
+    iteration = chosen_iteration(session.folder, session.recipe)
+    model_dir = session.export(iteration)
     _check_unchanged(session, model_dir)
     name = session.recipe.registered_name
-    version = _register(session, name, model_dir, baseline, final)
+    version = _register(session, name, model_dir, iteration, baseline, final)
     receipt = VersionReceipt(name=name, version=version, model_path=str(model_dir))
     session.folder.save_receipt("register-model", receipt)
     warn_of_nothing_learnt(session.recipe, session.folder.history(), f"{name} v{version}")
@@ -50,7 +52,12 @@ def _check_unchanged(session: TrainingSession, model_dir: Path) -> None:
 
 
 def _register(
-    session: TrainingSession, name: str, model_dir: Path, baseline: EvalReceipt, final: EvalReceipt
+    session: TrainingSession,
+    name: str,
+    model_dir: Path,
+    iteration: int,
+    baseline: EvalReceipt,
+    final: EvalReceipt,
 ) -> int:
     plan, tracking = session.plan, session.tracking
     dataset = tracking.log_dataset(
@@ -69,7 +76,8 @@ def _register(
         "eval_digest": final.eval_digest,
         "accuracy": final.accuracy,
         "weights_digest": weights_digest(model_dir),
-        "checkpoint": str(session.folder.checkpoint(session.recipe.training.num_iterations)),
+        "checkpoint": str(session.folder.checkpoint(iteration)),
+        "iteration": iteration,
         **{f"origin.{part}": digest for part, digest in plan.origin.items()},
     }
     return register_version(tracking, name, model_dir, metrics, dataset, tags)

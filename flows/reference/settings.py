@@ -37,7 +37,7 @@ def keys(
     prefix = f"{path}." if path else ""
     rows = [
         [
-            f"`{prefix}{name}`",
+            f"`{prefix}{field.alias or name}`",
             _value(field),
             _default(field) if made is None else _shown(getattr(made, name)),
             _about(field, f"{prefix}{name}", described or {}),

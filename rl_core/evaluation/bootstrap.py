@@ -46,12 +46,12 @@ def paired_bootstrap(
     changes_N = np.array([after - before for before, after in zip(before_N, after_N, strict=True)])
     if not len(changes_N):
         raise ValueError("no rows to compare: expected at least one")
-    means = _resampled_means(changes_N, num_resamples, np.random.default_rng(seed))
+    means = resampled_means(changes_N, num_resamples, np.random.default_rng(seed))
     low, high = np.quantile(means, (0.025, 0.975))
     return Change(float(changes_N.mean()), float(low), float(high), float((means > margin).mean()))
 
 
-def _resampled_means(
+def resampled_means(
     changes_N: NDArray[np.float64], num: int, draw: np.random.Generator
 ) -> NDArray[np.float64]:
     """Return [num] means of N changes drawn with replacement.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_core.evaluation.bootstrap import paired_bootstrap
-from rl_core.evaluation.row_scores import paired_scores
+from rl_core.evaluation.row_scores import deciding_score, paired_scores
 from schemas.receipts import GateReceipt, ScoreChange
 from schemas.sections.registration import GuardConfig, RegistrationConfig
 
@@ -26,7 +26,7 @@ class Judged:
     name: str
     """Name of the model: `champion v3`, `baseline` or `this version`."""
     rows: Rows
-    """One row per held-out row, as returned by `rl_core.evaluation.runner.read_samples`."""
+    """One row per held-out row, as returned by `rl_core.evaluation.compared.compared_rows`."""
 
 
 def judge(challenger: Judged, incumbent: Judged, settings: RegistrationConfig) -> GateReceipt:
@@ -36,8 +36,10 @@ def judge(challenger: Judged, incumbent: Judged, settings: RegistrationConfig) -
     """
     if uids(incumbent.rows) != uids(challenger.rows):
         return undecided(incumbent.name, f"{incumbent.name} was evaluated on other rows", settings)
-    decided = _change(challenger, incumbent, settings.score, settings.margin, "registration.score")
-    gain = f"{settings.score} {decided.after:.3f} against {decided.before:.3f} of {incumbent.name}"
+    score = deciding_score([*challenger.rows, *incumbent.rows], settings.score)
+    decided = _change(challenger, incumbent, score, settings.margin, "registration.score")
+    place = "" if settings.set is None else f"{settings.set} "
+    gain = f"{place}{score} {decided.after:.3f} against {decided.before:.3f} of {incumbent.name}"
     if not decided.change > settings.margin:
         objections = [f"{gain} is no gain of more than {settings.margin:g}"]
     elif decided.confidence < settings.confidence:
@@ -79,7 +81,8 @@ def undecided(incumbent: str, reason: str, settings: RegistrationConfig) -> Gate
 def check_scores(rows: Rows, settings: RegistrationConfig) -> None:
     """Check that an evaluation has every score that the gate requires. Raises: RecipeError naming
     the known ones."""
-    paired_scores(rows, rows, settings.score, "registration.score")
+    score = deciding_score(rows, settings.score)
+    paired_scores(rows, rows, score, "registration.score")
     for score in settings.guards:
         paired_scores(rows, rows, score, f"registration.guards.{score}")
 

@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rl_core.errors import RecipeError
-from rl_core.evaluation.runner import COMPLETE, FULL_REWARD
+from rl_core.evaluation.runner import ANSWER, COMPLETE, ERROR, PASSED, has_passed, is_graded
 from rl_core.rollout.sample_ids import GROUP, SAMPLE
 from rl_core.runtime.registry import nearest
 
 Row = Mapping[str, Any]
 
+ACCURACY, MEAN_REWARD = "accuracy", "mean_reward"
 COMMON: dict[str, Callable[[Row], float]] = {
-    "accuracy": lambda row: float(row["reward"] >= FULL_REWARD),
-    "mean_reward": lambda row: float(row["reward"]),
+    ACCURACY: has_passed,
+    MEAN_REWARD: lambda row: float(row["reward"]),
     "mean_length": lambda row: float(row["num_tokens"]),
     "truncated_share": lambda row: float(row["stop_reason"] not in COMPLETE),
 }
@@ -31,6 +32,10 @@ _NO_SCORES = {
     "made",
     "reward",
     "num_tokens",
+    "data_source",
+    ANSWER,
+    PASSED,
+    ERROR,
 }
 
 
@@ -38,17 +43,28 @@ def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[fl
     """Return one value per row, whose mean is the receipt's score of this name; NaN for a row
     without one.
 
-    Args: rows: result of `rl_core.evaluation.runner.read_samples`. where: the recipe's key, for the
-    message. Raises: RecipeError naming the known scores.
+    Args: rows: result of `rl_core.evaluation.runner.read_samples`, or a set's prompts as
+    `rl_core.evaluation.measures.by_prompt` returns them. where: the recipe's key, for the message.
+    Raises: RecipeError naming the known scores.
     """
-    if score in COMMON:
-        return [COMMON[score](row) for row in rows]
     further = set(rows[0]) - _NO_SCORES if rows else set()
-    if score not in further:
+    if score in further:
+        return [math.nan if ERROR in row else float(row[score]) for row in rows]
+    known = COMMON if rows and "reward" in rows[0] else {}
+    if score not in known:
         raise RecipeError(
-            f"{where}: no score {score!r}{nearest(score, sorted({*COMMON, *further}))}"
+            f"{where}: no score {score!r}{nearest(score, sorted({*known, *further}))}"
         )
-    return [float(row[score]) for row in rows]
+    return [math.nan if ERROR in row else known[score](row) for row in rows]
+
+
+def deciding_score(rows: Sequence[Row], score: str) -> str:
+    """Return the score that decides: `mean_reward` in place of an accuracy that rows do not have,
+    since their rewards are graded and nothing says which of them passes."""
+    if score != ACCURACY or not rows:
+        return score
+    graded = is_graded(rows) if "reward" in rows[0] else ACCURACY not in rows[0]
+    return MEAN_REWARD if graded else score
 
 
 def paired_scores(

@@ -1,11 +1,12 @@
-"""Evaluation on held-out rows: one greedy reply each, in file order."""
+"""Evaluation on held-out rows: the row of each reply, and the receipt of one reply per prompt."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,75 +15,162 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
 from rl_core.evaluation.intervals import wilson_interval
+from rl_core.evaluation.passes import FULL_REWARD, is_binary
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, named_error
 from schemas.receipts import EvalReceipt
 
-FULL_REWARD = 1.0
 COMPLETE = ("eos", "stop")
 """Reasons why a reply ended that was not cut off."""
+WRITTEN = (GROUP, SAMPLE, "uid", "prompt", "response", "ground_truth", "stop_reason")
+"""Columns of a batch that are stored with each row."""
+ANSWER = "answer"
+"""Key of a row with the answer that its environment read, if it reads answers."""
+PASSED = "passed"
+"""Key of a row that says whether it passed, where that is not reward 1 against 0."""
+ERROR = "error"
+"""Key of a row without a verdict, with the reason."""
 
 
-def eval_digest(items: Sequence[dict[str, Any]]) -> str:
+@dataclass(frozen=True)
+class Judging:
+    """Rules by which rewards of held-out rows are judged."""
+
+    marks: Mapping[str, float | None]
+    """Reward from which a reply passes, by environment; None where nothing says it."""
+    otherwise: float | None = None
+    """The same for rows without an environment."""
+    max_failed_share: float = 0.0
+    """Largest share of rows without a verdict, above which the evaluation fails."""
+
+    def mark(self, item: Mapping[str, Any]) -> float | None:
+        """Return the reward from which the reply to a prompt passes."""
+        return self.marks.get(item.get("env_class", ""), self.otherwise)
+
+
+BINARY = Judging({})
+"""Judging of rewards of which nothing is known."""
+
+
+def eval_digest(items: Sequence[Mapping[str, Any]]) -> str:
     """Return the digest of a set of held-out rows, independent of order."""
     return hashlib.sha256("\n".join(sorted(item["uid"] for item in items)).encode()).hexdigest()
 
 
-def summarise(
+def played_rows(
     played: DataProto | DataProtoRef,
-    items: Sequence[dict[str, Any]],
+    items: Sequence[Mapping[str, Any]],
+    *,
+    scores: Sequence[str] = (),
+    made: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """Return a row per reply, with its name, prompt, answer and reward.
+
+    Args: items: one per reply. scores: further columns [B] of `played`; NaN where a row has none.
+    made: files of the first rows' samples.
+    """
+    texts = played.non_tensor_batch
+    rewards = played.tensor("rewards").tolist()
+    further = {name: played.tensor(name).tolist() for name in scores}
+    lengths = played.tensor("num_tokens").tolist()
+    answers = texts["env_answer"] if "env_answer" in texts else [None] * len(items)
+    rows = []
+    for row, item in enumerate(items):
+        images = item.get("env_extras", {}).get("images")
+        found = {key: texts[key][row] for key in WRITTEN}
+        found |= {"reward": rewards[row], "num_tokens": lengths[row]}
+        found |= {name: values[row] for name, values in further.items()}
+        found |= {"made": made[row]} if row < len(made) else {}
+        found |= {"images": images} if images else {}
+        if texts["error"][row]:
+            found |= {ERROR: named_error(played, row), "reward": math.nan}
+        if answers[row] is not None:
+            found[ANSWER] = answers[row]
+        rows.append(found)
+    return rows
+
+
+def judged(
+    rows: Sequence[dict[str, Any]], items: Sequence[Mapping[str, Any]], judging: Judging
+) -> list[dict[str, Any]]:
+    """Return the rows with the key `passed` where rewards are not all 0 or 1, and it is known.
+
+    Raises: RewardError when more rows than allowed have no verdict.
+    """
+    broken = [row[ERROR] for row in rows if ERROR in row]
+    if len(broken) > judging.max_failed_share * len(rows) or len(broken) == len(rows):
+        raise RewardError(
+            f"{len(broken)} of {len(rows)} held-out rows failed in their environment; first: "
+            f"{broken[0]}"
+        )
+    marks = [judging.mark(item) for item in items]
+    kept = [row["reward"] for row in rows if ERROR not in row]
+    if (is_binary(kept) and all(mark in (None, FULL_REWARD) for mark in marks)) or None in marks:
+        return list(rows)
+    return [
+        row if ERROR in row else row | {PASSED: float(row["reward"] >= mark)}
+        for row, mark in zip(rows, marks, strict=True)
+        if mark is not None
+    ]
+
+
+def is_graded(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if rewards are neither all 0 or 1, nor known to pass or not."""
+    kept = [row for row in rows if ERROR not in row]
+    return not (all(PASSED in row for row in kept) or is_binary([row["reward"] for row in kept]))
+
+
+def has_passed(row: Mapping[str, Any]) -> float:
+    """Return 1 if a row passed, else 0; NaN if it has no verdict."""
+    if ERROR in row:
+        return math.nan
+    return float(row.get(PASSED, row["reward"] >= FULL_REWARD))
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store rows as JSON Lines."""
+    atomic_write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def read_samples(path: str | Path) -> list[dict[str, Any]]:
+    """Read the rows that `write_rows` wrote."""
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def summarise(
+    rows: Sequence[dict[str, Any]],
+    items: Sequence[Mapping[str, Any]],
     label: str,
     step: int,
     samples_path: Path,
     *,
     scores: Sequence[str] = (),
-    made: Sequence[str] = (),
+    judging: Judging = BINARY,
 ) -> EvalReceipt:
-    """Return the receipt of played held-out rows; write every row's name, prompt, answer and reward
-    to `samples_path`.
+    """Return the receipt of one reply to each held-out row; write the rows to `samples_path`.
 
-    Args: scores: further columns [B] of `played`, stored with the samples and, as means, in the
-    receipt; NaN where a row has none. made: files of the first rows' samples. Raises: RewardError
-    when an environment failed on a row, since the accuracy would then be a guess.
+    Args: scores: further keys of the rows, which are means in the receipt. Raises: RewardError when
+    more rows than allowed have no verdict, since the accuracy would then be a guess.
     """
-    texts = played.non_tensor_batch
-    broken = [row for row, error in enumerate(texts["error"]) if error]
-    if broken:
-        raise RewardError(
-            f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: "
-            f"{named_error(played, broken[0])}"
-        )
-    rewards = played.tensor("rewards").tolist()
-    further = {name: played.tensor(name).tolist() for name in scores}
-    lengths = played.tensor("num_tokens").tolist()
-    num_right = sum(reward >= FULL_REWARD for reward in rewards)
-    low, high = wilson_interval(num_right, len(items))
-    rows = [
-        {
-            key: texts[key][row]
-            for key in (GROUP, SAMPLE, "uid", "prompt", "response", "ground_truth", "stop_reason")
-        }
-        | {"reward": rewards[row], "num_tokens": lengths[row]}
-        | {name: values[row] for name, values in further.items()}
-        | ({"made": made[row]} if row < len(made) else {})
-        | ({"images": images} if (images := items[row].get("env_extras", {}).get("images")) else {})
-        for row in range(len(items))
-    ]
-    atomic_write_text(
-        samples_path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    )
+    rows = judged(rows, items, judging)
+    kept = [row for row in rows if ERROR not in row]
+    num_right = int(sum(map(has_passed, kept)))
+    low, high = wilson_interval(num_right, len(kept))
+    write_rows(samples_path, rows)
     return EvalReceipt(
         label=label,
         step=step,
-        num_rows=len(items),
-        accuracy=num_right / len(items),
-        mean_reward=sum(rewards) / len(rewards),
+        num_rows=len(rows),
+        accuracy=num_right / len(kept),
+        mean_reward=sum(row["reward"] for row in kept) / len(kept),
         ci_low=low,
         ci_high=high,
-        mean_length=sum(lengths) / len(lengths),
-        truncated_share=sum(reason not in COMPLETE for reason in texts["stop_reason"]) / len(items),
+        mean_length=sum(row["num_tokens"] for row in kept) / len(kept),
+        truncated_share=sum(row["stop_reason"] not in COMPLETE for row in kept) / len(kept),
         samples_path=str(samples_path),
         eval_digest=eval_digest(items),
-        scores={name: _mean(values) for name, values in further.items()},
+        scores={name: _mean([row[name] for row in kept]) for name in scores},
+        graded=is_graded(rows),
+        num_failed=len(rows) - len(kept),
     )
 
 
@@ -90,8 +178,3 @@ def _mean(values: Sequence[float]) -> float:
     """Return the mean over the rows that have a value; NaN if none has."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
-
-
-def read_samples(path: str | Path) -> list[dict[str, Any]]:
-    """Read the rows that `summarise` wrote."""
-    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]

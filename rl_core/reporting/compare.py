@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
 from rl_core.evaluation.gate import uids
-from rl_core.evaluation.row_scores import paired_scores
+from rl_core.evaluation.row_scores import ACCURACY, deciding_score, paired_scores
 from rl_core.reporting.charts import line_chart
 from rl_core.reporting.curves import held_out_series, mean_series
 from rl_core.reporting.pages import render
-from rl_core.reporting.run_record import ACCURACY, RunRecord
+from rl_core.reporting.run_record import RunRecord
 from schemas.receipts import EvalReceipt
 
 
@@ -23,8 +23,8 @@ class Compared:
     before: EvalReceipt | None
     after: EvalReceipt | None
     change: Change | None
-    """Change of the final accuracy from the first run's to this one's; None if their held-out rows
-    differ."""
+    """Change of the final accuracy, or of the mean of graded rewards, from the first run's to this
+    one's; None if their held-out rows differ."""
 
     @property
     def seconds(self) -> float:
@@ -70,4 +70,5 @@ def _change(first: RunRecord, other: RunRecord) -> Change | None:
     before, after = first.samples("final"), other.samples("final")
     if first is other or not before or uids(before) != uids(after):
         return None
-    return paired_bootstrap(*paired_scores(before, after, ACCURACY))
+    score = deciding_score([*before, *after], ACCURACY)
+    return paired_bootstrap(*paired_scores(before, after, score))

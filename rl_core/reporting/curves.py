@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from rl_core.evaluation.row_scores import ACCURACY
 from rl_core.reporting.charts import Point, Series, line_chart
-from rl_core.reporting.run_record import ACCURACY, SECONDS, RunRecord
+from rl_core.reporting.run_record import SECONDS, RunRecord
 from rl_core.train.stacks.segments import DELTA_AT
 from schemas.domains import Curve
 from schemas.receipts import EvalReceipt
@@ -29,7 +30,7 @@ def learning_curve(record: RunRecord) -> Markup:
     """Draw the learning curve: the trained metric per step with the interval of its mean, and the
     held-out scores."""
     curve = record.recipe.domain.traits.curve
-    label = f"held-out {record.score.replace('_', ' ')}"
+    label = f"held-out {record.score_name.replace('_', ' ')}"
     series = [mean_series(record, curve, curve.label), held_out_series(record, label)]
     return line_chart(curve.title, series)
 
@@ -52,13 +53,20 @@ def mean_series(record: RunRecord, curve: Curve, label: str) -> Series:
 
 
 def held_out_series(record: RunRecord, label: str) -> Series:
-    """Return the deciding score of every evaluation; an accuracy has its interval."""
-    return Series(label, [_held_out(one, record.score) for one in record.evaluations], dots=True)
+    """Return the deciding score of every evaluation; an accuracy and a measure of a set have their
+    intervals."""
+    return Series(label, [_held_out(one, record) for one in record.evaluations], dots=True)
 
 
-def _held_out(one: EvalReceipt, score: str) -> Point:
-    low, high = (one.ci_low, one.ci_high) if score == ACCURACY else (None, None)
-    return Point(one.step, one.values()[score], low, high)
+def _held_out(one: EvalReceipt, record: RunRecord) -> Point:
+    if record.set is not None:
+        found = one.sets.get(record.set)
+        measure = None if found is None else found.measures.get(record.score)
+        if measure is not None:
+            return Point(one.step, measure.value, measure.low, measure.high)
+        return Point(one.step, record.value(one))
+    low, high = (one.ci_low, one.ci_high) if record.score == ACCURACY else (None, None)
+    return Point(one.step, record.value(one), low, high)
 
 
 def first_curves(record: RunRecord) -> list[Markup]:

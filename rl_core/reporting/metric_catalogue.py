@@ -223,6 +223,13 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("eval/mean_reward", "reward", "Mean reward of the held-out rows."),
         ("eval/mean_length", "tokens", "Mean length of the replies to them."),
         ("eval/truncated_share", "share", "Replies to them that were cut."),
+        ("eval/failed_rows", "rows", "Those without a verdict, within `max_failed_share`."),
+        (
+            "eval/<set>/<measure>",
+            "",
+            "Measure of a named set, such as `pass@4`; docs/evaluation.md lists them.",
+        ),
+        ("eval/<set>/<source>/<measure>", "", "The same of the rows of one `data_source`."),
         (
             "eval/<score>",
             "as the domain says",

@@ -12,7 +12,12 @@ from typing import Any
 from rl_core.data.read.row_images import open_image
 from rl_core.errors import DataError
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
-from rl_core.evaluation.row_scores import paired_scores, row_scores
+from rl_core.evaluation.row_scores import (
+    ACCURACY,
+    deciding_score,
+    paired_scores,
+    row_scores,
+)
 from rl_core.reporting.curves import delta_by_place, first_curves, further_curves, learning_curve
 from rl_core.reporting.pages import render
 from rl_core.reporting.rollouts_page import write_rollouts_page
@@ -74,7 +79,7 @@ def report_page(record: RunRecord, home: Home, rollouts: str | None = None) -> s
 def score_change(record: RunRecord) -> Change | None:
     """Return the change of the deciding score from the baseline to the final evaluation on the same
     rows; None before both exist."""
-    before, after = record.samples("baseline"), record.samples("final")
+    before, after = record.compared("baseline"), record.compared("final")
     if not (before and after):
         return None
     return paired_bootstrap(*paired_scores(before, after, record.score))
@@ -92,7 +97,9 @@ def _samples(record: RunRecord) -> list[dict[str, Any]]:
     before, after = record.samples("baseline"), record.samples("final")
     if not (before and after):
         return []
-    scores = [row_scores(rows, record.score) for rows in (before, after)]
+    # The samples are of the held-out rows, which may not have the score of a set.
+    score = record.score if record.set is None else deciding_score(after, ACCURACY)
+    scores = [row_scores(rows, score) for rows in (before, after)]
     changes = [abs(two - one) for one, two in zip(*scores, strict=True)]
     shown = sorted(range(len(before)), key=lambda row: (math.isnan(changes[row]), -changes[row]))[
         :NUM_SAMPLES

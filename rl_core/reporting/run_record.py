@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,17 +11,19 @@ from typing import Any
 import yaml
 
 from rl_core.errors import StorageError
+from rl_core.evaluation.compared import compared_rows
+from rl_core.evaluation.row_scores import ACCURACY, MEAN_REWARD
 from rl_core.evaluation.runner import read_samples
+from rl_core.runs.best import RECEIPT
 from rl_core.runs.recipes import recorded_values
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import flatten
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import nearest
 from rl_core.tracking.model_versions import find_version
-from schemas.receipts import EvalReceipt, ModelReceipt
+from schemas.receipts import ChoiceReceipt, EvalReceipt, ModelReceipt
 from schemas.recipe import Recipe
 
-ACCURACY = "accuracy"
 SECONDS = "seconds/"
 """Prefix of a step's phase durations in its metrics."""
 
@@ -46,9 +49,47 @@ class RunRecord:
         return flatten(self.recipe.model_dump(mode="json"))
 
     @property
+    def set(self) -> str | None:
+        """Name of the set whose prompts decide on the champion; None for the held-out rows."""
+        return self.recipe.registration.set
+
+    @property
     def score(self) -> str:
         """Name of the score that decides on the champion."""
-        return self.recipe.registration.score
+        score = self.recipe.registration.score
+        return MEAN_REWARD if score == ACCURACY and self.graded else score
+
+    @property
+    def score_name(self) -> str:
+        """Name of the score as a person reads it, with that of its set."""
+        return self.score if self.set is None else f"{self.set} {self.score}"
+
+    @property
+    def graded(self) -> bool:
+        """True if rewards are graded and nothing says which of them passes."""
+        if self.set is None:
+            return any(one.graded for one in self.evaluations)
+        sets = [one.sets[self.set] for one in self.evaluations if self.set in one.sets]
+        return any("pass@2" not in one.measures and ACCURACY not in one.measures for one in sets)
+
+    @property
+    def choice(self) -> ChoiceReceipt | None:
+        """The iteration that was chosen, and why; None if the last one is registered."""
+        return self.folder.receipt(RECEIPT, ChoiceReceipt)
+
+    def value(self, evaluation: EvalReceipt) -> float:
+        """Return the deciding score of an evaluation; NaN if it left out the deciding set."""
+        values = evaluation.values()
+        if self.set is None:
+            return values[self.score]
+        same = {ACCURACY: f"avg@{self.recipe.evaluation.sets[self.set].samples}"}
+        names = (f"{self.set}/{name}" for name in (self.score, same.get(self.score, self.score)))
+        return next((values[name] for name in names if name in values), math.nan)
+
+    def num_compared(self, evaluation: EvalReceipt) -> int:
+        """Return the number of rows, or of prompts of the deciding set."""
+        found = evaluation.sets.get(self.set) if self.set is not None else None
+        return evaluation.num_rows if found is None else found.num_prompts
 
     @property
     def mlflow_run_id(self) -> str:
@@ -74,6 +115,14 @@ class RunRecord:
 
     def evaluation(self, label: str) -> EvalReceipt | None:
         return next((one for one in self.evaluations if one.label == label), None)
+
+    def compared(self, label: str) -> list[dict[str, Any]]:
+        """Return the rows that are compared: held-out rows, or prompts of the deciding set; empty
+        if there are none."""
+        found = self.evaluation(label)
+        if self.set is None or found is None:
+            return self.samples(label)
+        return compared_rows(found, self.recipe.registration) or []
 
     def samples(self, label: str) -> list[dict[str, Any]]:
         """Return every held-out row of an evaluation; empty if it has not run."""

@@ -14,6 +14,7 @@ import torch
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
+from rl_core.envs.answers import answer_read
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import StaleEngine
 from rl_core.models.chat.stop_ids import configured_stop_ids
@@ -30,6 +31,7 @@ from rl_core.rollout.episodes.several_turns import check_several_turns
 from rl_core.rollout.sample_ids import groups_of, sibling_columns
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import WeightVersion
+from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.rollout import RolloutConfig
 from schemas.sections.sampling import EvaluationSampling, SamplingConfig
 
@@ -132,8 +134,8 @@ class RolloutEngine:
         version: WeightVersion | None = None,
         choice: EvaluationSampling | None = None,
     ) -> DataProto | None:
-        """Decode one reply per prompt with the weights of evaluations; columns and errors as in
-        `rollout`.
+        """Decode one reply per prompt, or several as a `SampledReplies` says, with the weights of
+        evaluations; columns and errors as in `rollout`.
 
         Args: choice: how tokens are chosen; unset is greedy. Its unset `stop` means the rollout's.
         """
@@ -141,8 +143,10 @@ class RolloutEngine:
         choice = choice or EvaluationSampling()
         stop = (self.config.stop or []) if choice.stop is None else choice.stop
         sampling = self.sampling(max_new_tokens, choice.temperature, choice)
-        generator = self._generator("evaluate", 0)
-        return self._play(prompts, 1, sampling, generator, stop=stop, evaluation=True)
+        several = choice if isinstance(choice, SampledReplies) else SampledReplies()
+        generator = self._generator("evaluate", several.part)
+        num = several.samples
+        return self._play(prompts, num, sampling, generator, stop=stop, evaluation=True)
 
     def sampling(
         self, max_new_tokens: int, temperature: float, choice: SamplingConfig | None = None
@@ -283,6 +287,7 @@ class RolloutEngine:
             "env_class": [e.item["env_class"] for e in episodes],
             "env_metrics": [e.env_metrics for e in episodes],
             "env_read": [e.env_read for e in episodes],
+            "env_answer": [answer_read(e.metadata) for e in episodes],
             "error": [e.error for e in episodes],
             "failed_call": [
                 None if e.failed_call is None else str(e.failed_call) for e in episodes

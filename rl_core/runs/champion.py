@@ -4,15 +4,17 @@ the training."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rl_core.errors import StorageError
-from rl_core.evaluation.gate import Judged
-from rl_core.evaluation.runner import read_samples
+from rl_core.evaluation.compared import compared_rows, prompts_of
+from rl_core.evaluation.gate import Judged, uids
 from rl_core.models.locate import locate
+from rl_core.runs.held_out import set_file
 from rl_core.runs.run_plan import starting_from
 from rl_core.runs.session import TrainingSession, session_for
 from rl_core.runtime.home import Home
@@ -22,6 +24,8 @@ from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
 from rl_core.tracking.model_versions import RegisteredVersion, champion
 from schemas.receipts import EvalReceipt, RunPlan
 from schemas.recipe import Recipe
+from schemas.sections.evaluation_sets import without_default_evaluation
+from schemas.sections.sampling import without_default_sampling
 
 SAMPLES_ARTIFACT = "samples/evaluate-final.jsonl"
 _JUDGED_BY = (
@@ -45,52 +49,69 @@ def incumbent_of(plan: RunPlan, baseline: EvalReceipt, home: Home) -> Judged:
     Args: baseline: evaluation of this training's initial weights.
     Raises: ModelError when the champion's weights are gone.
     """
-    present = champion(home.mlflow_uri, Recipe.model_validate(plan.recipe).registered_name)
+    recipe = Recipe.model_validate(plan.recipe)
+    present = champion(home.mlflow_uri, recipe.registered_name)
+    own = compared_rows(baseline, recipe.registration)
+    assert own is not None, "the evaluation before training measures every set"
     if present is None:
-        return Judged("baseline", read_samples(baseline.samples_path))
+        return Judged("baseline", own)
     name = f"champion v{present.version}"
     if present.tags["model_dir"] == plan.recipe["model"]["path"]:
-        return Judged(name, read_samples(baseline.samples_path))
-    recorded = _recorded(plan, present, baseline, home)
-    return Judged(name, recorded if recorded is not None else _evaluated(plan, present))
+        return Judged(name, own)
+    recorded = _recorded(recipe, present, baseline, home)
+    if recorded is not None and recorded.keys() == set(uids(own)):
+        return Judged(name, [recorded[uid] for uid in uids(own)])
+    return Judged(name, _evaluated(plan, present))
 
 
 def _recorded(
-    plan: RunPlan, present: RegisteredVersion, baseline: EvalReceipt, home: Home
-) -> list[dict[str, Any]] | None:
-    """Return the recorded evaluation of the champion's run, in this run's order of rows; None if it
-    is not comparable."""
-    if present.tags["eval_digest"] != baseline.eval_digest:
+    recipe: Recipe, present: RegisteredVersion, baseline: EvalReceipt, home: Home
+) -> dict[str, dict[str, Any]] | None:
+    """Return the rows of the recorded evaluation of the champion's run, by uid; None if they were
+    not scored as here."""
+    decides = recipe.registration.set
+    if decides is None and present.tags["eval_digest"] != baseline.eval_digest:
         return None
     client, run_id = tracking_client(home.mlflow_uri), present.tags["run_id"]
+    file = SAMPLES_ARTIFACT if decides is None else f"samples/{set_file('final', decides)}"
     try:
-        recipe = yaml.safe_load(read_artifact(client, run_id, RECIPE_ARTIFACT))
-        lines = read_artifact(client, run_id, SAMPLES_ARTIFACT).splitlines()
+        written = yaml.safe_load(read_artifact(client, run_id, RECIPE_ARTIFACT))
+        lines = read_artifact(client, run_id, file).splitlines()
     except StorageError:
         return None
-    if any(recipe.get(section) != redact_values(plan.recipe[section]) for section in _JUDGED_BY):
+    if _scoring(written) != _scoring(redact_values(recipe.model_dump(mode="json"))):
         return None
-    rows = {row["uid"]: row for row in map(json.loads, lines)}
-    return [rows[row["uid"]] for row in read_samples(baseline.samples_path)]
+    rows = list(map(json.loads, lines))
+    rows = rows if decides is None else prompts_of(rows, baseline.sets[decides])
+    return {row["uid"]: row for row in rows}
+
+
+def _scoring(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a recipe that affect scores, without keys that were added since and
+    have no effect at their default."""
+    sections: dict[str, Any] = {name: values.get(name) or {} for name in _JUDGED_BY}
+    return without_default_evaluation(without_default_sampling(sections))
 
 
 def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
     """Evaluate the champion on this run's held-out rows and return the answers."""
+    recipe = Recipe.model_validate(plan.recipe)
     locate(present.tags["model_dir"], Home.default().models)
     # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they
     # are needed again.
     session_for(plan).close()
-    recipe = starting_from(Recipe.model_validate(plan.recipe), present.tags["model_dir"])
+    other_recipe = starting_from(recipe, present.tags["model_dir"])
     other = plan.model_copy(
         update={
             "run_dir": str(Path(plan.run_dir) / f"champion-v{present.version}"),
-            "recipe": recipe.model_dump(mode="json"),
+            "recipe": other_recipe.model_dump(mode="json"),
         }
     )
     session = TrainingSession(other, metric_prefix="champion")
     try:
-        measured = read_samples(session.evaluate("champion", 0).samples_path)
+        measured = compared_rows(session.evaluate("champion", 0), recipe.registration)
         session.tracking.flush()
+        assert measured is not None, "only evaluations between iterations leave a set out"
         return measured
     finally:
         session.close()

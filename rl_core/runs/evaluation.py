@@ -10,7 +10,8 @@ from pathlib import Path
 import yaml
 
 from rl_core.errors import RecipeError
-from rl_core.models.locate import locate
+from rl_core.models.locate import check_can_be_fetched, locate
+from rl_core.runs.iterations import KeptIteration, find_iteration
 from rl_core.runs.recipes import (
     dump_recipe,
     load_recipe,
@@ -20,6 +21,7 @@ from rl_core.runs.recipes import (
 )
 from rl_core.runs.run_folder import RunFolder, run_key, source_revision
 from rl_core.runs.run_plan import flatten, starting_from
+from rl_core.runs.served import check_servable
 from rl_core.runtime.home import Home
 from rl_core.runtime.settings_files import merge_overrides, resolved
 from rl_core.tracking.database import tracking_client
@@ -32,6 +34,7 @@ from schemas.recipe import Recipe
 EXPERIMENT = "rl-evaluate"
 LABEL = "evaluation"
 REGISTERED = "models:"
+SERVERS = ("http://", "https://")
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,13 @@ class Candidate:
     """A model to evaluate."""
 
     name: str
-    weights: str
-    """Weights in the form of `model.path`."""
+    weights: str | None
+    """Weights in the form of `model.path`; None for a model behind a server."""
     version: RegisteredVersion | None = None
+    iteration: KeptIteration | None = None
+    """Iteration of a run, whose weights are still to be exported to `weights`."""
+    url: str | None = None
+    """Address of a server with an OpenAI-compatible API."""
 
     def recorded(self, receipt: EvalReceipt) -> float | None:
         """Return the accuracy at registration, if it was measured on the same rows."""
@@ -53,11 +60,17 @@ class Candidate:
 def find_candidate(model: str, home: Home) -> Candidate:
     """Find the model to evaluate.
 
-    Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or
-    `embedded:...`.
-    Raises: StorageError when there is no such version; ModelError when its weights are gone.
+    Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, an iteration of a run as `RUN@12`,
+    the address of a server, a folder, a hub id, or `embedded:...`.
+    Raises: StorageError when there is no such version or iteration; ModelError when there are no
+    such weights.
     """
+    if model.startswith(SERVERS):
+        return Candidate(model, None, url=model)
+    if (kept := find_iteration(model, home)) is not None:
+        return Candidate(kept.name, str(kept.export), iteration=kept)
     if not model.startswith(REGISTERED):
+        check_can_be_fetched(model, home.models, "model")
         return Candidate(model, model)
     found = find_version(home.mlflow_uri, model)
     locate(found.tags["model_dir"], home.models)
@@ -78,7 +91,7 @@ def evaluation_recipe(
     """
     if recipe is not None:
         return load_recipe(recipe, overrides, profile)
-    if candidate.version is None:
+    if candidate.version is None and candidate.iteration is None:
         raise RecipeError(
             f"{candidate.name} is no registered version: say on which recipe's held-out rows "
             "(--recipe)"
@@ -88,11 +101,34 @@ def evaluation_recipe(
             "--profile goes with --recipe; the recorded recipe takes placement.key=value"
         )
     where = Path(f"recipe of {candidate.name}")
-    text = read_artifact(
-        tracking_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT
-    )
+    if candidate.iteration is not None:
+        text = candidate.iteration.recipe_text
+    else:
+        assert candidate.version is not None
+        run_id = candidate.version.tags["run_id"]
+        text = read_artifact(tracking_client(home.mlflow_uri), run_id, RECIPE_ARTIFACT)
     written = recorded_values(yaml.safe_load(text))
     return parse_recipe(resolved(merge_overrides(written, overrides, where), where), str(where))
+
+
+def check_served(candidate: Candidate, served_model: str | None, recipe: Recipe) -> str | None:
+    """Return the name of the model on the server; None for other candidates.
+
+    Raises: RecipeError when the name is missing, or not wanted, or the rows cannot be put to one.
+    """
+    if candidate.url is None:
+        if served_model is not None:
+            raise RecipeError(
+                f"--served-model {served_model}: {candidate.name} is no server; leave it out, or "
+                "give http://host:port/v1"
+            )
+        return None
+    if served_model is None:
+        raise RecipeError(
+            f"{candidate.url}: say which of the server's models is evaluated (--served-model)"
+        )
+    check_servable(recipe)
+    return served_model
 
 
 def open_evaluation(
@@ -115,7 +151,7 @@ def open_evaluation(
     )
     folder = RunFolder(home.evaluations / tracking.run_id)
     folder.create(dump_recipe(evaluated))
-    key = run_key(evaluated, cache.run_hash)
+    key = run_key(evaluated, cache.identity)
     folder.remember_tracking(key, tracking.run_id, cache.path)
     tracking.log_params(flatten(shown_values(evaluated)))
     tracking.log_text(dump_recipe(evaluated), RECIPE_ARTIFACT)

@@ -2,9 +2,9 @@
 
 The rule: a relative path written in a recipe is that of a file beside the recipe, if there is one,
 and of the current folder otherwise; an override's is of the current folder, as in any command. The
-paths of a recipe are the entries of `data.train` and `data.eval`, and the values of keys named
-`path`. A name of the Hugging Face hub or of an embedded model is unchanged, since no such file
-lies beside the recipe.
+paths of a recipe are the entries of `data.train`, `data.eval` and of each set's `data`, and the
+values of keys named `path`. A name of the Hugging Face hub or of an embedded model is unchanged,
+since no such file lies beside the recipe.
 """
 
 import glob
@@ -26,6 +26,11 @@ def paths_from_recipe(values: dict[str, Any], recipe: Path) -> dict[str, Any]:
         for split in _SOURCES:
             if isinstance(entries := data.get(split), list):
                 data[split] = [_beside(entry, folder) for entry in entries]
+    evaluation = moved.get("evaluation")
+    sets = evaluation.get("sets") if isinstance(evaluation, dict) else None
+    for one in sets.values() if isinstance(sets, dict) else ():
+        if isinstance(one, dict) and isinstance(entries := one.get("data"), list):
+            one["data"] = [_beside(entry, folder) for entry in entries]
     return moved
 
 

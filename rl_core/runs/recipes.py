@@ -154,10 +154,14 @@ def _check_plugins(recipe: Recipe) -> None:
         if config_cls is not None:
             _check_block(config_cls, own_options(options), f"environments.{env_id}")
     source_class(recipe.data_source)
-    for part in ("train", "eval"):
-        for index, entry in enumerate(getattr(recipe.data, part)):
+    places = {"data.train": recipe.data.train, "data.eval": recipe.data.eval}
+    places |= {
+        f"evaluation.sets.{name}.data": one.data for name, one in recipe.evaluation.sets.items()
+    }
+    for place, entries in places.items():
+        for index, entry in enumerate(entries):
             if isinstance(entry, dict):
-                _check_block(_source_model(recipe, entry), entry, f"data.{part}.{index}")
+                _check_block(_source_model(recipe, entry), entry, f"{place}.{index}")
 
 
 def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:

@@ -12,6 +12,7 @@ from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, newest
 from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
+from schemas.sections.evaluation_sets import without_default_evaluation
 from schemas.sections.parts import without_unset_parts
 from schemas.sections.registration import Retrain, Start
 from schemas.sections.sampling import without_default_sampling
@@ -24,8 +25,9 @@ def origin_of(recipe: Recipe, cache: CacheReceipt) -> dict[str, str]:
     """Return digests of a training's inputs: the content of its files, the code, and the recipe."""
     left_out = {"placement", "registration", "retraining", "validation"}
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
-    values = without_default_sampling(values)
+    values = without_default_evaluation(without_default_sampling(values))
     files = [source.sha256 for source in cache.sources]
+    files += [one.run_hash for one in cache.sets.values()]
     return {"data": _digest(files), "code": source_revision(), "recipe": _digest(values)}
 
 
@@ -49,7 +51,7 @@ def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: H
             else f"nothing new since {known}"
         )
     start = _start(recipe, home)
-    begun = run_folder(starting_from(recipe, start), cache.run_hash, home)
+    begun = run_folder(starting_from(recipe, start), cache.identity, home)
     return News(
         train=found or retrain is Retrain.ALWAYS,
         reason=reason,

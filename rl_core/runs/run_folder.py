@@ -21,6 +21,7 @@ from rl_core.runs.checkpoint_digests import SENTINEL, damage_of, digests_of
 from rl_core.runtime.registry import nearest
 from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
+from schemas.sections.evaluation_sets import without_default_evaluation
 from schemas.sections.parts import without_unset_parts
 from schemas.sections.sampling import without_default_sampling
 
@@ -45,7 +46,7 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
         "training": {"on_no_signal", "no_signal_steps"},
     }
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
-    values = without_default_sampling(values)
+    values = without_default_evaluation(without_default_sampling(values))
     if values["data"]["source"] is None:
         del values["data"]["source"]
     text = json.dumps(values, sort_keys=True) + cache_hash
@@ -140,11 +141,14 @@ class RunFolder:
 
     def last_complete(self) -> int:
         """Return the newest iteration with a complete checkpoint; 0 if there is none."""
-        complete = [
+        return max(self.complete_iterations(), default=0)
+
+    def complete_iterations(self) -> list[int]:
+        """Return the iterations whose complete checkpoints are there, in order."""
+        return sorted(
             int(path.parent.name.split("-")[1])
             for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")
-        ]
-        return max(complete, default=0)
+        )
 
     def set_damaged_aside(self) -> list[str]:
         """Rename the newest checkpoints until one is as it was written, so that training continues

@@ -59,11 +59,11 @@ def open_run(
     origin: Mapping[str, str] | None = None,
 ) -> RunPlan:
     """Create the run, or continue the one with the same key. `fresh` starts it over."""
-    folder = run_folder(recipe, cache.run_hash, home)
+    folder = run_folder(recipe, cache.identity, home)
     if fresh:
         folder = _anew(folder)
     folder.create(dump_recipe(recipe))
-    key = run_key(recipe, cache.run_hash)
+    key = run_key(recipe, cache.identity)
     tracking = TrackingRun.open(
         home.mlflow_uri,
         EXPERIMENT,

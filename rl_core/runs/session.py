@@ -14,10 +14,12 @@ from rl_core.data.prepare.prompts import load_prepared
 from rl_core.data.store.atomic import sync_tree
 from rl_core.distributed import ray_cluster
 from rl_core.evaluation.generated_samples import save_made
-from rl_core.evaluation.runner import summarise
+from rl_core.evaluation.runner import played_rows
 from rl_core.models.family import check_located
 from rl_core.models.locate import is_model, locate
 from rl_core.parts import trainers
+from rl_core.runs.best import worth_keeping
+from rl_core.runs.held_out import Play, measure, sets_due
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
 from rl_core.runs.rollouts.recorder import RolloutRecorder
@@ -25,11 +27,14 @@ from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import reopen_tracking, starting_from
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import import_target
+from rl_core.tracking.evaluations import log_evaluation
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
 from schemas.recipe import Recipe
+from schemas.sections.evaluation_sets import SampledReplies
+from schemas.sections.sampling import EvaluationSampling
 from schemas.sections.tracks import IMAGES_FOLDER
 
 EXPORTED = -1
@@ -118,37 +123,60 @@ class TrainingSession:
             else:
                 trainer = self._trainer_at(iteration)
                 step = trainer.step_count
-            played = trainer.evaluate(items, self.recipe.evaluation.max_new_tokens)
-            samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
-            made = save_made(
-                played, samples_path.parent / f"made-{label}", self.recipe.diffusion.video_fps
-            )
-            receipt = summarise(
-                played, items, label, step, samples_path, scores=trainer.held_out_scores, made=made
+            sets = {name: self._set_rows(name) for name in sets_due(self.recipe, label)}
+            made = self.folder.root / "samples" / f"made-{label}"
+            receipt = measure(
+                self._player(trainer, made),
+                self.recipe,
+                items,
+                sets,
+                label=label,
+                step=step,
+                samples=made.parent,
+                scores=trainer.held_out_scores,
             )
         except BaseException:
             self._drop_workers()
             raise
         self.folder.save_receipt(f"evaluate-{label}", receipt)
-        lengths = {"mean_length": receipt.mean_length, "truncated_share": receipt.truncated_share}
-        values = {
-            f"{self._metric_prefix}/{name}": one
-            for name, one in (receipt.values() | lengths).items()
-        }
-        self.tracking.log_metrics(values, step)
-        self.tracking.log_artifact(samples_path, "samples")
-        if made:
-            self.tracking.log_artifact(Path(made[0]).parent, f"samples/made-{label}")
+        log_evaluation(self.tracking, receipt, self._metric_prefix)
+        if made.is_dir():
+            self.tracking.log_artifact(made, f"samples/made-{label}")
         self.tracking.check()
         return receipt
+
+    def _player(self, trainer: Trainer, made: Path) -> Play:
+        """Return a function that plays prompts with a trainer; the first samples become files in
+        `made`."""
+        fps, scores = self.recipe.diffusion.video_fps, trainer.held_out_scores
+        kept: list[bool] = []
+
+        def play(
+            items: Sequence[dict[str, Any]], max_new_tokens: int, choice: EvaluationSampling | None
+        ) -> list[dict[str, Any]]:
+            # A trainer of the user's may know the recipe's own choice alone.
+            chosen = () if choice is None else (choice,)
+            played = trainer.evaluate(items, max_new_tokens, *chosen)
+            num = choice.samples if isinstance(choice, SampledReplies) else 1
+            of_rows = [item for item in items for _ in range(num)]
+            files = save_made(played, made, fps) if not kept else []
+            kept.append(True)
+            return played_rows(played, of_rows, scores=scores, made=files)
+
+        return play
 
     def export(self, iteration: int) -> Path:
         """Write the trained model as a Hugging Face folder, once, and return it.
 
         Raises: ExportMismatch when it computes other results than the trained policy.
         """
-        if not self.folder.export.is_dir():
-            building = self.folder.export.with_name(".build-model")
+        return self.export_to(iteration, self.folder.export)
+
+    def export_to(self, iteration: int, target: Path) -> Path:
+        """Write the weights after `iteration` as `export` does, into a folder of their own."""
+        if not target.is_dir():
+            building = target.with_name(f".build-{target.name}")
+            building.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(building, ignore_errors=True)
             try:
                 self._trainer_at(iteration).export(str(building))
@@ -156,8 +184,8 @@ class TrainingSession:
                 self._drop_workers()
                 raise
             sync_tree(building)
-            building.rename(self.folder.export)
-        return self.folder.export
+            building.rename(target)
+        return target
 
     def close(self) -> None:
         """Stop the workers and the private cluster."""
@@ -189,6 +217,7 @@ class TrainingSession:
         self.folder.save_receipt(f"iteration-{iteration:04d}", receipt)
         training = self.recipe.training
         best = self.folder.best(training.best_metric, training.keep_best)
+        best += worth_keeping(self.folder, self.recipe)
         with self.folder.publish_checkpoint(iteration, state, training.keep_last, best) as building:
             trainer.save(str(building))
             recorder.flush()
@@ -259,6 +288,10 @@ class TrainingSession:
             has_pairs = self.recipe.has_pairs
             self._opened[split] = PairRows(path, places) if has_pairs else load_prepared(path)
         return self._opened[split]
+
+    def _set_rows(self, name: str) -> Sequence[dict[str, Any]]:
+        """Return the prepared rows of a named set."""
+        return load_prepared(Path(self.plan.cache.sets[name].path))
 
     def _drop_workers(self) -> None:
         if self._trainer is not None:

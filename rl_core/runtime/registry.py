@@ -57,7 +57,8 @@ def describe_validation_error(
             lines += foreign
         elif problem["type"] == "extra_forbidden":
             section = _section_at(model, loc[:-1])
-            known = [*section.model_fields, *(also if len(loc) == 1 else ())]
+            keys = [field.alias or name for name, field in section.model_fields.items()]
+            known = [*keys, *(also if len(loc) == 1 else ())]
             renamed = getattr(section, "former_keys", {}).get(loc[-1])
             lines.append(
                 f"{stated}renamed: {renamed}"

@@ -35,7 +35,8 @@ def reward_curve(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _draw_rewards(axes, sorted(history, key=lambda point: point["step"]), curve)
-    draw_held_out = _draw_scores if curve.scored else _draw_accuracy
+    graded = curve.scored or any(receipt.graded for receipt in evaluations)
+    draw_held_out = _draw_scores if graded else _draw_accuracy
     draw_held_out(axes, sorted(evaluations, key=lambda receipt: receipt.step))
     _dress(axes, curve.title)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ from rl_core.trainers.step_record import Portion, StepRecord
 from rl_core.trainers.track import Ahead, Learner, Rollouts, Track, Wiring, prompt_batch
 from rl_core.trainers.wiring import total_steps
 from schemas.recipe import Recipe
+from schemas.sections.sampling import EvaluationSampling
 
 
 class Trainer(ABC):
@@ -315,14 +316,21 @@ class Trainer(ABC):
         """Columns of `evaluate`, besides the reward, whose means are part of the evaluation."""
         return self.wiring.held_out.scores
 
-    def evaluate(self, items: Sequence[Item], max_new_tokens: int) -> DataProtoRef:
-        """Play held-out rows greedily, in order; with the moving average of the weights if the
-        recipe sets `ema.evaluate`."""
+    def evaluate(
+        self,
+        items: Sequence[Item],
+        max_new_tokens: int,
+        choice: EvaluationSampling | None = None,
+    ) -> DataProtoRef:
+        """Play held-out rows in order; with the moving average of the weights if the recipe sets
+        `ema.evaluate`.
+
+        Args: choice: how replies are chosen, and how many; unset is as the recipe's `evaluation`.
+        """
         with self._phase("evaluate"), self._evaluated_weights():
-            choice = self.recipe.evaluation
-            return self.wiring.held_out.play(
-                prompt_batch(items), max_new_tokens, None if choice.is_greedy else choice
-            )
+            usual = self.recipe.evaluation
+            chosen = choice or (None if usual.is_greedy else usual)
+            return self.wiring.held_out.play(prompt_batch(items), max_new_tokens, chosen)
 
     def prepare(self, held_out: Sequence[Item]) -> None:
         """Compute everything that needs the model before training; called once, before a checkpoint

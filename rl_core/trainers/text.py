@@ -26,7 +26,7 @@ from rl_core.trainers.handles import (
     CriticStackHandle,
     ScorersHandle,
 )
-from rl_core.trainers.rewards import ServiceScorer
+from rl_core.trainers.rewards import ServiceScorer, score_column
 from rl_core.trainers.track import Critic, Engine, FromPrompts, Learner, Track, Wiring
 from rl_core.trainers.wiring import (
     Policy,
@@ -61,17 +61,18 @@ def wire_replies(
 ) -> Wiring:
     """Return the wiring of one track whose actions are tokens, rewarded by environments and
     scorers."""
+    scorer = ServiceScorer.of(recipe, reward_service, recipe.rollout.max_new_tokens)
     track = Track(
         name,
         sampler=FromPrompts(policy.engine),
-        scorer=ServiceScorer.of(recipe, reward_service, recipe.rollout.max_new_tokens),
+        scorer=scorer,
         learner=policy.learner,
         describe=partial(describe_replies, environments=recipe.environments),
     )
     backend = policy.learner.backend
     return Wiring(
         tracks=(track,),
-        held_out=GreedyReplies(policy.engine),
+        held_out=HeldOutReplies(policy.engine, scorer if recipe.evaluation.scorers else None),
         policies={"policy": backend},
         exported={"": backend},
         with_notes=[backend, policy.engine.handle],
@@ -79,19 +80,31 @@ def wire_replies(
 
 
 @dataclass
-class GreedyReplies:
-    """Evaluation with one reply to each held-out row, rewarded by its environment alone."""
+class HeldOutReplies:
+    """Evaluation with one reply to each held-out row, or several, rewarded by its environment
+    alone, or by the recipe's scorers too."""
 
     engine: Engine
-    scores: tuple[str, ...] = ()
+    scorer: ServiceScorer | None = None
+    """The recipe's scorers, with `evaluation.scorers`."""
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Keys of the scorers."""
+        return () if self.scorer is None else tuple(self.scorer.weights)
 
     def play(
         self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
     ) -> DataProtoRef:
-        """Return one reply per prompt, greedy without a `choice`."""
+        """Return the replies to each prompt, one greedy reply without a `choice`."""
         # An engine of the user's may know greedy replies alone.
         chosen = {} if choice is None else {"choice": choice}
-        return self.engine.evaluate(prompts, max_new_tokens, **chosen)
+        played = self.engine.evaluate(prompts, max_new_tokens, **chosen)
+        if self.scorer is None:
+            return played
+        self.scorer.add_rewards(played, {TRACK: played})
+        scores = {key: played.tensor(score_column(key)) for key in self.scores}
+        return played.replace(DataProto.from_dict(scores)) if scores else played
 
 
 def token_learner(

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from schemas.sections.section import Section
 
@@ -17,6 +17,16 @@ class Start(StrEnum):
     CHAMPION = "champion"
     """The weights of the current champion, if there is one; needs an export that is a whole
     model."""
+
+
+class Weights(StrEnum):
+    """Iteration of a run that is exported, evaluated and registered."""
+
+    LAST = "last"
+    """The last one."""
+    BEST = "best"
+    """The last one, unless an earlier one that was evaluated is better beyond doubt: the 95 %
+    interval of its lead in `score` on the same rows excludes 0. Needs `evaluation.eval_every`."""
 
 
 class GuardConfig(Section):
@@ -41,12 +51,20 @@ class GuardConfig(Section):
 class RegistrationConfig(Section):
     """Registration of the trained model, and conditions for its promotion to champion."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
     model_name: str | None = None
     """Name in the MLflow model registry, without `/`, `:`, `@` and `"`; unset means
     `rl-train-<recipe name>`."""
+    from_: Weights = Field(default=Weights.LAST, alias="from")
+    """Iteration that is registered: `last` or `best`."""
+    set: str | None = None
+    """Name of the set in `evaluation.sets` whose prompts decide on the champion; unset takes the
+    rows of `data.eval`."""
     score: str = "accuracy"
-    """Score that decides on the champion: `accuracy`, `mean_reward`, or another score of the
-    domain's evaluation."""
+    """Score that decides on the champion: `accuracy`, `mean_reward`, another score of the domain's
+    evaluation, or a measure of the set, such as `pass@4`. Where rewards are graded, `mean_reward`
+    takes the place of `accuracy`."""
     margin: float = Field(default=0.0, ge=0)
     """Margin by which the score must exceed the incumbent's before the champion alias moves."""
     confidence: float = Field(default=0.5, ge=0, lt=1)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from schemas.sections.evaluation_sets import EvaluationSet, check_set_name
 from schemas.sections.numbers import Seconds
 from schemas.sections.sampling import EvaluationSampling
 from schemas.sections.section import Section
@@ -73,6 +74,25 @@ class EvaluationConfig(EvaluationSampling):
     """Longest reply in tokens; may exceed the rollout's limit."""
     batch_size: int = Field(default=64, ge=1)
     """Rows that are decoded, or samples that are denoised, in one batch."""
+    sets: dict[str, EvaluationSet] = Field(default_factory=dict)
+    """Named sets of further held-out rows, `{gsm8k: {data: [...]}, aime24: {data: [...], samples:
+    8, temperature: 0.6}}`, in the domains `text` and `vision`."""
+    scorers: bool = False
+    """Add the recipe's `rewards` to the reward of held-out replies, as in training, and measure
+    each scorer. Unset, the environment alone rewards text; drawing domains always do so."""
+    pass_mark: float | None = None
+    """Reward from which a reply passes; unset takes the `full_reward` of its environment. Where
+    that says nothing, rewards that are not all 0 or 1 have no accuracy."""
+    max_failed_share: float = Field(default=0.0, ge=0, lt=1)
+    """Largest share of held-out replies without a verdict, because their environment or a scorer
+    failed: they are counted and left out of every score. Above it the evaluation fails."""
+
+    @field_validator("sets", mode="after")
+    @classmethod
+    def _sets_have_names(cls, sets: dict[str, EvaluationSet]) -> dict[str, EvaluationSet]:
+        for name in sets:
+            check_set_name(name)
+        return sets
 
 
 class ValidationConfig(Section):

@@ -88,13 +88,14 @@ def plan_cache(
     train_paths: Sequence[Path | str],
     eval_paths: Sequence[Path | str],
     settings: PreparationSettings,
+    also_held_out: Sequence[Path | str] = (),
 ) -> CachePlan:
     """Predict whether `prepare_cache` with these arguments would be a cache hit, with the reason;
     loads no tokenizer and writes no rows.
 
     Raises: DataError when an input is missing.
     """
-    return plan_of(_job(train_paths, eval_paths, settings))
+    return plan_of(_job(train_paths, eval_paths, settings, also_held_out))
 
 
 def prepare_cache(
@@ -103,25 +104,28 @@ def prepare_cache(
     settings: PreparationSettings,
     *,
     tokenizer: Any,
+    also_held_out: Sequence[Path | str] = (),
 ) -> CacheReceipt:
     """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
     exist.
 
     Args: eval_paths: may be empty. tokenizer: a tokenizer, or a function without arguments that
-    loads it, called only on a miss.
+    loads it, called only on a miss. also_held_out: files of further rows whose questions are not
+    trained on; they are not prepared here.
 
     Raises: DataError when the policy refuses the rows or none is left; StorageError when nothing
     can be written.
     """
-    job = _job(train_paths, eval_paths, settings)
+    job = _job(train_paths, eval_paths, settings, also_held_out)
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
-    return publish_cache(job, lambda work: _build(work, paths, tokenizer, settings))
+    return publish_cache(job, lambda work: _build(work, paths, tokenizer, settings, also_held_out))
 
 
 def _job(
     train_paths: Sequence[Path | str],
     eval_paths: Sequence[Path | str],
     settings: PreparationSettings,
+    also_held_out: Sequence[Path | str],
 ) -> Job:
     if not train_paths:
         raise DataError("no training files; name at least one")
@@ -129,7 +133,11 @@ def _job(
         split: [fingerprint(path, settings.memo_dir) for path in paths]
         for split, paths in zip(SPLITS, (train_paths, eval_paths), strict=True)
     }
-    return cache_job(settings.name, settings.cache_root, settings.hash_parts(), files)
+    parts = settings.hash_parts()
+    if also_held_out:
+        digests = [fingerprint(path, settings.memo_dir).sha256 for path in also_held_out]
+        parts["also held out"] = " ".join(sorted(set(digests)))
+    return cache_job(settings.name, settings.cache_root, parts, files)
 
 
 def _build(
@@ -137,11 +145,13 @@ def _build(
     paths: Mapping[str, Sequence[Path | str]],
     tokenizer: Any,
     settings: PreparationSettings,
+    also_held_out: Sequence[Path | str],
 ) -> Built:
     loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
     lengths_dir = settings.memo_dir.expanduser() / "lengths"
     counter = LengthCounter(loaded, settings.template_kwargs, cache_dir=lengths_dir)
-    held_out = {"train": HeldOut.of_files(paths["eval"], settings.prompt_key), "eval": HeldOut()}
+    asked = HeldOut.of_files([*paths["eval"], *also_held_out], settings.prompt_key)
+    held_out = {"train": asked, "eval": HeldOut()}
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
     with row_trials(settings.trials, settings.default_env_class) as trials:
         counts = {

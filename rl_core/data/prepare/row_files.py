@@ -27,7 +27,15 @@ def row_files(recipe: Recipe, home: Home) -> SplitFiles:
     train, held_out = (
         resolve_sources(entries, home.data, data.column_map) for entries in (data.train, data.eval)
     )
-    return train, held_out
+    return train, held_out + [file for files in set_files(recipe, home).values() for file in files]
+
+
+def set_files(recipe: Recipe, home: Home) -> dict[str, list[Path]]:
+    """Return the files of each set in `evaluation.sets`, made or fetched on first use."""
+    return {
+        name: resolve_sources(one.data, home.data, recipe.data.column_map)
+        for name, one in recipe.evaluation.sets.items()
+    }
 
 
 def rows_that_are_here(recipe: Recipe, home: Home) -> SplitFiles:
@@ -42,8 +50,9 @@ def rows_that_are_here(recipe: Recipe, home: Home) -> SplitFiles:
         files, _ = planned_prompt_files(recipe, home.data)
         train, held_out = files["train"], files["eval"]
     else:
+        sets = [entry for one in recipe.evaluation.sets.values() for entry in one.data]
         (train, _), (held_out, _) = (
             planned_sources(entries, home.data, recipe.data.column_map)
-            for entries in (recipe.data.train, recipe.data.eval)
+            for entries in (recipe.data.train, [*recipe.data.eval, *sets])
         )
     return [one for one in train if one.is_file()], [one for one in held_out if one.is_file()]

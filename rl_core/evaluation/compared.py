@@ -1,0 +1,32 @@
+"""The rows of an evaluation by which models are compared: held-out rows, or the prompts of the set
+that the gate names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rl_core.evaluation.measures import by_prompt
+from rl_core.evaluation.runner import read_samples
+from schemas.receipts import EvalReceipt, SetReceipt
+from schemas.sections.registration import RegistrationConfig
+
+
+def compared_rows(
+    receipt: EvalReceipt, settings: RegistrationConfig
+) -> list[dict[str, Any]] | None:
+    """Return a row per held-out row, or per prompt of the set that decides; None if the evaluation
+    left that set out."""
+    if settings.set is None:
+        return read_samples(receipt.samples_path)
+    found = receipt.sets.get(settings.set)
+    if found is None:
+        return None
+    return prompts_of(read_samples(found.samples_path), found)
+
+
+def prompts_of(rows: Sequence[Mapping[str, Any]], like: SetReceipt) -> list[dict[str, Any]]:
+    """Return a row per prompt from the samples of a set. Args: like: receipt of an evaluation on
+    the same set."""
+    scorers = [name for name in like.measures if rows and name in rows[0]]
+    return by_prompt(rows, like.num_samples, scorers)

@@ -1,0 +1,197 @@
+"""Answers of a server with an OpenAI-compatible chat API, played against the rows' environments.
+
+The server applies its own chat template and counts its own tokens. A conversation of several turns
+is sent as messages, with the model's replies in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from rl_core.envs import make
+from rl_core.envs.answers import answer_read
+from rl_core.errors import ServiceError, Unreachable
+from rl_core.evaluation.runner import ANSWER, ERROR
+from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_ids, sample_id
+from schemas.sections.evaluation_sets import SampledReplies
+from schemas.sections.sampling import EvaluationSampling
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""Environment variable with the server's key, if it wants one."""
+MAX_TURNS = 64
+"""Turns after which a conversation that does not end is left."""
+NUM_TRIES = 4
+TIMEOUT_S = 600.0
+_TRUNCATED = "length"
+_CLIENT_ERRORS = range(400, 500)
+_TRY_AGAIN = (408, 429)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model behind an OpenAI-compatible server."""
+
+    url: str
+    """Address of the API, such as `http://127.0.0.1:8000/v1`."""
+    model: str
+    """Name of the model there."""
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options of each environment in the recipe."""
+    stop: Sequence[str] = ()
+    """Strings that end a reply, where the choice names none."""
+    at_once: int = 16
+    """Conversations that are played concurrently."""
+    seed: int = 0
+    pause_s: float = 1.0
+    """Seconds before the second try of a request; each further pause is twice as long."""
+
+    def play(
+        self,
+        items: Sequence[Mapping[str, Any]],
+        max_new_tokens: int,
+        choice: EvaluationSampling | None,
+    ) -> list[dict[str, Any]]:
+        """Return the rows of the replies to each prompt, as `runner.played_rows` does.
+
+        Raises: ServiceError when the server refuses a request; Unreachable when it does not answer.
+        """
+        chosen = choice or EvaluationSampling()
+        num = chosen.samples if isinstance(chosen, SampledReplies) else 1
+        part = chosen.part if isinstance(chosen, SampledReplies) else 0
+        groups = group_ids([item["uid"] for item in items])
+        asked = [
+            (item, group, number)
+            for item, group in zip(items, groups, strict=True)
+            for number in range(num)
+        ]
+        key = os.environ.get(KEY_VARIABLE)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        base = self._request(max_new_tokens, chosen)
+        limits = httpx.Limits(max_connections=self.at_once)
+        with (
+            httpx.Client(headers=headers, timeout=TIMEOUT_S, limits=limits) as client,
+            ThreadPoolExecutor(self.at_once) as threads,
+        ):
+
+            def one(place: tuple[int, tuple[Mapping[str, Any], str, int]]) -> dict[str, Any]:
+                row, (item, group, number) = place
+                seed = self.seed + part * 1_000_003 + row
+                names = {GROUP: group, SAMPLE: sample_id(group, number)}
+                return names | self._conversation(
+                    client, item, base | {"seed": seed}, names[SAMPLE]
+                )
+
+            try:
+                return list(threads.map(one, enumerate(asked)))
+            except BaseException:
+                # A server that refuses one request is not asked the others.
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _request(self, max_new_tokens: int, choice: EvaluationSampling) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": max_new_tokens,
+            "temperature": choice.temperature,
+        }
+        stop = self.stop if choice.stop is None else choice.stop
+        # What the server does unasked is left out, since not every one knows it.
+        given = {name: getattr(choice, name) for name in choice.altered if name != "stop"}
+        return request | given | ({"stop": list(stop)} if stop else {})
+
+    def _conversation(
+        self, client: httpx.Client, item: Mapping[str, Any], request: dict[str, Any], name: str
+    ) -> dict[str, Any]:
+        """Play one prompt. An environment that fails fails its own row."""
+        env_class = item["env_class"]
+        row = {
+            "uid": item["uid"],
+            "prompt": item["prompt"],
+            "response": "",
+            "ground_truth": item["env_extras"]["reward_spec"]["ground_truth"],
+            "stop_reason": "eos",
+            "reward": 0.0,
+            "num_tokens": 0,
+        }
+        replies: list[str] = []
+        try:
+            env = make(env_class, self.options.get(env_class), item["env_extras"])
+            try:
+                messages, _ = _result(env.init(list(item["prompt"])))
+                for _ in range(MAX_TURNS):
+                    text, num_tokens, truncated = self._reply(client, messages, request)
+                    replies.append(text)
+                    row["num_tokens"] += num_tokens
+                    row["stop_reason"] = "length" if truncated else "eos"
+                    turn = _result(env.step(text))
+                    row["reward"] += float(turn["reward"])
+                    if turn["done"]:
+                        break
+                    said = {"role": "assistant", "content": text}
+                    messages = [*messages, said, *turn["observations"]]
+                answer = answer_read(turn.get("metadata") or {})
+                row |= {} if answer is None else {ANSWER: answer}
+            finally:
+                if hasattr(env, "close"):
+                    env.close()
+        except (ServiceError, Unreachable):
+            raise
+        # Environments raise what they like; as in a rollout, it is their own row's failure.
+        except Exception as error:
+            row |= {ERROR: f"{name}: {type(error).__name__}: {error}", "reward": math.nan}
+        return row | {"response": "\n".join(replies)}
+
+    def _reply(
+        self, client: httpx.Client, messages: Sequence[Mapping[str, Any]], request: dict[str, Any]
+    ) -> tuple[str, int, bool]:
+        """Return text, number of tokens, and whether the limit cut it off."""
+        url = f"{self.url.rstrip('/')}/chat/completions"
+        body = request | {"messages": list(messages)}
+        for left in reversed(range(NUM_TRIES)):
+            try:
+                answer = client.post(url, json=body)
+            except httpx.InvalidURL as error:
+                raise ServiceError(f"{self.url}: {error}; expected http://host:port/v1") from error
+            except httpx.TransportError as error:
+                if not left:
+                    raise Unreachable(f"{url} does not answer: {error}") from error
+            else:
+                code = answer.status_code
+                if code in _CLIENT_ERRORS and code not in _TRY_AGAIN:
+                    raise ServiceError(f"{url} refuses the request ({code}): {answer.text:.300}")
+                if answer.is_success:
+                    return _read(answer, url)
+                if not left:
+                    raise Unreachable(f"{url} answers {code}: {answer.text:.300}")
+            time.sleep(self.pause_s * 2 ** (NUM_TRIES - 1 - left))
+        raise AssertionError("unreachable")
+
+
+def _read(answer: httpx.Response, url: str) -> tuple[str, int, bool]:
+    try:
+        body = answer.json()
+        chosen = body["choices"][0]
+        text = chosen["message"].get("content") or ""
+        num_tokens = int((body.get("usage") or {}).get("completion_tokens") or 0)
+        return str(text), num_tokens, chosen.get("finish_reason") == _TRUNCATED
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ServiceError(
+            f"{url} does not answer like an OpenAI-compatible server: {answer.text:.300}"
+        ) from error
+
+
+def _result(value: Any) -> Any:
+    async def waited() -> Any:
+        return await value
+
+    return asyncio.run(waited()) if inspect.isawaitable(value) else value

@@ -1,0 +1,116 @@
+"""A kept iteration of a run, `RUN@12`: found by name, and exported like the model that a run
+registers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rl_core.errors import RecipeError, StorageError
+from rl_core.runs.recipes import recorded_values
+from rl_core.runs.run_folder import RunFolder
+from rl_core.runtime.home import Home
+from rl_core.runtime.registry import nearest
+from rl_core.tracking.database import tracking_client
+from rl_core.tracking.lineage import read_artifact
+from schemas.receipts import CacheReceipt, RunPlan
+from schemas.recipe import Recipe
+from schemas.sections.policy import ExportKind
+
+_REFERENCE = re.compile(r"(?P<run>[^/:@]+)@(?P<iteration>\d+)")
+
+
+@dataclass(frozen=True)
+class KeptIteration:
+    """An iteration whose checkpoint is there."""
+
+    folder: RunFolder
+    iteration: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder.root.name}@{self.iteration}"
+
+    @property
+    def export(self) -> Path:
+        """Folder in which the exported weights are kept for evaluations."""
+        return self.folder.root / "iterations" / f"iteration-{self.iteration:04d}"
+
+    @property
+    def step(self) -> int:
+        """Number of training steps behind the weights."""
+        return int(self.folder.trainer_state(self.iteration)["step"])
+
+    @property
+    def recipe_text(self) -> str:
+        return (self.folder.root / "recipe.yaml").read_text(encoding="utf-8")
+
+
+def find_iteration(text: str, home: Home) -> KeptIteration | None:
+    """Find the iteration that `RUN@12` refers to; None if the text is no such reference.
+
+    Args: text: the run is the name of its folder, or its MLflow run id. Raises: StorageError naming
+    the nearest run, or the iterations whose checkpoints are there.
+    """
+    named = _REFERENCE.fullmatch(text)
+    if named is None or Path(text).exists():
+        return None
+    folders = {path.parent.name: RunFolder(path.parent) for path in home.runs.glob("*/run.json")}
+    run = named["run"]
+    by_id = {folder.mlflow_run_id: folder for folder in folders.values()}
+    folder = folders.get(run) or by_id.get(run)
+    if folder is None:
+        raise StorageError(f"no run {run!r} under {home.runs}{nearest(run, sorted(folders))}")
+    iteration, kept = int(named["iteration"]), folder.complete_iterations()
+    if iteration not in kept:
+        listed = ", ".join(map(str, kept)) or "none"
+        raise StorageError(
+            f"{text}: no checkpoint of iteration {iteration}; kept are: {listed} "
+            "(training.keep_last and training.keep_best say how many stay)"
+        )
+    return KeptIteration(folder, iteration)
+
+
+def export_iteration(found: KeptIteration, home: Home, to: Path, *, whole: bool = False) -> Path:
+    """Write an iteration's weights as a model folder, once.
+
+    Args: whole: merge adapters, whatever the recipe exports, so that the folder can be loaded.
+    Raises: StorageError when `to` is there, but no result of this function.
+    """
+    from rl_core.runs.session import TrainingSession
+
+    session = TrainingSession(plan_of(found.folder, home, whole=whole))
+    try:
+        return session.export_to(found.iteration, to)
+    finally:
+        session.close()
+
+
+def plan_of(folder: RunFolder, home: Home, *, whole: bool = False) -> RunPlan:
+    """Return the plan of a run that was opened before, from its folder and its MLflow run.
+
+    Raises: StorageError, RecipeError when either is gone or cannot be read.
+    """
+    run_id = folder.mlflow_run_id
+    if run_id is None:
+        raise StorageError(f"{folder.root}: the run has no run.json; it was never opened")
+    text = (folder.root / "recipe.yaml").read_text(encoding="utf-8")
+    try:
+        recipe = Recipe.model_validate(recorded_values(yaml.safe_load(text)))
+    except ValueError as error:
+        raise RecipeError(f"{folder.root / 'recipe.yaml'}: {error}") from error
+    if whole and recipe.lora is not None:
+        merged = recipe.lora.model_copy(update={"export": ExportKind.MERGED})
+        recipe = recipe.model_copy(update={"lora": merged})
+    cache = read_artifact(tracking_client(home.mlflow_uri), run_id, "receipts/cache.json")
+    return RunPlan(
+        run_key=folder.root.name,
+        run_dir=str(folder.root),
+        recipe=recipe.model_dump(mode="json"),
+        cache=CacheReceipt.model_validate_json(cache),
+        mlflow_run_id=run_id,
+        mlflow_url="",
+    )
