@@ -53,7 +53,7 @@ class SourceFile(Receipt):
 
 
 class OverlapKind(StrEnum):
-    """How a training row repeats a held-out row or a row of a benchmark."""
+    """Way in which a training row repeats a held-out row or a row of a benchmark."""
 
     SAME = "same question"
     """All words agree, apart from sentences that stand around most questions of a file."""
@@ -104,7 +104,7 @@ class ContaminationReport(Receipt):
     """Training rows that repeat held-out rows or rows of benchmarks."""
 
     policy: str
-    """What a run does with them: report, drop or fail."""
+    """Action of a run: report, drop or fail."""
     num_rows: int
     """Number of training rows that repeat at least one other row."""
     pairs: list[OverlapCount]

@@ -75,7 +75,7 @@ class EvaluationConfig(Section):
 
 
 class ContaminationPolicy(StrEnum):
-    """What a run does with training rows that repeat held-out rows or rows of a benchmark."""
+    """Action on training rows that repeat held-out rows or rows of a benchmark."""
 
     REPORT = "report"
     """They are reported, and trained on; only a held-out question that is repeated letter by letter
@@ -97,8 +97,8 @@ class ValidationConfig(Section):
     """Longest time to build the environment of one row in seconds; a row that takes longer is
     refused."""
     contamination: ContaminationPolicy = ContaminationPolicy.REPORT
-    """What happens to training rows that repeat held-out rows or rows of `benchmarks`: `report`,
-    `drop` or `fail`."""
+    """Action on training rows that repeat held-out rows or rows of `benchmarks`: `report`, `drop`
+    or `fail`."""
     benchmarks: list[str | dict[str, Any]] = Field(default_factory=list)
     """Rows that the model will be measured on elsewhere, written as in `data.train`; training rows
     are compared with them, and nothing else is done with them."""

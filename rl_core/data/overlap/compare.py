@@ -37,7 +37,7 @@ class Common:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How alike two texts are."""
+    """The way in which a training text repeats a held-out one, and how much of it."""
 
     kind: OverlapKind
     share: float

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from rl_core.data.overlap.search import Rows, Search
+from rl_core.data.overlap.rows import Rows
 from rl_core.data.prepare.fingerprint import fingerprint, run_hash
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.errors import DataError
@@ -140,6 +140,8 @@ def overlaps_of(
         return Overlaps(policy)
     memo = Path(memo_dir).expanduser() / f"contamination-{_key(train, held_out)[:16]}.jsonl"
     if not memo.is_file():
+        from rl_core.data.overlap.search import Search
+
         search = Search(train, held_out)
         target = memo.with_name(f"latest-{memo.name}") if search.has_pictures else memo
         with atomic_writer(target) as lines:
@@ -159,6 +161,8 @@ def first_overlaps(train: Sequence[Rows], held_out: Sequence[Rows], num_rows: in
 
     if not train or not held_out:
         return []
+    from rl_core.data.overlap.search import Search
+
     return list(Search([first(rows) for rows in train], held_out).all_overlaps())
 
 

@@ -1,4 +1,4 @@
-"""What a row asks: the text and the pictures of its question, whatever its contract.
+"""The question that a row asks, as text and pictures, whatever the row's contract is.
 
 System messages are no part of a question. Neither are the reward and the other columns, nor the
 answers of a pair.

@@ -7,16 +7,16 @@ show the same pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from rl_core.data.overlap.boilerplate import Templates
 from rl_core.data.overlap.compare import Likeness, compare
 from rl_core.data.overlap.index import Held, HeldIndex, Media, Words
 from rl_core.data.overlap.questions import COLUMNS, Pixels, digest, media_of, text_of
+from rl_core.data.overlap.rows import Row, Rows
 from rl_core.data.overlap.words import Segment, segments_of
 from rl_core.errors import DataError
 from schemas.receipts import Overlap
@@ -24,23 +24,6 @@ from schemas.receipts import Overlap
 SAMPLE = 2_000
 """Rows of each training file from whose beginning its templates are learnt."""
 BATCH = 2_048
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one file, which can be read more than once."""
-
-    file: str
-    read: Callable[[], Iterator[tuple[int, Row]]]
-    """Function that yields the number of each row and the row, those that cannot be read left
-    out."""
-    folder: Path | str
-    """Where relative paths of pictures begin."""
-    identity: str = ""
-    """Digest of the content, and of how it is read."""
-    benchmark: bool = False
 
 
 class Search:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rl_core.data.check.contracts import recognise
-from rl_core.data.overlap.search import Row, Rows
+from rl_core.data.overlap.rows import Row, Rows
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.read.readers import normalise, raw_values
 from rl_core.data.read.remote import base_of

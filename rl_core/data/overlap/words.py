@@ -39,13 +39,18 @@ _NUMBER_WORDS = """
     hundred thousand million billion half twice double triple quarter
 """
 _COUNTED = frozenset(_NUMBER_WORDS.split()) | frozenset("二三四五六七八九十百千万亿")
-_LABELS = frozenset(["question", "problem", "exercise", "task", "q", "example", "no"])
+_NUMBERING = re.compile(
+    r"\s*(?:(?:question|problem|exercise|task|example|q)\s*#?\d{1,4}[.):]|\(?\d{1,4}[.)])\s+(?=\S)"
+)
+"""Number of a question in its file, as in `12. Find x` and `Question 12: find x`."""
 
 
 def segments_of(text: str) -> list[Segment]:
     """Return the words of each sentence or line of a text; without any word, what is visible is
     one."""
     folded = text.lower() if text.isascii() else _folded(text)
+    if numbering := _NUMBERING.match(folded):
+        folded = folded[numbering.end() :]
     segments: list[Segment] = []
     words: list[str] = []
     for token in (_ASCII if folded.isascii() else _ANY).findall(folded):
@@ -57,8 +62,6 @@ def segments_of(text: str) -> list[Segment]:
             words.append(token.replace(",", "") if "," in token else token)
     if words:
         segments.append(tuple(words))
-    if len(segments) > 1 and _is_numbering(segments[0]):
-        del segments[0]
     if not segments and (visible := "".join(folded.split())):
         return [(visible,)]
     return segments
@@ -93,9 +96,3 @@ def readable(words: Iterable[str], longest: int = 160) -> str:
 
 def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
-
-
-def _is_numbering(segment: Segment) -> bool:
-    """Return True for `12.` and `Question 12:` at the head of a text."""
-    *labels, last = segment
-    return last.isdecimal() and (not labels or (len(labels) == 1 and labels[0] in _LABELS))

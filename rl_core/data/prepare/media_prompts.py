@@ -39,6 +39,7 @@ from schemas.recipe import Recipe
 from schemas.rows.contract import SchemaName
 from schemas.rows.media_checks import is_remote, local_path
 from schemas.rows.media_prompts import MediaPrompt
+from schemas.sections.training import ContaminationPolicy
 
 CODE_VERSION = "1"
 """Version of this code, raised whenever the same inputs would be prepared into other rows."""
@@ -87,6 +88,8 @@ def prepare_media(
     Args: counter: called only on a miss. Raises: DataError when rows are refused or none is left;
     UnsupportedMediaError, a NotImplementedError, for media that no loader implements; StorageError.
     """
+    if settings.contamination.policy is ContaminationPolicy.FAIL:  # also where the cache is a hit
+        _overlaps(files, settings.contamination, settings.memo_dir)
     return publish_cache(
         _job(files, settings), lambda work: _Build(settings, counter()).into(work, files)
     )
@@ -135,6 +138,17 @@ def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
     yield from bad_rows
 
 
+def _overlaps(files: PromptFiles, contamination: Contamination, memo_dir: Path) -> Overlaps:
+    """Return the training prompts that repeat others. Raises: DataError by the policy `fail`."""
+    train, held_out = (files[split] for split in SPLITS)
+    compared = sides_of(
+        train, held_out, contamination.benchmarks, memo_dir, schema=SchemaName.MEDIA
+    )
+    overlaps = overlaps_of(*compared, contamination.policy, memo_dir)
+    overlaps.refuse()
+    return overlaps
+
+
 class _Build:
     """State of one build: its settings and the rows that it dropped."""
 
@@ -146,15 +160,7 @@ class _Build:
 
     def into(self, work: Path, files: PromptFiles) -> Built:
         """Write both splits."""
-        compared = sides_of(
-            files["train"],
-            files["eval"],
-            self.contamination.benchmarks,
-            self.memo_dir,
-            schema=SchemaName.MEDIA,
-        )
-        repeated = overlaps_of(*compared, self.contamination.policy, self.memo_dir)
-        repeated.refuse()
+        repeated = _overlaps(files, self.contamination, self.memo_dir)
         counts = {}
         for split in reversed(SPLITS):
             overlaps = repeated if split == "train" else Overlaps()

@@ -12,7 +12,7 @@ from typing import Any
 
 from rl_core.builtin.data.pair_fixture import make_pairs, planned_fixture
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
-from rl_core.data.overlap.search import Row, Rows
+from rl_core.data.overlap.rows import Row, Rows
 from rl_core.data.overlap.sides import Sides, row_of_pair, rows_of
 from rl_core.data.read.hub import DatasetNotHere
 from rl_core.data.read.pair_files import (

@@ -39,6 +39,7 @@ from rl_core.data.store.split_cache import (
 from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
+from schemas.sections.training import ContaminationPolicy
 
 CODE_VERSION = "2"
 """Version of this code, raised whenever the same inputs would be prepared into other pairs."""
@@ -74,6 +75,8 @@ def prepare_pairs(
     sources = pair_sources(recipe, data_dir)
     memo_dir = data_dir / "memo"
     job = _job(recipe, sources, cache_root, memo_dir, contamination)
+    if contamination.policy is ContaminationPolicy.FAIL:  # also where the cache is a hit
+        _overlaps(sources, contamination, memo_dir)
     places = {digest_of(one.path): str(one.path) for split in SPLITS for one in sources[split]}
     return publish_cache(
         job, lambda work: _build(work, sources, recipe, contamination, memo_dir), places=places
@@ -108,6 +111,16 @@ def _job(
     return cache_job(recipe.name, cache_root, parts, files)
 
 
+def _overlaps(
+    sources: Mapping[str, Sequence[Located]], contamination: Contamination, memo_dir: Path
+) -> Overlaps:
+    """Return the training pairs that repeat others. Raises: DataError by the policy `fail`."""
+    compared = pair_sides(sources, contamination.benchmarks, memo_dir)
+    overlaps = overlaps_of(*compared, contamination.policy, memo_dir)
+    overlaps.refuse()
+    return overlaps
+
+
 def _build(
     work: Path,
     sources: Mapping[str, Sequence[Located]],
@@ -120,10 +133,7 @@ def _build(
 
     dropped: Counter[str] = Counter({"invalid": 0, "also held out": 0})
     counts: dict[str, int] = {}
-    repeated = overlaps_of(
-        *pair_sides(sources, contamination.benchmarks, memo_dir), contamination.policy, memo_dir
-    )
-    repeated.refuse()
+    repeated = _overlaps(sources, contamination, memo_dir)
     for split in reversed(SPLITS):
         columns: dict[str, list[Any]] = {"uid": [], "source": [], "row": []}
         taken: Counter[int] = Counter()

@@ -37,6 +37,7 @@ from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.rows.contract import SchemaName
 from schemas.rows.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
+from schemas.sections.training import ContaminationPolicy
 
 __all__ = ["CODE_VERSION", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
 
@@ -124,6 +125,8 @@ def prepare_cache(
     """
     job = _job(train_paths, eval_paths, settings)
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
+    if settings.contamination.policy is ContaminationPolicy.FAIL:  # also where the cache is a hit
+        _overlaps(paths, settings)
     return publish_cache(job, lambda work: _build(work, paths, tokenizer, settings))
 
 
