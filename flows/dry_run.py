@@ -69,7 +69,8 @@ def check_turns(recipe: Recipe, home: Home) -> None:
 
 def located_artifacts(recipe: Recipe, home: Home) -> Recipe:
     """Return the recipe with the paths of the artifacts that its data names."""
-    if not any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
+    rows = [*recipe.data.train, *recipe.data.eval, *recipe.validation.benchmarks]
+    if not any("art://" in str(entry) for entry in rows):
         return recipe
     from rl_core.tracking.artifacts import with_artifacts
 

@@ -207,7 +207,8 @@ def _recipe_of(name: str | None, home: Home) -> "Recipe | None":
     from schemas.recipe import Recipe
 
     recipe = load_recipe(name)
-    if not any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
+    rows = [*recipe.data.train, *recipe.data.eval, *recipe.validation.benchmarks]
+    if not any("art://" in str(entry) for entry in rows):
         return recipe
     from rl_core.tracking.artifacts import with_artifacts
 

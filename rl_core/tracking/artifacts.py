@@ -6,7 +6,7 @@ rows stay in their published folder. `art://omni3/rl/vision/data@latest` names t
 `@v3` the third, `@<hash>` the newest of a run hash.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,21 +173,29 @@ def resolve(tracking_uri: str, reference: str) -> PreparedArtifact:
 
 
 def with_artifacts(values: Mapping[str, Any], tracking_uri: str) -> dict[str, Any]:
-    """Return a recipe's values with every `art://` reference in its data replaced by the files it
-    refers to."""
+    """Return a recipe's values with every `art://` reference to rows replaced by the files it
+    refers to; of a benchmark these are its held-out rows."""
     data = dict(values["data"])
     for split in ("train", "eval"):
-        entries: list[Any] = []
-        for entry in data.get(split) or []:
-            if isinstance(entry, str) and entry.startswith(SCHEME):
-                entries += map(str, split_files(resolve(tracking_uri, entry).path, split))
-            elif isinstance(entry, Mapping) and str(entry.get("path")).startswith(SCHEME):
-                found = split_files(resolve(tracking_uri, entry["path"]).path, split)
-                entries += [{**entry, "path": str(file)} for file in found]
-            else:
-                entries.append(entry)
-        data[split] = entries
+        data[split] = _located(data.get(split) or [], split, tracking_uri)
+    validation = dict(values.get("validation") or {})
+    if benchmarks := validation.get("benchmarks"):
+        validation["benchmarks"] = _located(benchmarks, "eval", tracking_uri)
+        return {**values, "data": data, "validation": validation}
     return {**values, "data": data}
+
+
+def _located(entries: Sequence[Any], split: str, tracking_uri: str) -> list[Any]:
+    located: list[Any] = []
+    for entry in entries:
+        if isinstance(entry, str) and entry.startswith(SCHEME):
+            located += map(str, split_files(resolve(tracking_uri, entry).path, split))
+        elif isinstance(entry, Mapping) and str(entry.get("path")).startswith(SCHEME):
+            found = split_files(resolve(tracking_uri, entry["path"]).path, split)
+            located += [{**entry, "path": str(file)} for file in found]
+        else:
+            located.append(entry)
+    return located
 
 
 def _artifact(run: Run) -> PreparedArtifact:
