@@ -60,7 +60,7 @@ class OverlapKind(StrEnum):
     WITHIN = "holds the question"
     """The training row has at least half of the other row's n-grams of 13 words."""
     NEAR = "nearly the same"
-    """At least 70 % of the 3-grams of both rows are in both."""
+    """At least 80 % of the 3-grams of both rows are in both."""
 
 
 class Overlap(Receipt):

@@ -17,7 +17,7 @@ from rl_core.data.overlap.words import is_number, num_words, readable
 from schemas.receipts import OverlapKind
 
 LONG_GRAM, SHORT_GRAM = 13, 3
-MIN_SHARE, MIN_SIMILAR = 0.5, 0.7
+MIN_SHARE, MIN_SIMILAR = 0.5, 0.8
 MIN_HELD = 8
 """Words below which a text inside a longer one means nothing: `what is 2 + 2` is in many."""
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from datasketch import MinHash, MinHashLSH
 
 NUM_PERMUTATIONS = 64
-LSH_THRESHOLD = 0.6
+LSH_THRESHOLD = 0.7
 """Below `MIN_SIMILAR`, since LSH misses some pairs that are just above its threshold."""
 MANY, MANY_TRAIN, PART = 3, 10, 0.02
 """An n-gram in this many different held-out questions, or different training rows, belongs to none

@@ -2,9 +2,9 @@
 difference.
 
 Unicode NFKC, then case folded. What is compared are words and numbers; punctuation only separates,
-unless it calculates: the plus of `12 + 13` and the star of `12*13` are words, the dash of
-`well-known` and the stars of `**bold**` are not. Scripts without spaces (Chinese, Japanese, Thai,
-Lao, Khmer, Burmese) give a word per character.
+unless it calculates with numbers or letters: the plus of `12 + 13` and the minus of `V - IV` are
+words, the dash of `well-known` and the stars of `**bold**` are not. Scripts without spaces
+(Chinese, Japanese, Thai, Lao, Khmer, Burmese) give a word per character.
 """
 
 import re
@@ -22,17 +22,18 @@ _FULL_WIDTH = "\u3002\uff01\uff1f\uff1b\uff1a"
 _SIGNS = "\u00d7\u00f7\u00b1\u221a\u2264\u2265\u2260"
 _BOUNDARY = r"[.!?:;]+[\"')\]}*_]*(?=\s|$)|\n+|\s{2,}"
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?"
-_LEFT = r"(?:(?<=[\d)\]}])|(?<=[\d)\]}]\s)|(?<=(?<![a-z])[a-z])|(?<=(?<![a-z])[a-z]\s))"
-_OPERATOR = _LEFT + r"[-+*/^=<>](?=\s?(?:[\d(\\{.\-]|[a-z]\b))" + f"|[{_SIGNS}]"
-_SIGN = r"(?<![^\s(=+*/^<>,\[{])-(?=\d)"
-_ASCII = re.compile(f"{_BOUNDARY}|{_OPERATOR}|{_SIGN}|{_NUMBER}|[a-z][a-z0-9]*")
+_SIGNED = r"(?<![^\s(=+*/^<>,\[{])-\d+(?:\.\d+)?"
+_CALCULATES = r"[-+*/^=<>]"
+_ASCII = re.compile(f"{_BOUNDARY}|{_SIGNED}|{_CALCULATES}|{_NUMBER}|[a-z][a-z0-9]*")
 _ANY = re.compile(
-    f"{_BOUNDARY}|[{_FULL_WIDTH}]|{_OPERATOR}|{_SIGN}|{_NUMBER}|[{_SPACELESS}]"
+    f"{_BOUNDARY}|[{_FULL_WIDTH}]|{_SIGNED}|{_CALCULATES}|[{_SIGNS}]|{_NUMBER}|[{_SPACELESS}]"
     f"|(?:(?![{_SPACELESS}])[^\\W\\d_])(?:(?![{_SPACELESS}])[^\\W_])*"
 )
 _CHARACTER = re.compile(f"[{_SPACELESS}]")
 _ENDS = frozenset(".!?:;\n" + _FULL_WIDTH)
-_OPERATORS = frozenset("-+*/^=<>" + _SIGNS)
+_BETWEEN = frozenset("-+*/^=<>")
+_OPERATORS = _BETWEEN | frozenset(_SIGNS)
+_ROMAN = re.compile("[ivxlcdm]+")
 _NUMBER_WORDS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
@@ -53,13 +54,25 @@ def segments_of(text: str) -> list[Segment]:
         folded = folded[numbering.end() :]
     segments: list[Segment] = []
     words: list[str] = []
+    signs: list[str] = []
+    """Signs since the last word."""
     for token in (_ASCII if folded.isascii() else _ANY).findall(folded):
+        if token in _BETWEEN:
+            signs.append(token)
+            continue
         if token[0] in _ENDS or token.isspace():
             if words:
                 segments.append(tuple(words))
-                words = []
-        else:
-            words.append(token.replace(",", "") if "," in token else token)
+            words, signs = [], []
+            continue
+        if token[0] == "-":
+            words += _calculating(words, signs, token[1:])
+            words.append("-")
+            signs, token = [], token[1:]
+        elif signs:
+            words += _calculating(words, signs, token)
+            signs = []
+        words.append(token.replace(",", ""))
     if words:
         segments.append(tuple(words))
     if not segments and (visible := "".join(folded.split())):
@@ -96,3 +109,14 @@ def readable(words: Iterable[str], longest: int = 160) -> str:
 
 def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
+
+
+def _calculating(words: Sequence[str], signs: Sequence[str], following: str) -> Sequence[str]:
+    """Return the sign between two words if it calculates with them: they are numbers or letters."""
+    if len(signs) != 1 or not words or not _is_operand(following):
+        return ()
+    return signs if _is_operand(words[-1]) else ()
+
+
+def _is_operand(word: str) -> bool:
+    return len(word) == 1 or word[0].isdecimal() or _ROMAN.fullmatch(word) is not None
