@@ -39,7 +39,7 @@ def files(jsonl, good_row) -> tuple[Path, Path, Path]:
 
 @pytest.fixture
 def settings(tmp_path: Path, allowed) -> PreparationSettings:
-    places = {"cache_root": tmp_path / "cache", "memo_dir": tmp_path / "memo"}
+    places: dict[str, Any] = {"cache_root": tmp_path / "cache", "memo_dir": tmp_path / "memo"}
     return PreparationSettings("a", "tiny", 100, allowed_env_classes=allowed, **places)
 
 
