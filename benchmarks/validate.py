@@ -3,7 +3,9 @@ documentation (section 7).
 
 Both run in their own process, one after the other, on the same file; peak memory is counted above
 that after the imports, CPU seconds over all threads. The loop is timed alone, without
-`load_dataset`, which it needs first.
+`load_dataset`, which it needs first. The comparison with held-out rows, which validation does
+besides where there are some, is timed on the same file: `HELD_OUT` rows in the same template, of
+which `REPEATED` ask what a training row asks, in capitals.
 
     python -m benchmarks.validate [--rows 1000000]
 """
@@ -21,6 +23,7 @@ from pathlib import Path
 
 CHUNK = 50_000
 ROUNDS = 3
+HELD_OUT, REPEATED = 2_000, 20
 
 
 def generate(path: Path, num_rows: int) -> None:
@@ -121,6 +124,36 @@ def validation(path: str, folder: str) -> dict[str, float]:
     }
 
 
+def comparison(path: str, folder: str) -> dict[str, float]:
+    """Compare the rows with held-out rows; errors are rows that were found or missed wrongly."""
+    import pyarrow.parquet
+    from datasketch import MinHash, MinHashLSH  # noqa: F401
+
+    from rl_core.data.overlap.found import overlaps_of
+    from rl_core.data.overlap.sides import sides_of
+    from schemas.sections.training import ContaminationPolicy
+
+    num_rows = pyarrow.parquet.ParquetFile(path).metadata.num_rows
+    repeated = {number: _row(number) for number in range(0, num_rows, num_rows // REPEATED)}
+    for row in repeated.values():
+        row["prompt"][1]["content"] = row["prompt"][1]["content"].upper()
+    others = [_row(num_rows + number) for number in range(HELD_OUT - len(repeated))]
+    held_out = Path(folder) / "eval.jsonl"
+    lines = [json.dumps(row) + "\n" for row in (*repeated.values(), *others)]
+    held_out.write_text("".join(lines), encoding="utf-8")
+    before, start, cpu = peak_mib(), time.perf_counter(), time.process_time()
+    found = overlaps_of(
+        *sides_of([path], [held_out], [], folder), ContaminationPolicy.REPORT, folder
+    )
+    return {
+        "rows": num_rows,
+        "errors": len({number + 1 for number in repeated} ^ found.rows.get(path, set())),
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+        "mib": peak_mib() - before,
+    }
+
+
 def measured(which: str, path: Path) -> dict[str, float]:
     """Measure one side in a new process."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -139,7 +172,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.only:
         which, path, folder = options.only
-        print(json.dumps((plain_loop if which == "loop" else validation)(path, folder)))
+        sides = {"loop": plain_loop, "validation": validation, "comparison": comparison}
+        print(json.dumps(sides[which](path, folder)))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.parquet"
@@ -148,13 +182,15 @@ def main() -> None:
         ours = [measured("validation", path)]
         loop = measured("loop", path)
         ours += [measured("validation", path) for _ in range(ROUNDS - 1)]
-    for one in (*ours, loop):
+        compared = measured("comparison", path)
+    for one in (*ours, loop, compared):
         if (one["rows"], one["errors"]) != (options.rows, 0):
             raise SystemExit(f"a side did not see {options.rows} good rows: {one}")
     best = min(ours, key=lambda one: one["seconds"])
     seconds = ", ".join(f"{one['seconds']:.1f}" for one in ours)
     print(f"{'':24}{'seconds':>10}{'CPU s':>10}{'rows/s':>12}{'peak MiB':>10}")
-    for name, one in (("plain loop", loop), ("rl-train validate", best)):
+    beside = f"beside {HELD_OUT:,} held out"
+    for name, one in (("plain loop", loop), ("rl-train validate", best), (beside, compared)):
         speed = one["rows"] / one["seconds"]
         print(
             f"{name:24}{one['seconds']:10.1f}{one['cpu_seconds']:10.1f}{speed:12,.0f}{one['mib']:10.0f}"

@@ -200,10 +200,18 @@ def _first(measured: SetReceipt) -> str:
 
 def _doubts(report: ValidationReport) -> str:
     """Return a line for each kind of rows that are good but doubtful."""
-    return "".join(
+    doubts = "".join(
         f"\n        {group.count} rows, first {group.first[0].file}:{group.first[0].row}: "
         f"{group.reason}; {group.first[0].expected}"
         for group in report.warnings
+    )
+    if report.contamination is None:
+        return doubts
+    return doubts + "".join(
+        f"\n        {pair.count} training rows repeat "
+        f"{'benchmark' if pair.benchmark else 'held-out'} rows ({report.contamination.policy}), "
+        f"first {pair.first[0]}"
+        for pair in report.contamination.pairs
     )
 
 

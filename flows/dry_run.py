@@ -5,13 +5,20 @@ from collections.abc import Sequence
 
 from flows.console import Console
 from rl_core.data.check.files import NUM_EXAMPLES
-from rl_core.data.check.first_rows import check_first_rows
+from rl_core.data.check.first_rows import NUM_ROWS, check_first_rows
+from rl_core.data.overlap.found import REASON, first_overlaps, refusal
 from rl_core.data.prepare.media_prompts import MediaSettings, plan_media
 from rl_core.data.prepare.pairs import plan_pairs
 from rl_core.data.prepare.prompts import plan_cache
-from rl_core.data.prepare.row_files import rows_that_are_here
+from rl_core.data.prepare.row_files import SplitFiles, compared_rows, rows_that_are_here
 from rl_core.data.read.media_prompt_files import planned_prompt_files
-from rl_core.data.read.recipe_files import check_settings, planned_sources, preparation_settings
+from rl_core.data.read.recipe_files import (
+    check_settings,
+    contamination_of,
+    planned_benchmarks,
+    planned_sources,
+    preparation_settings,
+)
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import DataError, ModelError
 from rl_core.models.checks.can_train import check_local_model
@@ -21,6 +28,7 @@ from rl_core.runtime.home import Home
 from rl_core.train.sharding.memory import estimate_memory, unknown_sizes
 from schemas.recipe import Recipe
 from schemas.rows.contract import SchemaName
+from schemas.sections.training import ContaminationPolicy
 
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
@@ -62,7 +70,8 @@ def check_turns(recipe: Recipe, home: Home) -> None:
 def located_artifacts(recipe: Recipe, home: Home) -> Recipe:
     """Return the recipe with the paths of the artifacts that its data names."""
     sets = [one.data for one in recipe.evaluation.sets.values()]
-    if "art://" not in str([recipe.data.train, recipe.data.eval, *sets]):
+    rows = [recipe.data.train, recipe.data.eval, recipe.validation.benchmarks, *sets]
+    if "art://" not in str(rows):
         return recipe
     from rl_core.tracking.artifacts import with_artifacts
 
@@ -78,21 +87,51 @@ def rows_plan(recipe: Recipe, home: Home) -> str:
     if not train and not held_out:
         return "not here yet; the run checks them"
     num_rows, problems = check_first_rows([*train, *held_out], check_settings(recipe))
+    repeated = contamination_plan(recipe, home, (train, held_out))
     bad = len({(one.file, one.row) for one in problems})
     if not bad:
-        return f"the first {num_rows} are good"
+        return f"the first {num_rows} are good{repeated}"
     found = f"{bad} of the first {num_rows} rows would be refused\n" + "\n".join(
         f"  {one}" for one in problems[:NUM_EXAMPLES]
     )
     if recipe.data.on_invalid == "fail" or bad == num_rows:
         raise DataError(found)
-    return found
+    return found + repeated
+
+
+def contamination_plan(recipe: Recipe, home: Home, files: SplitFiles) -> str:
+    """Say which of the first training rows repeat held-out rows or rows of benchmarks that are
+    here.
+
+    Raises: DataError when the run would end on one.
+    """
+    contamination = contamination_of(recipe, home.data, make=False)
+    train, measured = compared_rows(recipe, home, files, contamination, make=False)
+    found = first_overlaps(train, measured, NUM_ROWS)
+    if not found:
+        return ""
+    policy = contamination.policy
+    if policy is ContaminationPolicy.FAIL:
+        raise refusal(len({(one.file, one.row) for one in found}), found)
+    asked = [one for one in found if one.verbatim and not one.benchmark]
+    refused = asked and policy is ContaminationPolicy.REPORT and not recipe.has_pairs
+    if refused and recipe.data.on_invalid == "fail":
+        raise DataError(
+            f"{asked[0].file}:{asked[0].row} field prompt: {REASON}; expected a question that is "
+            f"not in {asked[0].other_file}:{asked[0].other_row}"
+        )
+    listed = "\n".join(f"  {one}" for one in found[:NUM_EXAMPLES])
+    return f"; {len(found)} repeat rows that are measured on ({policy})\n{listed}"
 
 
 def cache_plan(recipe: Recipe, home: Home) -> str:
     """Say whether preparation would be a cache hit, and why."""
+    contamination = contamination_of(recipe, home.data, make=False)
+    first_of_all = planned_benchmarks(recipe, home.data)[1]
+    if first_of_all and contamination.policy is ContaminationPolicy.DROP:
+        return f"miss: {first_of_all}"
     if recipe.has_pairs:
-        plan = plan_pairs(recipe, home.data, home.cache)
+        plan = plan_pairs(recipe, home.data, home.cache, contamination)
         return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
     if recipe.draws:
         return _media_plan(recipe, home)
@@ -106,7 +145,9 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     plan = plan_cache(
         train,
         held_out,
-        preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
+        preparation_settings(
+            recipe, home, tokenizer_identity(recipe.model.path, home.models), make=False
+        ),
         others,
     )
     return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
@@ -117,7 +158,10 @@ def _media_plan(recipe: Recipe, home: Home) -> str:
     if first:
         return f"miss: {first}"
     tokenizer_id = tokenizer_identity(recipe.model.path, home.models)
-    plan = plan_media(files, MediaSettings(recipe, tokenizer_id, home.cache, home.data / "memo"))
+    memo_dir = home.data / "memo"
+    contamination = contamination_of(recipe, home.data, make=False)
+    settings = MediaSettings(recipe, tokenizer_id, home.cache, memo_dir, contamination)
+    plan = plan_media(files, settings)
     return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
 
 

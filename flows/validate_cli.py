@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.contamination_table import print_contamination
 from flows.data_cli import Mapped, column_map
 from rl_core.errors import RecipeError
 from rl_core.runtime.home import Home
@@ -17,6 +18,9 @@ from schemas.rows.contract import SchemaName
 if TYPE_CHECKING:
     from rl_core.data.check.parts import CheckSettings
     from rl_core.data.check.tokens import TokenSettings
+    from rl_core.data.overlap.found import Contamination
+    from rl_core.data.overlap.sides import Sides
+    from rl_core.data.prepare.row_files import SplitFiles
     from schemas.receipts import RowGroup, ValidationReport
     from schemas.recipe import Recipe
 
@@ -60,6 +64,10 @@ def validate(
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
     held_out: Annotated[
         list[str] | None, typer.Option(help="Evaluation files, which must share no question")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="Benchmarks whose questions training rows must not repeat"),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Count the tokens of each prompt with this model's template")
@@ -112,10 +120,13 @@ def validate(
         train, evaluation = files(paths), files(held_out or [])
     else:
         train, evaluation = _files_of(settled, home)
+    contamination, sides = _compared(settled, against, home, None if paths else (train, evaluation))
     report = check_files(
         train,
         settings,
         held_out=evaluation,
+        contamination=contamination,
+        sides=sides,
         rejects_dir=home.data / "rejects" / "cli",
         memo_dir=home.data / "memo",
         runner=_cluster(),
@@ -159,6 +170,7 @@ def print_report(report: "ValidationReport") -> None:
     _print_groups("Rows that are good, but look at them", report.warnings, "found")
     if report.warnings:
         typer.echo(f"all of these: {report.warnings_path}")
+    print_contamination(report.contamination)
     for what, why in report.untried.items():
         typer.echo(f"note: {what}: {why}")
 
@@ -197,7 +209,8 @@ def _recipe_of(name: str | None, home: Home) -> "Recipe | None":
 
     recipe = load_recipe(name)
     sets = [one.data for one in recipe.evaluation.sets.values()]
-    if "art://" not in str([recipe.data.train, recipe.data.eval, *sets]):
+    rows = [recipe.data.train, recipe.data.eval, recipe.validation.benchmarks, *sets]
+    if "art://" not in str(rows):
         return recipe
     from rl_core.tracking.artifacts import with_artifacts
 
@@ -257,6 +270,29 @@ def _files_of(recipe: "Recipe | None", home: Home) -> tuple[list[Path], list[Pat
     from rl_core.data.prepare.row_files import row_files
 
     return row_files(recipe, home)
+
+
+def _compared(
+    recipe: "Recipe | None",
+    against: list[str] | None,
+    home: Home,
+    files: "SplitFiles | None",
+) -> "tuple[Contamination, Sides | None]":
+    """Return the settings of the comparison, and the rows that are compared if they are pairs of a
+    recipe.
+
+    Args: files: those of the recipe; None if others were named.
+    """
+    from rl_core.data.overlap.found import REPORTED
+    from rl_core.data.prepare.row_files import compared_rows
+    from rl_core.data.read.recipe_files import benchmark_files, contamination_of
+
+    settings = REPORTED if recipe is None else contamination_of(recipe, home.data)
+    more = benchmark_files(against or [], home.data)
+    settings = replace(settings, benchmarks=(*settings.benchmarks, *more))
+    if recipe is None or files is None or not recipe.has_pairs:
+        return settings, None
+    return settings, compared_rows(recipe, home, files, settings)
 
 
 def _tokens(

@@ -53,6 +53,67 @@ class SourceFile(Receipt):
     sha256: str
 
 
+class OverlapKind(StrEnum):
+    """Way in which a training row repeats a held-out row or a row of a benchmark."""
+
+    SAME = "same question"
+    """All words agree, apart from sentences that stand around most questions of a file."""
+    WITHIN = "holds the question"
+    """The training row has at least half of the other row's n-grams of 13 words."""
+    NEAR = "nearly the same"
+    """At least 80 % of the 3-grams of both rows are in both."""
+
+
+class Overlap(Receipt):
+    """A training row that repeats a row which the model is measured on."""
+
+    file: str
+    row: int
+    other_file: str
+    """File of the held-out row, or of the benchmark."""
+    other_row: int
+    benchmark: bool
+    """True if the other row is of a benchmark, False if it is held out by the recipe."""
+    kind: OverlapKind
+    share: float
+    """Share of n-grams in common, from 0 to 1: of the other row's, or of both rows' where they are
+    nearly the same."""
+    passage: str
+    """The longest passage in common, in normalised words, shortened."""
+    verbatim: bool
+    """True if both rows ask the same, letter by letter."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}:{self.row} and {self.other_file}:{self.other_row}: {self.kind}, share "
+            f"{self.share:.2f}, {self.passage!r}"
+        )
+
+
+class OverlapCount(Receipt):
+    """Number of training rows of one file that repeat rows of another."""
+
+    file: str
+    other_file: str
+    benchmark: bool
+    count: int
+    first: list[Overlap]
+    """The first of these rows."""
+
+
+class ContaminationReport(Receipt):
+    """Training rows that repeat held-out rows or rows of benchmarks."""
+
+    policy: str
+    """Action of a run: report, drop or fail."""
+    num_rows: int
+    """Number of training rows that repeat at least one other row."""
+    pairs: list[OverlapCount]
+    """The rows by pair of files, most frequent first."""
+    path: str
+    """JSON Lines file with all of them."""
+
+
 class ValidationReport(Receipt):
     """Result of validate-data over all files of a recipe."""
 
@@ -78,6 +139,9 @@ class ValidationReport(Receipt):
     """Reasons why the rows of an environment were not built, or not played."""
     rejects_path: str | None = None
     warnings_path: str | None = None
+    contamination: ContaminationReport | None = None
+    """Training rows that repeat rows which the model is measured on; None if nothing was held
+    against them."""
     cached: bool = False
     """True if the same files were validated before with the same schema and environments."""
     explanation: str

@@ -15,7 +15,11 @@ from rl_core.data.prepare.pairs import prepare_pairs
 from rl_core.data.prepare.row_files import set_files
 from rl_core.data.prepare.sets import prepare_set
 from rl_core.data.read.media_prompt_files import prompt_files
-from rl_core.data.read.recipe_files import preparation_settings, resolve_sources
+from rl_core.data.read.recipe_files import (
+    contamination_of,
+    preparation_settings,
+    resolve_sources,
+)
 from rl_core.envs.turns import of_several_turns
 from rl_core.models.locate import locate, tokenizer_identity
 from rl_core.rollout.chat.vision import prompt_tokenizer
@@ -45,7 +49,9 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     if settings.has_pairs:
-        receipt = prepare_pairs(settings, home.data, home.cache)
+        receipt = prepare_pairs(
+            settings, home.data, home.cache, contamination_of(settings, home.data)
+        )
     elif settings.draws:
         receipt = _prepare_media(settings, home)
     else:
@@ -86,7 +92,11 @@ def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
     first."""
     path = recipe.model.path
     settings = MediaSettings(
-        recipe, tokenizer_identity(path, home.models), home.cache, home.data / "memo"
+        recipe,
+        tokenizer_identity(path, home.models),
+        home.cache,
+        home.data / "memo",
+        contamination_of(recipe, home.data),
     )
     files = prompt_files(recipe, home.data)
     return prepare_media(files, settings, lambda: _counter(recipe, locate(path, home.models)))

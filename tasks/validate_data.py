@@ -8,15 +8,15 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
 from rl_core.data.check.files import apply_policy, check_files
-from rl_core.data.prepare.row_files import row_files
-from rl_core.data.read.recipe_files import check_settings
+from rl_core.data.prepare.row_files import compared_rows, row_files
+from rl_core.data.read.recipe_files import check_settings, contamination_of
 from rl_core.distributed.cluster import configured_address
 from rl_core.distributed.ray_data_validation import cluster_runner
 from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.tracking.validation import log_refusal
 from rl_core.trainers.progress import ProgressEvent, announce
-from schemas.receipts import ValidationReport
+from schemas.receipts import ContaminationReport, ValidationReport
 from schemas.recipe import Recipe
 from tasks import artifacts
 from tasks.flow_links import flow_run_tags
@@ -39,11 +39,15 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     address = configured_address(settings.placement.ray_address)
-    train, held_out = row_files(settings, home)
+    files = train, held_out = row_files(settings, home)
+    contamination = contamination_of(settings, home.data)
+    pairs = settings.has_pairs
     report = check_files(
         train,
         check_settings(settings),
         held_out=held_out,
+        contamination=contamination,
+        sides=compared_rows(settings, home, files, contamination) if pairs else None,
         rejects_dir=home.data / "rejects" / settings.name,
         memo_dir=home.data / "memo",
         runner=cluster_runner(address) if address else None,
@@ -92,6 +96,29 @@ def _publish(report: ValidationReport) -> None:
             doubtful,
             f"Rows that are used but hardly teach anything; all are in {report.warnings_path}",
         )
+    if report.contamination is not None and report.contamination.num_rows:
+        _publish_contamination(report.contamination)
+
+
+def _publish_contamination(found: ContaminationReport) -> None:
+    rows = [
+        {
+            "training row": f"{one.file}:{one.row}",
+            "repeats": f"{one.other_file}:{one.other_row}",
+            "how": one.kind.value,
+            "share": one.share,
+            "passage": one.passage,
+            "rows of these files": pair.count,
+        }
+        for pair in found.pairs
+        for one in pair.first
+    ]
+    artifacts.table(
+        "validation-contamination",
+        rows,
+        f"{found.num_rows} training rows repeat held-out rows or rows of a benchmark "
+        f"({found.policy}); all are in {found.path}",
+    )
 
 
 def _log_refusal(name: str, report: ValidationReport, home: Home) -> None:

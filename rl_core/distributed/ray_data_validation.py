@@ -11,18 +11,13 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
 from rl_core.data.check.files import Runner
-from rl_core.data.check.overlap import HeldOut
 from rl_core.data.check.parts import Checked, CheckSettings, Part, check_part
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
-
-if TYPE_CHECKING:
-    from ray import ObjectRef
 
 _REJECTIONS = TypeAdapter(list[Rejection])
 
@@ -30,21 +25,17 @@ _REJECTIONS = TypeAdapter(list[Rejection])
 def cluster_runner(address: str) -> Runner:
     """Return a runner that checks parts on the cluster at `address`."""
 
-    def run(
-        parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
-    ) -> Iterator[tuple[Part, Checked]]:
+    def run(parts: Sequence[Part], settings: CheckSettings) -> Iterator[tuple[Part, Checked]]:
         from rl_core.distributed.cluster import ray_cluster
 
         if parts:
             with ray_cluster(address, 1, "cpu"):
-                yield from _run(parts, settings, held_out)
+                yield from _run(parts, settings)
 
     return run
 
 
-def _run(
-    parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
-) -> Iterator[tuple[Part, Checked]]:
+def _run(parts: Sequence[Part], settings: CheckSettings) -> Iterator[tuple[Part, Checked]]:
     import ray
     import ray.data
 
@@ -52,7 +43,7 @@ def _run(
         # Ray 2.60 sets its own deprecated options when it makes the first context.
         warnings.simplefilter("ignore", DeprecationWarning)
         ray.data.DataContext.get_current()
-    check = _CheckPart(list(parts), settings, ray.put(held_out))
+    check = _CheckPart(list(parts), settings)
     dataset = ray.data.range(len(parts), override_num_blocks=len(parts))
     # Blocks would otherwise come back as they are finished.
     dataset.context.execution_options.preserve_order = True
@@ -74,18 +65,14 @@ class _CheckPart:
 
     parts: list[Part]
     settings: CheckSettings
-    held_out: ObjectRef[HeldOut]
 
     def __call__(self, row: dict[str, int]) -> list[dict[str, object]]:
-        import ray
-
         index = int(row["id"])
-        held_out = ray.get(self.held_out)
         found: list[dict[str, object]] = []
         try:
             with self.settings.row_trials(num_workers=1) as trials:
                 part = self.parts[index]
-                for checked in check_part(part, self.settings, held_out, trials, num_threads=1):
+                for checked in check_part(part, self.settings, trials, num_threads=1):
                     found.append(_packed(index, checked))
         except DataError as error:  # what the user can put right; all else is Ray's to report
             found.append(_packed(index, Checked(0, 0, []), str(error)))

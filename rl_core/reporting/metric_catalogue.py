@@ -250,6 +250,11 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("validation/rows", "rows", "Rows that were held to their contract."),
         ("validation/accepted", "rows", "Those that fulfil it."),
         ("validation/rejected/<reason>", "rows", "Those that do not, by reason."),
+        (
+            "validation/contaminated",
+            "rows",
+            "Training rows that repeat held-out rows, or rows of a benchmark.",
+        ),
         ("elapsed_sec", "s", "How long a preparation took (experiment `rl-prepare`)."),
         (
             "rows/<kind>",

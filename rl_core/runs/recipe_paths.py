@@ -2,7 +2,8 @@
 
 The rule: a relative path written in a recipe is that of a file beside the recipe, if there is one,
 and of the current folder otherwise; an override's is of the current folder, as in any command. The
-paths of a recipe are the entries of `data.train`, `data.eval` and of each set's `data`, and the
+paths of a recipe are the entries of `data.train`, `data.eval`, `validation.benchmarks` and of each
+set's `data`, and the
 values of keys named `path`. A name of the Hugging Face hub or of an embedded model is unchanged,
 since no such file lies beside the recipe.
 """
@@ -12,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-_SOURCES = ("train", "eval")
+_SOURCES = (("data", "train"), ("data", "eval"), ("validation", "benchmarks"))
 
 
 def paths_from_recipe(values: dict[str, Any], recipe: Path) -> dict[str, Any]:
@@ -21,11 +22,10 @@ def paths_from_recipe(values: dict[str, Any], recipe: Path) -> dict[str, Any]:
     if folder.samefile(Path.cwd()):
         return values
     moved: dict[str, Any] = _moved(values, folder)
-    data = moved.get("data")
-    if isinstance(data, dict):
-        for split in _SOURCES:
-            if isinstance(entries := data.get(split), list):
-                data[split] = [_beside(entry, folder) for entry in entries]
+    for section, key in _SOURCES:
+        block = moved.get(section)
+        if isinstance(block, dict) and isinstance(entries := block.get(key), list):
+            block[key] = [_beside(entry, folder) for entry in entries]
     evaluation = moved.get("evaluation")
     sets = evaluation.get("sets") if isinstance(evaluation, dict) else None
     for one in sets.values() if isinstance(sets, dict) else ():

@@ -162,20 +162,37 @@ def _check_plugins(recipe: Recipe) -> None:
         for index, entry in enumerate(entries):
             if isinstance(entry, dict):
                 _check_block(_source_model(recipe, entry), entry, f"{place}.{index}")
+    for index, entry in enumerate(recipe.validation.benchmarks):
+        if isinstance(entry, dict):
+            _check_block(_rows_model(entry), entry, f"validation.benchmarks.{index}")
 
 
 def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of `data.train` or `data.eval`."""
-    from rl_core.builtin.data.builtin_rows import BuiltinSpec
-    from rl_core.builtin.data.picture_rows import PicturesSpec
     from rl_core.builtin.data.prompt_files import made_spec
-    from rl_core.builtin.data.reasoning_problems import GenerateSpec
     from rl_core.data.read.sources import SourceSpec
 
     if recipe.has_pairs:
         return PairSource
     if recipe.draws:
         return made_spec(entry) or SourceSpec
+    return _prompts_model(entry)
+
+
+def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
+    """Return the spec class of a block of rows of any kind."""
+    from rl_core.builtin.data.prompt_files import made_spec
+
+    return made_spec(entry) or _prompts_model(entry)
+
+
+def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
+    """Return the spec class of a block of prompt rows."""
+    from rl_core.builtin.data.builtin_rows import BuiltinSpec
+    from rl_core.builtin.data.picture_rows import PicturesSpec
+    from rl_core.builtin.data.reasoning_problems import GenerateSpec
+    from rl_core.data.read.sources import SourceSpec
+
     if "pictures" in entry:
         return PicturesSpec
     if "builtin" in entry:

@@ -173,19 +173,24 @@ def resolve(tracking_uri: str, reference: str) -> PreparedArtifact:
 
 
 def with_artifacts(values: Mapping[str, Any], tracking_uri: str) -> dict[str, Any]:
-    """Return a recipe's values with every `art://` reference in its data replaced by the files it
-    refers to."""
+    """Return a recipe's values with every `art://` reference to rows replaced by the files it
+    refers to; of a benchmark these are its held-out rows."""
     data = dict(values["data"])
     for split in ("train", "eval"):
         data[split] = _located(data.get(split) or [], split, tracking_uri)
+    found = {**values, "data": data}
     evaluation = values.get("evaluation") or {}
-    if not evaluation.get("sets"):
-        return {**values, "data": data}
-    sets = {
-        name: {**one, "data": _located(one["data"], "eval", tracking_uri)}
-        for name, one in evaluation["sets"].items()
-    }
-    return {**values, "data": data, "evaluation": {**evaluation, "sets": sets}}
+    if evaluation.get("sets"):
+        sets = {
+            name: {**one, "data": _located(one["data"], "eval", tracking_uri)}
+            for name, one in evaluation["sets"].items()
+        }
+        found["evaluation"] = {**evaluation, "sets": sets}
+    validation = values.get("validation") or {}
+    if benchmarks := validation.get("benchmarks"):
+        located = _located(benchmarks, "eval", tracking_uri)
+        found["validation"] = {**validation, "benchmarks": located}
+    return found
 
 
 def _located(entries: Sequence[Any], split: str, tracking_uri: str) -> list[Any]:

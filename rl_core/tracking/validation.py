@@ -16,6 +16,10 @@ def log_report(tracking: TrackingRun, report: ValidationReport) -> None:
     metrics = {"validation/rows": report.num_rows, "validation/accepted": report.num_accepted}
     for reason, count in report.rejected_by_reason.items():
         metrics[f"validation/rejected/{reason}"] = count
+    if (found := report.contamination) is not None:
+        metrics["validation/contaminated"] = found.num_rows
+        if found.num_rows:
+            tracking.log_artifact(Path(found.path), "validation")
     tracking.log_metrics({name: float(value) for name, value in metrics.items()}, 0)
     if report.num_rejected:
         tracking.log_table(

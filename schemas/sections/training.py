@@ -1,8 +1,8 @@
-"""Length of a training, sizes of its steps, its evaluations, and the trials of its rows."""
+"""Length of a training, sizes of its steps, its evaluations, and the checks of its rows."""
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -95,8 +95,21 @@ class EvaluationConfig(EvaluationSampling):
         return sets
 
 
+class ContaminationPolicy(StrEnum):
+    """Action on training rows that repeat held-out rows or rows of a benchmark."""
+
+    REPORT = "report"
+    """They are reported, and trained on; only a held-out question that is repeated letter by letter
+    is refused, as any bad row (`data.on_invalid`)."""
+    DROP = "drop"
+    """They are left out of training, and counted; held-out rows stay."""
+    FAIL = "fail"
+    """They end the run before anything is trained."""
+
+
 class ValidationConfig(Section):
-    """Trials of the rows with their environments, before anything costly starts."""
+    """Checks of the rows before anything costly starts: trials with their environments, and a
+    comparison of what is trained on with what is measured on."""
 
     oracle_rows: Annotated[int, Field(ge=0)] | Literal["all"] = 100
     """Rows that are played: the row's own answer must earn the full reward, an empty and a wrong
@@ -104,3 +117,9 @@ class ValidationConfig(Section):
     build_timeout_s: Seconds = Field(default=60.0, gt=0)
     """Longest time to build the environment of one row in seconds; a row that takes longer is
     refused."""
+    contamination: ContaminationPolicy = ContaminationPolicy.REPORT
+    """Action on training rows that repeat held-out rows or rows of `benchmarks`: `report`, `drop`
+    or `fail`."""
+    benchmarks: list[str | dict[str, Any]] = Field(default_factory=list)
+    """Rows that the model will be measured on elsewhere, written as in `data.train`; training rows
+    are compared with them, and nothing else is done with them."""

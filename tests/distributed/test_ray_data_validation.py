@@ -17,6 +17,7 @@ from schemas.receipts import ValidationReport
 from tests.data.ten_kinds import BAD, GOOD, write_ten_kinds
 
 ALLOWED = {"gsm8k": frozenset({"string", "number"})}
+PLACES = ("rejects_path", "warnings_path", "contamination")
 pytestmark = pytest.mark.slow
 
 
@@ -45,7 +46,7 @@ def report(
     paths, held_out = files
     folders = {"rejects_dir": folder, "memo_dir": folder / "memo"}
     found = check_files(paths, CheckSettings(ALLOWED), held_out=held_out, **folders, **options)
-    placeless = found.model_copy(update={"rejects_path": None, "warnings_path": None})
+    placeless = found.model_copy(update=dict.fromkeys(PLACES))
     return placeless, (folder / "rejects.jsonl").read_text()
 
 

@@ -82,6 +82,33 @@ def test_a_recipe_decides_what_its_rows_are_held_to(folder: Path) -> None:
     assert validate(folder, "eval.jsonl", "--recipe", "mine.yaml")[0] == 0
 
 
+def test_benchmarks_are_named_on_the_command_line_and_in_a_recipe(folder: Path) -> None:
+    def write(name: str, *texts: str) -> None:
+        rows = [row(text, env_class="gsm8k") for text in texts]
+        (folder / name).write_text("".join(json.dumps(one) + "\n" for one in rows))
+
+    write("train.jsonl", "2 * 3?", "Solve 3 * 2 now!", "7 - 1?")
+    write("eval.jsonl", "[red] 7 + 1")
+    write("bench.jsonl", "2*3", "solve 3*2 NOW")
+    code, shown, _ = validate(folder, "train.jsonl", "--against", "bench.jsonl")
+    assert code == 0 and "2 training rows repeat rows that the model is measured on" in shown
+    cells = [[text.strip() for text in line.split("│")[1:-1]] for line in shown.splitlines()]
+    assert ["train.jsonl, benchmark bench.jsonl", "2", "1", "1"] in [one[:4] for one in cells]
+    assert ["", "", "2", "2", "same question", "1.00", "solve 3 * 2 now"] in cells
+    (folder / "mine.yaml").write_text(
+        "name: mine\nmodel: {path: some/model}\n"
+        "data: {train: [train.jsonl], eval: [eval.jsonl]}\n"
+        "validation: {contamination: fail, benchmarks: [bench.jsonl]}\n"
+    )
+    code, _, told = validate(folder, "--recipe", "mine.yaml")
+    assert code == 2
+    done = rl_train(folder / "home", "run", "mine.yaml", "--dry-run", cwd=folder)
+    for said in (told, done.stderr):
+        assert "2 training rows repeat rows" in said and "Traceback" not in said
+        assert "bench.jsonl:2: same question" in said
+    assert done.returncode == 2
+
+
 def test_each_field_has_its_own_line_and_text_is_no_markup(folder: Path) -> None:
     path = folder / "[bold]rows:train:.jsonl"
     path.write_text(

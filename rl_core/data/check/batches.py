@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.data.check.contracts import contract_of
-from rl_core.data.check.overlap import HeldOut
 from rl_core.data.check.trials import RowTrials, Tried
+from rl_core.data.overlap.found import Overlaps
 from rl_core.data.read.readers import normalise, raw_values
 from rl_core.data.read.text_files import RawValue
 from rl_core.data.read.unpaired_rows import paired
@@ -60,13 +60,13 @@ def checked_batches(
     allowed_env_classes: AllowedEnvClasses,
     default_env_class: str | None,
     prompt_key: str = "prompt",
-    held_out: HeldOut | None = None,
+    overlaps: Overlaps | None = None,
     trials: RowTrials | None = None,
 ) -> Iterator[Batch]:
     """Read a file of prompt rows in batches; unreadable lines are rejections like any other.
 
-    Args: held_out: the questions of the held-out rows, which no row of this file may ask. trials:
-    tries the rows that passed their contract; unset tries none.
+    Args: overlaps: rows that repeat held-out rows, which no row of this file may ask. trials: tries
+    the rows that passed their contract; unset tries none.
     Raises: DataError when the file as a whole cannot be read, or is empty.
     """
     contract = contract_of(SchemaName.PROMPT, path, allowed_env_classes, default_env_class)
@@ -74,8 +74,8 @@ def checked_batches(
     for batch in raw_batches(path, prompt_key):
         batch.rows = [normalise(row, prompt_key) for row in batch.rows]
         batch.rejections += contract.validate(batch.rows, file=str(path), row_numbers=batch.numbers)
-        if held_out is not None:
-            batch.rejections += held_out.rejections(batch.rows, batch.numbers, str(path))
+        if overlaps is not None:
+            batch.rejections += overlaps.rejections(path, batch.numbers)
         if trials is not None:
             batch.try_rows(trials, str(path))
         batch.rejections.sort(key=lambda rejection: rejection.row)

@@ -10,9 +10,17 @@ from typing import Literal, TypeAlias
 from pydantic import ValidationError
 
 from rl_core.data.check.groups import Groups
-from rl_core.data.check.overlap import HeldOut
 from rl_core.data.check.parts import Checked, CheckSettings, Part, check_part, parts_of
 from rl_core.data.check.trials import REFUSED_BY
+from rl_core.data.overlap.found import (
+    REPORTED,
+    Contamination,
+    Overlaps,
+    overlaps_of,
+    refuse_contaminated,
+)
+from rl_core.data.overlap.found import VERSION as OVERLAP_VERSION
+from rl_core.data.overlap.sides import Sides, sides_of
 from rl_core.data.prepare.fingerprint import explain_change, file_parts, fingerprint, run_hash
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, atomic_writer
 from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
@@ -24,12 +32,10 @@ from schemas.rows.ground_truth import AllowedEnvClasses
 from schemas.rows.media_checks import MediaLimits
 from schemas.rows.prompt_rows import SCHEMA_VERSION
 
-CHECKS_VERSION = "2"
+CHECKS_VERSION = "3"
 """Version of these checks, raised whenever the same rows would get another report."""
 Policy = Literal["fail", "drop"]
-Runner: TypeAlias = Callable[
-    [Sequence[Part], CheckSettings, HeldOut], Iterator[tuple[Part, Checked]]
-]
+Runner: TypeAlias = Callable[[Sequence[Part], CheckSettings], Iterator[tuple[Part, Checked]]]
 """Function that checks parts and yields the findings, in the order of the parts and of their
 rows."""
 
@@ -57,16 +63,21 @@ def check_files(
     settings: CheckSettings,
     *,
     held_out: Sequence[Path | str] = (),
+    contamination: Contamination = REPORTED,
+    sides: Sides | None = None,
     rejects_dir: Path | str,
     memo_dir: Path | str,
     runner: Runner | None = None,
 ) -> ValidationReport:
     """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem,
-    `warnings.jsonl` every doubtful row.
+    `warnings.jsonl` every doubtful row, `contamination.jsonl` every training row that repeats a
+    held-out row or one of a benchmark.
 
     Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row
-    of `paths` with the question of a held-out row is refused. runner: executes the checks; unset
-    means this machine, on all cores.
+    of `paths` with the question of a held-out row is refused. contamination: benchmarks, and what
+    happens to rows that repeat others. sides: the rows that are compared, where they are not those
+    of the files and none is refused for it. runner: executes the checks; unset means this machine,
+    on all cores.
     Returns: the report, from the cache if the same files were validated before in the same way.
     Raises: DataError when a file cannot be read or is empty.
     """
@@ -74,13 +85,37 @@ def check_files(
     if not files:
         raise DataError("no data files to validate; name at least one")
     sources = [fingerprint(file, memo_dir) for file in files]
-    parts = _hash_parts(sources, len(paths), settings)
+    compared = sides or sides_of(
+        paths,
+        held_out,
+        contamination.benchmarks,
+        memo_dir,
+        prompt_key=settings.prompt_key,
+        schema=settings.schema,
+        media_root=settings.media_root,
+    )
+    benchmarks = [fingerprint(file, memo_dir) for file in contamination.benchmarks]
+    parts = _hash_parts(sources, len(paths), settings, benchmarks) | {
+        "contamination": f"{contamination.policy}, version {OVERLAP_VERSION}",
+        "compared rows": _identity(sides) if sides else "of the files",
+    }
     rejects_path = Path(rejects_dir).expanduser() / "rejects.jsonl"
     memo = Path(memo_dir).expanduser() / f"validation-{run_hash(parts)[:16]}.json"
     latest = memo.with_name(f"validation-latest-{_paths_key(files)}.json")
     report = _from_memo(memo, parts, rejects_path, settings)
+    if report is not None and not _names_files(report, compared):
+        report = None
     if report is None:
-        report = _check(files, len(paths), settings, runner or run_here, rejects_path).model_copy(
+        overlaps = overlaps_of(*compared, contamination.policy, memo_dir)
+        report = _check(
+            files,
+            len(paths),
+            settings,
+            runner or run_here,
+            rejects_path,
+            overlaps,
+            refuses=sides is None,
+        ).model_copy(
             update={
                 "files": sources,
                 "num_training_files": len(paths),
@@ -96,8 +131,10 @@ def apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: flo
     """Decide if these rows may be used.
 
     Args: policy: `fail` refuses any bad row, `drop` accepts up to `max_bad_fraction` of all rows.
-    Raises: DataError when the rows may not be used, or no row is good.
+    Raises: DataError when the rows may not be used, or no row is good, or training rows repeat
+    others that they must not.
     """
+    refuse_contaminated(report.contamination)
     examples = report.examples[:NUM_EXAMPLES]
     listed = "\n".join(f"  {example}" for example in examples)
     found = f"{report.num_rejected} of {report.num_rows} rows are refused"
@@ -119,13 +156,11 @@ def apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: flo
         raise DataError(f"{found}, {limit}\n{listed}")
 
 
-def run_here(
-    parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
-) -> Iterator[tuple[Part, Checked]]:
+def run_here(parts: Sequence[Part], settings: CheckSettings) -> Iterator[tuple[Part, Checked]]:
     """Check parts one after the other, each on all cores of this machine."""
     with settings.row_trials() as trials:
         for part in parts:
-            for checked in check_part(part, settings, held_out, trials):
+            for checked in check_part(part, settings, trials):
                 yield part, checked
 
 
@@ -135,17 +170,19 @@ def _check(
     settings: CheckSettings,
     runner: Runner,
     rejects_path: Path,
+    overlaps: Overlaps,
+    refuses: bool,
 ) -> ValidationReport:
     totals = _Totals()
-    held_out = HeldOut.of_files(files[num_training:], settings.prompt_key)
     schemas = {}
     warnings_path = _warnings_path(rejects_path)
     with atomic_writer(rejects_path) as rejects, atomic_writer(warnings_path) as warnings:
-        for chosen, known in ((files[:num_training], held_out), (files[num_training:], HeldOut())):
+        asked = overlaps.all_rejections() if refuses else []
+        for chosen, known in ((files[:num_training], asked), (files[num_training:], [])):
             parts = [part for file in chosen for part in parts_of(file, settings, len(files))]
             schemas |= {part.file: part.schema.value for part in parts}
-            for part, checked in runner(parts, settings, known):
-                totals.add(part.file, checked)
+            for part, checked in _with_known(runner(parts, settings), known):
+                totals.add(part, checked)
                 rejects.writelines(one.model_dump_json() + "\n" for one in checked.rejections)
                 warnings.writelines(one.model_dump_json() + "\n" for one in checked.warnings)
             for file in chosen:
@@ -163,8 +200,22 @@ def _check(
         untried=totals.untried,
         rejects_path=str(rejects_path),
         warnings_path=str(warnings_path),
+        contamination=overlaps.report(_contamination_path(rejects_path)) if overlaps.path else None,
         explanation="",
     )
+
+
+def _with_known(
+    found: Iterator[tuple[Part, Checked]], known: Sequence[Rejection]
+) -> Iterator[tuple[str, Checked]]:
+    """Yield the findings of parts by file, then problems that are known already."""
+    places = {(one.file, one.row) for one in known}
+    bad: set[tuple[str, int]] = set()
+    for part, checked in found:
+        bad |= {(one.file, one.row) for one in checked.rejections} & places
+        yield part.file, checked
+    for one in known:
+        yield one.file, Checked(0, int((one.file, one.row) not in bad), [one])
 
 
 class _Totals:
@@ -197,9 +248,13 @@ class _Totals:
 
 
 def _hash_parts(
-    sources: list[SourceFile], num_training: int, settings: CheckSettings
+    sources: list[SourceFile],
+    num_training: int,
+    settings: CheckSettings,
+    benchmarks: list[SourceFile],
 ) -> dict[str, str]:
-    return file_parts({"data": sources[:num_training], "held-out": sources[num_training:]}) | {
+    files = {"data": sources[:num_training], "held-out": sources[num_training:]}
+    return file_parts(files | ({"benchmarks": benchmarks} if benchmarks else {})) | {
         "schema version": SCHEMA_VERSION,
         "checks version": CHECKS_VERSION,
         "trials": _describe_trials(settings.trials),
@@ -218,6 +273,23 @@ def _describe_trials(trials: TrialSettings | None) -> str:
 
 def _warnings_path(rejects_path: Path) -> Path:
     return rejects_path.with_name("warnings.jsonl")
+
+
+def _contamination_path(rejects_path: Path) -> Path:
+    return rejects_path.with_name("contamination.jsonl")
+
+
+def _identity(sides: Sides) -> str:
+    return run_hash(
+        {f"{at} {rows.file}": rows.identity for at, side in enumerate(sides) for rows in side}
+    )
+
+
+def _names_files(report: ValidationReport, compared: Sides) -> bool:
+    """Return True unless the files had other names when the report was made."""
+    pairs = report.contamination.pairs if report.contamination else []
+    train, measured = ({rows.file for rows in side} for side in compared)
+    return all(pair.file in train and pair.other_file in measured for pair in pairs)
 
 
 def _describe_limits(limits: MediaLimits, root: Path | None) -> str:
@@ -248,6 +320,8 @@ def _from_memo(
         return None
     lists = [(report.num_rejected, report.rejects_path, rejects_path)]
     lists += [(len(report.warnings), report.warnings_path, _warnings_path(rejects_path))]
+    if (found := report.contamination) is not None:
+        lists += [(len(found.pairs), found.path, _contamination_path(rejects_path))]
     if any(count and (str(path) != was or not path.is_file()) for count, was, path in lists):
         return None
     explanation = (

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rl_core.data.check.batches import Batch, raw_batches, unreadable
 from rl_core.data.check.columns import suspicious_rows
 from rl_core.data.check.contracts import contract_of, recognise
-from rl_core.data.check.overlap import HeldOut
 from rl_core.data.check.trials import RowTrials, Tried, is_played, oracle_stride, row_trials
 from rl_core.data.prepare.parallel import ordered_map
 from rl_core.data.read.formats import PARQUET, format_of
@@ -131,7 +130,6 @@ def _stride(file: Path, schema: SchemaName, settings: CheckSettings, num_files: 
 def check_part(
     part: Part,
     settings: CheckSettings,
-    held_out: HeldOut,
     trials: RowTrials | None = None,
     num_threads: int = 0,
 ) -> Iterator[Checked]:
@@ -141,7 +139,7 @@ def check_part(
     all cores. Raises: DataError when the file cannot be read.
     """
     if part.groups is not None:
-        yield from _check_arrow(part, settings, held_out, trials, num_threads)
+        yield from _check_arrow(part, settings, trials, num_threads)
         return
     contract, ids = settings.contract(part.schema, part.file), _Ids(part.file)
 
@@ -149,7 +147,6 @@ def check_part(
         rows = as_contract_rows(batch.rows, part.schema, settings)
         batch.rows = rows
         batch.rejections += contract.validate(rows, file=part.file, row_numbers=batch.numbers)
-        batch.rejections += held_out.rejections(rows, batch.numbers, part.file)
         if trials is None or part.schema is not SchemaName.PROMPT:
             return batch, Tried()
         return batch, batch.try_rows(trials, part.file, part.oracle_stride)
@@ -181,7 +178,6 @@ def as_contract_rows(
 def _check_arrow(
     part: Part,
     settings: CheckSettings,
-    held_out: HeldOut,
     trials: RowTrials | None,
     num_threads: int,
 ) -> Iterator[Checked]:
@@ -190,7 +186,7 @@ def _check_arrow(
 
     def check(numbered: "tuple[int, pa.RecordBatch]") -> Checked:
         first, batch = numbered
-        checked = _check_record_batch(batch, first, part.file, contract, settings, held_out)
+        checked = _check_record_batch(batch, first, part.file, contract, settings)
         return checked if trials is None else _try_arrow(checked, trials, batch, first, part, key)
 
     def numbered() -> "Iterator[tuple[int, pa.RecordBatch]]":
@@ -245,14 +241,9 @@ def _check_record_batch(
     file: str,
     contract: RowContract,
     settings: CheckSettings,
-    held_out: HeldOut,
 ) -> Checked:
     key, allowed = settings.prompt_key, settings.allowed_env_classes
-    suspects = {
-        *suspicious_rows(batch, allowed, settings.default_env_class, key),
-        *held_out.candidates(batch, key),
-    }
-    places = sorted(suspects)
+    places = sorted(suspicious_rows(batch, allowed, settings.default_env_class, key))
     rejections: list[Rejection] = []
 
     def on_bad_line(position: int, error: DataError) -> None:
@@ -263,7 +254,6 @@ def _check_record_batch(
     numbers = [first + places[raw.number] for raw in values]
     rows = [normalise(raw.value, key) for raw in values]
     rejections += contract.validate(rows, file=file, row_numbers=numbers)
-    rejections += held_out.rejections(rows, numbers, file)
     rejections.sort(key=lambda rejection: rejection.row)
     return Checked(batch.num_rows, len({rejection.row for rejection in rejections}), rejections)
 

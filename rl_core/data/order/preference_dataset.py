@@ -60,6 +60,10 @@ class PreferenceDataset:
         """Return the name of the subset that a pair belongs to. Raises: IndexError."""
         return self._subsets[self._subset(index)]
 
+    def number_of(self, index: int) -> int:
+        """Return the number of a pair among all pairs, from 1."""
+        return index + 1
+
     def _subset(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(index)

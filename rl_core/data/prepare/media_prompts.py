@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from rl_core.data.check.overlap import REASON, HeldOut
+from rl_core.data.overlap.found import LEFT_OUT, REASON, Contamination, Overlaps, overlaps_of
+from rl_core.data.overlap.sides import sides_of
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import Item
@@ -35,8 +36,10 @@ from rl_core.data.store.split_cache import (
 from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
+from schemas.rows.contract import SchemaName
 from schemas.rows.media_checks import is_remote, local_path
 from schemas.rows.media_prompts import MediaPrompt
+from schemas.sections.training import ContaminationPolicy
 
 CODE_VERSION = "1"
 """Version of this code, raised whenever the same inputs would be prepared into other rows."""
@@ -66,6 +69,8 @@ class MediaSettings:
     """Identity of the model's tokenizers in the run hash."""
     cache_root: Path
     memo_dir: Path
+    contamination: Contamination = field(default_factory=Contamination)
+    """Benchmarks, and what happens to training prompts that repeat them or held-out prompts."""
 
 
 def plan_media(files: PromptFiles, settings: MediaSettings) -> CachePlan:
@@ -83,6 +88,8 @@ def prepare_media(
     Args: counter: called only on a miss. Raises: DataError when rows are refused or none is left;
     UnsupportedMediaError, a NotImplementedError, for media that no loader implements; StorageError.
     """
+    if settings.contamination.policy is ContaminationPolicy.FAIL:  # also where the cache is a hit
+        _overlaps(files, settings.contamination, settings.memo_dir)
     return publish_cache(
         _job(files, settings), lambda work: _Build(settings, counter()).into(work, files)
     )
@@ -100,6 +107,7 @@ def _job(files: PromptFiles, settings: MediaSettings) -> Job:
         "on_invalid": data.on_invalid,
         "max_bad_fraction": f"{data.max_bad_fraction:g}",
         "condition images": _images_digest(files, settings.memo_dir),
+        **settings.contamination.hash_parts(settings.memo_dir),
     }
     return cache_job(settings.recipe.name, settings.cache_root, parts, sources)
 
@@ -130,22 +138,33 @@ def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
     yield from bad_rows
 
 
+def _overlaps(files: PromptFiles, contamination: Contamination, memo_dir: Path) -> Overlaps:
+    """Return the training prompts that repeat others. Raises: DataError by the policy `fail`."""
+    train, held_out = (files[split] for split in SPLITS)
+    compared = sides_of(
+        train, held_out, contamination.benchmarks, memo_dir, schema=SchemaName.MEDIA
+    )
+    overlaps = overlaps_of(*compared, contamination.policy, memo_dir)
+    overlaps.refuse()
+    return overlaps
+
+
 class _Build:
-    """State of one build: dropped rows, and held-out prompts."""
+    """State of one build: its settings and the rows that it dropped."""
 
     def __init__(self, settings: MediaSettings, counter: PromptCounter) -> None:
+        self.contamination = settings.contamination
         self.data, self.memo_dir, self.counter = settings.recipe.data, settings.memo_dir, counter
         self.limit = min(self.data.max_prompt_length, counter.limit)
         self.dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
 
     def into(self, work: Path, files: PromptFiles) -> Built:
-        """Write both splits, the held-out one first, since the other must not share a prompt with
-        it."""
-        held_out, counts = HeldOut(), {}
+        """Write both splits."""
+        repeated = _overlaps(files, self.contamination, self.memo_dir)
+        counts = {}
         for split in reversed(SPLITS):
-            counts[split] = self._split(
-                work / f"{split}.parquet", files[split], held_out, is_eval=split == "eval"
-            )
+            overlaps = repeated if split == "train" else Overlaps()
+            counts[split] = self._split(work / f"{split}.parquet", files[split], overlaps)
             if not counts[split]:
                 raise DataError(
                     f"no {split} prompt is left: {self.dropped['too_long']} have more than "
@@ -155,9 +174,7 @@ class _Build:
                 )
         return built(counts, self.dropped)
 
-    def _split(
-        self, target: Path, paths: Sequence[Path], held_out: HeldOut, *, is_eval: bool
-    ) -> int:
+    def _split(self, target: Path, paths: Sequence[Path], overlaps: Overlaps) -> int:
         place_of: dict[str, str] = {}
         num_rows = num_bad = 0
         batch: list[Item] = []
@@ -167,7 +184,7 @@ class _Build:
                 bad = (
                     found
                     if isinstance(found, Exception)
-                    else self._problem(found, place, place_of, held_out)
+                    else self._problem(found, place, place_of, overlaps)
                 )
                 if bad is not None:
                     if self.data.on_invalid == "fail":
@@ -175,8 +192,9 @@ class _Build:
                     num_bad += 1
                     continue
                 assert isinstance(found, MediaPrompt)
-                if is_eval:
-                    held_out.add(_asked(found), place)
+                if overlaps.leaves_out(*_file_and_row(place)):
+                    self.dropped[LEFT_OUT] += 1
+                    continue
                 batch.append(self._item(found))
                 if len(batch) == _BATCH:
                     self._write(writer, batch)
@@ -186,7 +204,7 @@ class _Build:
         return writer.num_rows
 
     def _problem(
-        self, prompt: MediaPrompt, place: str, place_of: dict[str, str], held_out: HeldOut
+        self, prompt: MediaPrompt, place: str, place_of: dict[str, str], overlaps: Overlaps
     ) -> DataError | None:
         first = place_of.setdefault(prompt.prompt_id, place)
         if first != place:
@@ -201,12 +219,11 @@ class _Build:
         ]
         if missing:
             return DataError(f"{place} field media_refs: no such media file {missing[0]}")
-        found = held_out.rejections([_asked(prompt)], [0], place)
-        return (
-            DataError(f"{place} field prompt: {REASON}; expected {found[0].expected}")
-            if found
-            else None
-        )
+        file, row = _file_and_row(place)
+        found = overlaps.rejections(file, [row])
+        if not found:
+            return None
+        return DataError(f"{place} field prompt: {REASON}; expected {found[0].expected}")
 
     def _item(self, prompt: MediaPrompt) -> Item:
         refs = []
@@ -237,5 +254,6 @@ class _Build:
             )
 
 
-def _asked(prompt: MediaPrompt) -> Mapping[str, Any]:
-    return {"prompt": prompt.prompt, "media_refs": [{"uri": ref.uri} for ref in prompt.media_refs]}
+def _file_and_row(place: str) -> tuple[str, int]:
+    file, _, row = place.rpartition(":")
+    return file, int(row)

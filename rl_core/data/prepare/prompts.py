@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl_core.data.check.files import describe_env_classes
-from rl_core.data.check.overlap import HeldOut
 from rl_core.data.check.trials import RowTrials, row_trials
+from rl_core.data.overlap.found import LEFT_OUT, Contamination, Overlaps, overlaps_of
+from rl_core.data.overlap.sides import sides_of
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import ItemMaker, to_json
@@ -34,7 +35,9 @@ from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt, SourceFile
+from schemas.rows.contract import SchemaName
 from schemas.rows.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
+from schemas.sections.training import ContaminationPolicy
 
 __all__ = ["CODE_VERSION", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
 
@@ -62,6 +65,8 @@ class PreparationSettings:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     trials: TrialSettings | None = None
     """Settings of the trials of rows with their environments; unset tries none."""
+    contamination: Contamination = field(default_factory=Contamination)
+    """Benchmarks, and what happens to training rows that repeat them or held-out rows."""
 
     def hash_parts(self) -> dict[str, str]:
         """Return the settings that determine the prepared rows.
@@ -70,18 +75,23 @@ class PreparationSettings:
         """
         dropping = self.trials is not None and self.policy == "drop"
         trials = self.trials.describe() if self.trials is not None and dropping else ""
-        return ({"trials": f"version {TRIALS_VERSION} {trials}"} if dropping else {}) | {
-            "schema version": SCHEMA_VERSION,
-            "code version": CODE_VERSION,
-            "tokenizer": self.tokenizer_id,
-            "max_prompt_length": str(self.max_prompt_length),
-            "default env_class": self.default_env_class or "",
-            "environments": describe_env_classes(self.allowed_env_classes),
-            "on_invalid": self.policy,
-            "max_bad_fraction": f"{self.max_bad_fraction:g}",
-            "prompt key": self.prompt_key,
-            "template_kwargs": to_json(dict(self.template_kwargs), "template_kwargs"),
-        }
+        left_out = self.contamination.hash_parts(self.memo_dir)
+        return (
+            left_out
+            | ({"trials": f"version {TRIALS_VERSION} {trials}"} if dropping else {})
+            | {
+                "schema version": SCHEMA_VERSION,
+                "code version": CODE_VERSION,
+                "tokenizer": self.tokenizer_id,
+                "max_prompt_length": str(self.max_prompt_length),
+                "default env_class": self.default_env_class or "",
+                "environments": describe_env_classes(self.allowed_env_classes),
+                "on_invalid": self.policy,
+                "max_bad_fraction": f"{self.max_bad_fraction:g}",
+                "prompt key": self.prompt_key,
+                "template_kwargs": to_json(dict(self.template_kwargs), "template_kwargs"),
+            }
+        )
 
 
 def plan_cache(
@@ -118,6 +128,9 @@ def prepare_cache(
     """
     job = _job(train_paths, eval_paths, settings, also_held_out)
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
+    # Searched where the cache is a hit, too: the policy is no part of its hash.
+    if settings.contamination.policy is ContaminationPolicy.FAIL:
+        _overlaps(paths, settings, also_held_out)
     return publish_cache(job, lambda work: _build(work, paths, tokenizer, settings, also_held_out))
 
 
@@ -150,8 +163,7 @@ def _build(
     loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
     lengths_dir = settings.memo_dir.expanduser() / "lengths"
     counter = LengthCounter(loaded, settings.template_kwargs, cache_dir=lengths_dir)
-    asked = HeldOut.of_files([*paths["eval"], *also_held_out], settings.prompt_key)
-    held_out = {"train": asked, "eval": HeldOut()}
+    overlaps = {"train": _overlaps(paths, settings, also_held_out), "eval": Overlaps()}
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
     with row_trials(settings.trials, settings.default_env_class) as trials:
         counts = {
@@ -160,7 +172,7 @@ def _build(
                 paths[split],
                 counter,
                 settings,
-                held_out[split],
+                overlaps[split],
                 dropped,
                 trials,
             )
@@ -172,11 +184,31 @@ def _build(
                 f"{dropped['too_long']} have more than max_prompt_length "
                 f"{settings.max_prompt_length} tokens"
             )
+            repeated = f", {dropped[LEFT_OUT]} repeat held-out rows" if dropped[LEFT_OUT] else ""
             raise DataError(
-                f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was "
-                "published"
+                f"no {split} row is left: {limit}, {dropped['invalid']} are invalid{repeated}; "
+                "nothing was published"
             )
     return built(counts, dropped)
+
+
+def _overlaps(
+    paths: Mapping[str, Sequence[Path | str]],
+    settings: PreparationSettings,
+    also_held_out: Sequence[Path | str],
+) -> Overlaps:
+    """Return the training rows that repeat others. Raises: DataError by the policy `fail`."""
+    compared = sides_of(
+        paths["train"],
+        [*paths["eval"], *also_held_out],
+        settings.contamination.benchmarks,
+        settings.memo_dir,
+        prompt_key=settings.prompt_key,
+        schema=SchemaName.PROMPT,
+    )
+    overlaps = overlaps_of(*compared, settings.contamination.policy, settings.memo_dir)
+    overlaps.refuse()
+    return overlaps
 
 
 def _load(tokenizer: Callable[[], Any]) -> Any:
@@ -188,7 +220,7 @@ def _build_split(
     paths: Sequence[Path | str],
     counter: LengthCounter,
     settings: PreparationSettings,
-    held_out: HeldOut,
+    overlaps: Overlaps,
     dropped: Counter[str],
     trials: RowTrials | None,
 ) -> int:
@@ -196,7 +228,7 @@ def _build_split(
 
     make = ItemMaker(default_env_class=settings.default_env_class)
     sieve = PromptSieve(make, counter, settings.max_prompt_length)
-    num_rows = num_invalid = 0
+    num_rows = num_invalid = num_left_out = 0
     with PreparedWriter(target) as writer:
         for path in paths:
             for batch in checked_batches(
@@ -204,7 +236,7 @@ def _build_split(
                 allowed_env_classes=settings.allowed_env_classes,
                 default_env_class=settings.default_env_class,
                 prompt_key=settings.prompt_key,
-                held_out=held_out,
+                overlaps=overlaps,
                 trials=trials,
             ):
                 if batch.rejections and settings.policy == "fail":
@@ -214,9 +246,17 @@ def _build_split(
                     )
                 num_rows += batch.num_rows
                 num_invalid += len(batch.rejected_numbers)
-                writer.write(*sieve.of_rows(batch.accepted(), path))
+                kept = [
+                    (number, row)
+                    for number, row in batch.accepted()
+                    if not overlaps.leaves_out(path, number)
+                ]
+                num_left_out += batch.num_rows - len(batch.rejected_numbers) - len(kept)
+                writer.write(*sieve.of_rows(kept, path))
     dropped["too_long"] += sieve.num_dropped
     dropped["invalid"] += num_invalid
+    if num_left_out:
+        dropped[LEFT_OUT] += num_left_out
     if num_invalid > settings.max_bad_fraction * num_rows:
         limit = f"more than max_bad_fraction {settings.max_bad_fraction:g} allows"
         raise DataError(

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from rl_core.data.prepare.pairs import files_of, pair_sources
+from rl_core.data.overlap.found import Contamination
+from rl_core.data.overlap.sides import Sides, sides_of
+from rl_core.data.prepare.pair_sources import files_of, pair_sides, pair_sources
 from rl_core.data.read.media_prompt_files import planned_prompt_files, prompt_files
 from rl_core.data.read.recipe_files import planned_sources, resolve_sources
 from rl_core.runtime.home import Home
@@ -36,6 +38,28 @@ def set_files(recipe: Recipe, home: Home) -> dict[str, list[Path]]:
         name: resolve_sources(one.data, home.data, recipe.data.column_map)
         for name, one in recipe.evaluation.sets.items()
     }
+
+
+def compared_rows(
+    recipe: Recipe,
+    home: Home,
+    files: SplitFiles,
+    contamination: Contamination,
+    *,
+    make: bool = True,
+) -> Sides:
+    """Return the rows of a recipe's files that are compared: training rows with those that the
+    model is measured on.
+
+    Args: make: as for `pair_sources`.
+    """
+    memo_dir = home.data / "memo"
+    if not recipe.has_pairs:
+        rows = recipe.domain.traits.rows
+        return sides_of(*files, contamination.benchmarks, memo_dir, schema=rows)
+    sources = pair_sources(recipe, home.data, make=make)
+    located = {split: [one for one in ones if one.path.exists()] for split, ones in sources.items()}
+    return pair_sides(located, contamination.benchmarks, memo_dir)
 
 
 def rows_that_are_here(recipe: Recipe, home: Home) -> SplitFiles:

@@ -35,6 +35,10 @@ class Pairs(Protocol):
         """Return the name under which a blend weighs this pair."""
         ...
 
+    def number_of(self, index: int) -> int:
+        """Return the number of a pair's row, from 1."""
+        ...
+
 
 class PairFile:
     """Rows of one file, in memory. Images are relative to its folder; text-only rows have none.
@@ -61,6 +65,9 @@ class PairFile:
 
     def subset_of(self, index: int) -> str:
         return self.path.stem
+
+    def number_of(self, index: int) -> int:
+        return self._rows[index].number
 
 
 def is_cache(path: Path) -> bool:

@@ -11,8 +11,10 @@ from rl_core.builtin.data.builtin_rows import (
     planned_questions,
 )
 from rl_core.builtin.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
+from rl_core.builtin.data.prompt_files import made_spec, materialise_prompts, planned_prompts
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, planned_path
 from rl_core.data.check.parts import CheckSettings
+from rl_core.data.overlap.found import Contamination
 from rl_core.data.prepare.prompts import PreparationSettings
 from rl_core.data.read.hub import DatasetNotHere
 from rl_core.data.read.mapped import mapped_files, planned_mapped
@@ -89,6 +91,48 @@ def check_settings(recipe: Recipe) -> CheckSettings:
     )
 
 
+def contamination_of(recipe: Recipe, data_dir: Path, *, make: bool = True) -> Contamination:
+    """Return a recipe's settings of the comparison with held-out rows and benchmarks.
+
+    Args: make: False leaves out benchmarks that would be generated or fetched first.
+    Raises: DataError when a benchmark does not exist.
+    """
+    wanted = recipe.validation
+    if make:
+        files = benchmark_files(wanted.benchmarks, data_dir)
+    else:
+        files = [one for one in planned_benchmarks(recipe, data_dir)[0] if one.is_file()]
+    return Contamination(wanted.contamination, tuple(files))
+
+
+def benchmark_files(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
+    """Return the files of benchmarks, generated or fetched on first use. Raises: DataError when one
+    does not exist."""
+    files: list[Path] = []
+    for entry in entries:
+        kind = made_spec(entry)
+        if kind is not None and isinstance(entry, dict):
+            files.append(materialise_prompts(kind(**entry), data_dir / "generated"))
+        else:
+            files += resolve_sources([entry], data_dir, ColumnMap({}))
+    return files
+
+
+def planned_benchmarks(recipe: Recipe, data_dir: Path) -> tuple[list[Path], str]:
+    """Return the same files without generating or fetching any, and a description of that work
+    (empty if there is none)."""
+    files: list[Path] = []
+    first = ""
+    for entry in recipe.validation.benchmarks:
+        kind = made_spec(entry)
+        if kind is not None and isinstance(entry, dict):
+            found, work = [planned_prompts(kind(**entry), data_dir / "generated")], ""
+        else:
+            found, work = planned_sources([entry], data_dir, ColumnMap({}))
+        files, first = [*files, *found], first or work
+    return files, first
+
+
 def trial_settings(recipe: Recipe) -> TrialSettings:
     """Return how a recipe's rows are tried with their environments."""
     wanted = recipe.validation.oracle_rows
@@ -134,8 +178,13 @@ def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
     return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 
-def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> PreparationSettings:
-    """Return a recipe's settings for `prepare_cache` and `plan_cache`."""
+def preparation_settings(
+    recipe: Recipe, home: Home, tokenizer_id: str, *, make: bool = True
+) -> PreparationSettings:
+    """Return a recipe's settings for `prepare_cache` and `plan_cache`.
+
+    Args: make: False generates and fetches no benchmark.
+    """
     return PreparationSettings(
         name=recipe.name,
         tokenizer_id=tokenizer_id,
@@ -143,5 +192,6 @@ def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> Prepa
         template_kwargs=recipe.model.chat_template_kwargs,
         cache_root=home.cache,
         memo_dir=home.data / "memo",
+        contamination=contamination_of(recipe, home.data, make=make),
         **validation_settings(recipe),
     )

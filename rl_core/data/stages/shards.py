@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.check.overlap import question_of
+from rl_core.data.overlap.questions import question_of
 from rl_core.data.prepare.workers import Advance
 from rl_core.data.read.readers import raw_values
 from rl_core.data.stages.base import Tally, slug

@@ -127,8 +127,9 @@ OTHER_ROWS: dict[str, Any] = {
 
 
 def test_every_setting_that_decides_the_rows_gives_another_run_hash(files, settings) -> None:
-    # Trials decide only where refused rows are dropped (below).
-    others = {"name", "cache_root", "memo_dir", "trials"}
+    # Trials decide only where refused rows are dropped (below), and so does contamination
+    # (tests/data/overlap/test_policies.py).
+    others = {"name", "cache_root", "memo_dir", "trials", "contamination"}
     assert OTHER_ROWS.keys() | others == {one.name for one in fields(PreparationSettings)}
     hashes = {
         plan_cache(*files, replace(settings, **{key: value})).run_hash

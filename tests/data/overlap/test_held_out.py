@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rl_core.data.check.overlap import REASON, HeldOut, question_of
+from rl_core.data.overlap.found import REASON
+from rl_core.data.overlap.questions import question_of
 from rl_core.data.prepare.prompts import PreparationSettings, load_prepared, prepare_cache
 from rl_core.errors import DataError
 from schemas.receipts import ValidationReport
@@ -111,25 +112,3 @@ def test_questions_differ_by_text_role_and_media_and_not_by_system_message() -> 
     assert question_of(snow[0]) != question_of(snow[1])
     pictures = [{"prompt": "what?", "images": [{"bytes": content}]} for content in (b"1", b"2")]
     assert question_of(pictures[0]) != question_of(pictures[1])
-
-
-def test_arrow_candidates_are_the_rows_that_ask_the_same() -> None:
-    texts = ["a", " b ", "c\n", "ab", "", "a\u00a0"]
-    rows = [
-        {"prompt": [message("s", "system"), message(text), message("ok", "assistant")]}
-        for text in texts
-    ]
-    held_out = HeldOut()
-    for row in rows[:3]:
-        held_out.add(
-            {"prompt": [message(row["prompt"][1]["content"].strip()), message("ok", "assistant")]},
-            "e:1",
-        )
-    (nested,) = pa.Table.from_pylist(rows).to_batches()
-    assert held_out.candidates(nested, "prompt") == [0, 1, 2]
-    assert [i for i, row in enumerate(rows) if held_out.rejections([row], [i], "t")] == [0, 1, 2]
-    plain = HeldOut()
-    plain.add({"prompt": "b"}, "e:1")
-    (flat,) = pa.Table.from_pylist([{"prompt": text} for text in texts]).to_batches()
-    assert plain.candidates(flat, "prompt") == [1]
-    assert HeldOut().candidates(flat, "prompt") == []
