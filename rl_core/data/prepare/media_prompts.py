@@ -22,6 +22,7 @@ from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.read.media_prompt_files import PromptFiles
 from rl_core.data.read.media_rows import placed_prompts
+from rl_core.data.store.key_table import KeyTable, key_of
 from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.data.store.publish import Built
 from rl_core.data.store.split_cache import (
@@ -110,12 +111,15 @@ def _images_digest(files: PromptFiles, memo_dir: Path) -> str:
 
     A bad row or image is skipped here; the build reports it.
     """
-    digests: list[str] = []
+    digest, num_images = hashlib.sha256(), 0
     for path in (path for split in SPLITS for path in files[split]):
         for prompt, _ in _readable(path):
             images = (local_path(ref.uri) for ref in prompt.media_refs if not is_remote(ref.uri))
-            digests += [fingerprint(image, memo_dir).sha256 for image in images if image.is_file()]
-    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
+            for image in images:
+                if image.is_file():
+                    digest.update(fingerprint(image, memo_dir).sha256.encode())
+                    num_images += 1
+    return digest.hexdigest() if num_images else ""
 
 
 def _readable(path: Path) -> Iterator[tuple[MediaPrompt, str]]:
@@ -158,7 +162,7 @@ class _Build:
     def _split(
         self, target: Path, paths: Sequence[Path], held_out: HeldOut, *, is_eval: bool
     ) -> int:
-        place_of: dict[str, str] = {}
+        ids = _Ids(paths)
         num_rows = num_bad = 0
         batch: list[Item] = []
         with PreparedWriter(target) as writer:
@@ -167,7 +171,7 @@ class _Build:
                 bad = (
                     found
                     if isinstance(found, Exception)
-                    else self._problem(found, place, place_of, held_out)
+                    else self._problem(found, place, ids, held_out)
                 )
                 if bad is not None:
                     if self.data.on_invalid == "fail":
@@ -186,9 +190,9 @@ class _Build:
         return writer.num_rows
 
     def _problem(
-        self, prompt: MediaPrompt, place: str, place_of: dict[str, str], held_out: HeldOut
+        self, prompt: MediaPrompt, place: str, ids: _Ids, held_out: HeldOut
     ) -> DataError | None:
-        first = place_of.setdefault(prompt.prompt_id, place)
+        first = ids.first_place(prompt.prompt_id, place)
         if first != place:
             return DataError(
                 f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; ids "
@@ -235,6 +239,23 @@ class _Build:
             raise DataError(
                 f"{', '.join(map(str, paths))}: {num_bad} of {num_rows} rows are refused, {limit}"
             )
+
+
+class _Ids:
+    """The place of the first row with each prompt's id."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files = list(dict.fromkeys(map(str, paths)))
+        self._index_of = {file: index for index, file in enumerate(self._files)}
+        self._known = KeyTable()
+
+    def first_place(self, prompt_id: str, place: str) -> str:
+        """Return the place of the first row that had this id: this one, if none did."""
+        file, _, number = place.rpartition(":")
+        code = self._index_of[file] + len(self._files) * int(number)
+        found = self._known.setdefault(key_of(prompt_id), code)
+        row, index = divmod(found, len(self._files))
+        return f"{self._files[index]}:{row}"
 
 
 def _asked(prompt: MediaPrompt) -> Mapping[str, Any]:

@@ -28,6 +28,7 @@ from rl_core.data.read.pair_files import (
     relative_images,
 )
 from rl_core.data.read.sources import data_files
+from rl_core.data.store.pair_places import PlaceWriter
 from rl_core.data.store.publish import HASH_CHARS, Built
 from rl_core.data.store.split_cache import (
     SPLITS,
@@ -162,30 +163,25 @@ def _job(
 
 
 def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe) -> Built:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     dropped: Counter[str] = Counter({"invalid": 0, "also held out": 0})
     counts: dict[str, int] = {}
     held_out: set[str] = set()
     for split in reversed(SPLITS):
-        columns: dict[str, list[Any]] = {"uid": [], "source": [], "row": []}
         taken: Counter[int] = Counter()
-        for one in sources[split]:
-            digest = digest_of(one.path)
-            for index, question, uid in _chosen(
-                one, digest, recipe, dropped, held_out if split == "train" else set(), taken
-            ):
-                if split == "eval":
-                    held_out.add(question)
-                for name, value in zip(columns, (uid, digest, index), strict=True):
-                    columns[name].append(value)
-        counts[split] = len(columns["uid"])
+        with PlaceWriter(work / f"{split}.parquet") as writer:
+            for one in sources[split]:
+                digest = digest_of(one.path)
+                for index, question, uid in _chosen(
+                    one, digest, recipe, dropped, held_out if split == "train" else set(), taken
+                ):
+                    if split == "eval":
+                        held_out.add(question)
+                    writer.write(uid, digest, index)
+        counts[split] = writer.num_rows
         if not counts[split]:
             raise DataError(
                 f"no {split} pair is left ({dict(dropped)} were dropped); nothing was published"
             )
-        pq.write_table(pa.table(columns), work / f"{split}.parquet")
     return built(counts, dropped)
 
 

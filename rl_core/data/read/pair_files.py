@@ -12,9 +12,10 @@ from rl_core.data.order.preference_dataset import META, SENTINEL, PreferenceData
 from rl_core.data.prepare.fingerprint import sha256_file
 from rl_core.data.read.readers import raise_it, raw_values
 from rl_core.data.read.remote import base_of
-from rl_core.data.read.text_files import OnBadLine
+from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.data.store.publish import parse_sentinel
+from rl_core.data.store.spool import Spool
 from rl_core.errors import DataError
 from schemas.rows.preference_rows import PreferencePair, preference_pair
 
@@ -37,7 +38,8 @@ class Pairs(Protocol):
 
 
 class PairFile:
-    """Rows of one file, in memory. Images are relative to its folder; text-only rows have none.
+    """Rows of one file, kept in a temporary one. Images are relative to its folder; text-only rows
+    have none.
 
     Args: on_bad_line: receives lines that cannot be read, which otherwise raise DataError.
     """
@@ -45,7 +47,9 @@ class PairFile:
     def __init__(self, path: Path | str, on_bad_line: OnBadLine | None = None) -> None:
         self.path = Path(path).expanduser()
         values = raw_values(self.path, on_bad_line=on_bad_line)
-        self._rows = list(paired(values, str(self.path), on_bad_line or raise_it))
+        self._rows: Spool[RawValue] = Spool()
+        for raw in paired(values, str(self.path), on_bad_line or raise_it):
+            self._rows.append(raw)
 
     def __len__(self) -> int:
         return len(self._rows)
