@@ -159,9 +159,7 @@ def main() -> None:
         done = STEPS[step](Path(file), Path(folder))
         print(json.dumps(done | {"cpu_seconds": time.process_time()}))
         return
-    print(
-        "| rows | step | seconds | CPU s | rows/s | peak of the processes | in the driver, per row |"
-    )
+    print("| rows | step | seconds | CPU s | rows/s | peak of processes | in the driver, per row |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for num_rows in (max(1024, options.rows // 10), options.rows):
         for step, one in figures(num_rows).items():

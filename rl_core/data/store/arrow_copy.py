@@ -13,7 +13,7 @@ import tempfile
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,23 +110,30 @@ def _open(copy: Path, origin: bytes) -> list[pa.RecordBatch] | None:
 
 
 def _write(parquet: Path, columns: Sequence[str], target: Path, origin: bytes) -> None:
+    """Write a copy. Raises: OSError when the file cannot be made; StorageError when it cannot be
+    filled."""
     import pyarrow as pa
 
-    with open_parquet(parquet) as table:
-        whole = table.schema_arrow
-        schema = pa.schema([whole.field(name) for name in columns], {_ORIGIN: origin})
+    with target.open("xb") as file, open_parquet(parquet) as table:
+        fields = [table.schema_arrow.field(name) for name in columns]
+        schema = pa.schema(fields, {_ORIGIN: origin})
         batches = table.iter_batches(batch_size=ROWS_AT_ONCE, columns=list(columns))
-        _write_batches(batches, schema, target)
+        with _filling(target):
+            writer = pa.ipc.new_file(file, schema)
+        for batch in batches:
+            with _filling(target):
+                named = batch.select(schema.names)
+                writer.write_batch(named.replace_schema_metadata(schema.metadata))
+        with _filling(target):
+            writer.close()
+            file.flush()
+            os.fsync(file.fileno())
 
 
-def _write_batches(batches: Iterator[pa.RecordBatch], schema: pa.Schema, target: Path) -> None:
-    import pyarrow as pa
-
-    with target.open("xb") as file:
-        with pa.ipc.new_file(file, schema) as writer:
-            for batch in batches:
-                writer.write_batch(
-                    batch.select(schema.names).replace_schema_metadata(schema.metadata)
-                )
-        file.flush()
-        os.fsync(file.fileno())
+@contextmanager
+def _filling(target: Path) -> Iterator[None]:
+    """Tell an error of the copy from one of the Parquet file, which is open at the same time."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(target, error) from error
