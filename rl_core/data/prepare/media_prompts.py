@@ -22,7 +22,7 @@ from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.read.media_prompt_files import PromptFiles
 from rl_core.data.read.media_rows import placed_prompts
-from rl_core.data.store.key_table import KeyTable, key_of
+from rl_core.data.store.id_places import IdPlaces
 from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.data.store.publish import Built
 from rl_core.data.store.split_cache import (
@@ -162,7 +162,7 @@ class _Build:
     def _split(
         self, target: Path, paths: Sequence[Path], held_out: HeldOut, *, is_eval: bool
     ) -> int:
-        ids = _Ids(paths)
+        ids = IdPlaces(paths)
         num_rows = num_bad = 0
         batch: list[Item] = []
         with PreparedWriter(target) as writer:
@@ -190,7 +190,7 @@ class _Build:
         return writer.num_rows
 
     def _problem(
-        self, prompt: MediaPrompt, place: str, ids: _Ids, held_out: HeldOut
+        self, prompt: MediaPrompt, place: str, ids: IdPlaces, held_out: HeldOut
     ) -> DataError | None:
         first = ids.first_place(prompt.prompt_id, place)
         if first != place:
@@ -239,23 +239,6 @@ class _Build:
             raise DataError(
                 f"{', '.join(map(str, paths))}: {num_bad} of {num_rows} rows are refused, {limit}"
             )
-
-
-class _Ids:
-    """The place of the first row with each prompt's id."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._files = list(dict.fromkeys(map(str, paths)))
-        self._index_of = {file: index for index, file in enumerate(self._files)}
-        self._known = KeyTable()
-
-    def first_place(self, prompt_id: str, place: str) -> str:
-        """Return the place of the first row that had this id: this one, if none did."""
-        file, _, number = place.rpartition(":")
-        code = self._index_of[file] + len(self._files) * int(number)
-        found = self._known.setdefault(key_of(prompt_id), code)
-        row, index = divmod(found, len(self._files))
-        return f"{self._files[index]}:{row}"
 
 
 def _asked(prompt: MediaPrompt) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from rl_core.data.order.preference_dataset import META, SENTINEL, PreferenceData
 from rl_core.data.prepare.fingerprint import sha256_file
 from rl_core.data.read.readers import raise_it, raw_values
 from rl_core.data.read.remote import base_of
-from rl_core.data.read.text_files import OnBadLine, RawValue
+from rl_core.data.read.text_files import OnBadLine
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.data.store.publish import parse_sentinel
 from rl_core.data.store.spool import Spool
@@ -47,9 +47,7 @@ class PairFile:
     def __init__(self, path: Path | str, on_bad_line: OnBadLine | None = None) -> None:
         self.path = Path(path).expanduser()
         values = raw_values(self.path, on_bad_line=on_bad_line)
-        self._rows: Spool[RawValue] = Spool()
-        for raw in paired(values, str(self.path), on_bad_line or raise_it):
-            self._rows.append(raw)
+        self._rows = Spool.of(paired(values, str(self.path), on_bad_line or raise_it))
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -6,7 +6,8 @@ import pickle
 import tempfile
 import weakref
 from array import array
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from rl_core.data.store.atomic import storage_error
 from rl_core.data.store.views import View
@@ -32,6 +33,14 @@ class Spool(View[T]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
+    @classmethod
+    def of(cls, values: Iterable[T]) -> "Spool[T]":
+        """Return a spool of some values."""
+        spool = cls()
+        for value in values:
+            spool.append(value)
+        return spool
+
     def append(self, value: T) -> None:
         """Add a value."""
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
@@ -50,4 +59,9 @@ class Spool(View[T]):
         except OSError as error:
             raise storage_error(tempfile.gettempdir(), error) from error
         start, end = self._ends[place], self._ends[place + 1]
+        # Written by this process, into a file that nobody else can open.
         return pickle.loads(os.pread(self._file.fileno(), end - start, start))
+
+    def __reduce__(self) -> tuple[Any, tuple[list[T]]]:
+        """Send the values: the file has no name by which another process could open it."""
+        return Spool.of, (list(self),)

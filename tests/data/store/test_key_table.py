@@ -1,5 +1,6 @@
 """Compact tables say what a dict would."""
 
+import pickle
 import random
 
 import pytest
@@ -63,4 +64,5 @@ def test_spooled_values_come_back_while_more_are_added() -> None:
     for value in values:
         spool.append(value)
         assert spool[-1] == value
+    assert pickle.loads(pickle.dumps(spool)) == values
     assert spool == values and Joined([values, spool, []]) == values + values
