@@ -197,8 +197,8 @@ def _chosen(
 
     Args: held_out: questions to leave out. taken: number of pairs of each entry so far.
     """
-    bad: list[DataError] = []
-    pairs = open_pairs(one.path, digest, lambda _, error: bad.append(error))
+    bad = _Bad()
+    pairs = open_pairs(one.path, digest, lambda _, error: bad.add(error))
     for index, pair in _readable(pairs, bad):
         question, uid = _identity(pair, one.path)
         if one.source.split and belongs_to_eval(question, one.source.eval_fraction) != (
@@ -215,24 +215,35 @@ def _chosen(
     _check_policy(bad, pairs, recipe, dropped)
 
 
-def _readable(pairs: Pairs, bad: list[DataError]) -> Iterator[tuple[int, PreferencePair]]:
+class _Bad:
+    """Number of a source's bad rows, and the first one's error."""
+
+    def __init__(self) -> None:
+        self.first: DataError | None = None
+        self.count = 0
+
+    def add(self, error: DataError) -> None:
+        """Count a bad row."""
+        self.first = self.first or error
+        self.count += 1
+
+
+def _readable(pairs: Pairs, bad: _Bad) -> Iterator[tuple[int, PreferencePair]]:
     for index in range(len(pairs)):
         try:
             yield index, pairs[index]
         except DataError as error:
-            bad.append(error)
+            bad.add(error)
 
 
-def _check_policy(
-    bad: Sequence[DataError], pairs: Pairs, recipe: Recipe, dropped: Counter[str]
-) -> None:
-    dropped["invalid"] += len(bad)
-    num_unreadable = len(bad) if isinstance(pairs, PairFile) else 0
-    if bad and recipe.data.on_invalid == "fail":
-        raise DataError(f"{bad[0]}\nvalidate the file to see every problem, or drop bad rows")
-    if len(bad) > recipe.data.max_bad_fraction * (len(pairs) + num_unreadable):
+def _check_policy(bad: _Bad, pairs: Pairs, recipe: Recipe, dropped: Counter[str]) -> None:
+    dropped["invalid"] += bad.count
+    num_unreadable = bad.count if isinstance(pairs, PairFile) else 0
+    if bad.count and recipe.data.on_invalid == "fail":
+        raise DataError(f"{bad.first}\nvalidate the file to see every problem, or drop bad rows")
+    if bad.count > recipe.data.max_bad_fraction * (len(pairs) + num_unreadable):
         limit = f"more than max_bad_fraction {recipe.data.max_bad_fraction:g} allows"
-        raise DataError(f"{bad[0]}\n{len(bad)} of {len(pairs)} rows are refused, {limit}")
+        raise DataError(f"{bad.first}\n{bad.count} of {len(pairs)} rows are refused, {limit}")
 
 
 def _identity(pair: PreferencePair, path: Path) -> tuple[str, str]:
