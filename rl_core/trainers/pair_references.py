@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from rl_core.data.order.pair_rows import PairRows
 from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.store.reference_log_probs import Answers, ReferenceStore, open_store
+from rl_core.data.store.views import uids_of
 from rl_core.models.locate import model_identity
 from rl_core.rollout.pairs import SIDES
 from rl_core.runtime.home import Home
@@ -86,8 +86,7 @@ class PairReferences:
             "param_dtype": recipe.fsdp.param_dtype,
             "attention": recipe.model.attention,
         }
-        uids = [item["uid"] for item in items] if not isinstance(items, PairRows) else items.uids
-        return open_store(home.cache, parts, uids, lambda: self._compute(items))
+        return open_store(home.cache, parts, uids_of(items), lambda: self._compute(items))
 
     def _compute(self, items: Sequence[Item]) -> Iterator[Answers]:
         at_once = PAIRS_AT_ONCE * self.recipe.placement.num_replicas

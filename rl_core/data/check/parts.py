@@ -15,6 +15,7 @@ from rl_core.data.prepare.parallel import ordered_map
 from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet, record_batches
 from rl_core.data.read.readers import check_file, normalise
+from rl_core.data.store.key_table import KeyTable, key_of
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
@@ -263,7 +264,7 @@ class _Ids:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._row_of: dict[str, int] = {}
+        self._row_of = KeyTable()
 
     def repeated(self, batch: Batch) -> list[Rejection]:
         found = []
@@ -271,7 +272,7 @@ class _Ids:
             prompt_id = get(row, "prompt_id")
             if prompt_id is None:
                 continue
-            first = self._row_of.setdefault(str(prompt_id), number)
+            first = self._row_of.setdefault(key_of(str(prompt_id)), number)
             if first != number:
                 expected = f"an id of its own; row {first} has this one"
                 found.append(

@@ -7,6 +7,7 @@ A run counts while it prepares; with a tokenizer at hand, validation counts in t
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from schemas.rows.contract import SchemaName
 from schemas.rows.problems import Problem
 
 BATCH = 1024
+NUM_EXAMPLES = 2
 TOO_LONG = "longer than max_prompt_length"
 CONTROL_TOKEN = "contains a control token"
 REFUSED = "refused by the model"
@@ -51,6 +53,7 @@ def with_tokens(
     that has control tokens, a refusal for each that the model cannot read."""
     warnings, problems = Groups(report.warnings), Groups(report.problems)
     refused: list[Rejection] = []
+    num_refused = 0
     bad = _bad_rows(report)
     counter = LengthCounter(tokens.tokenizer, tokens.template_kwargs, cache_dir=tokens.cache_dir)
     for file in files:
@@ -61,22 +64,24 @@ def with_tokens(
             for number, item, count in _counted(batch, file, counter):
                 if isinstance(count, str):
                     problem = Problem("prompt", REFUSED, _text(item), f"another prompt ({count})")
-                    refused.append(problem.rejection(str(file), number))
+                    found = problem.rejection(str(file), number)
+                    problems.add([found])
+                    refused = [*refused, found][:NUM_EXAMPLES]
+                    num_refused += 1
                 else:
                     warnings.add(_control_tokens(item, str(file), number, counter))
                 if isinstance(count, int) and count > tokens.max_prompt_length:
                     expected = f"at most {tokens.max_prompt_length}; a run drops this row"
                     problem = Problem("prompt", TOO_LONG, f"{count} tokens", expected)
                     warnings.add([problem.rejection(str(file), number)])
-    problems.add(refused)
-    reasons = Counter(report.rejected_by_reason) + Counter(one.reason for one in refused)
+    reasons = Counter(report.rejected_by_reason) + Counter({REFUSED: num_refused})
     return report.model_copy(
         update={
             "warnings": warnings.in_order(),
             "problems": problems.in_order(),
-            "num_accepted": report.num_accepted - len(refused),
+            "num_accepted": report.num_accepted - num_refused,
             "rejected_by_reason": dict(reasons.most_common()),
-            "examples": [*report.examples, *refused[:2]],
+            "examples": [*report.examples, *refused],
         }
     )
 
@@ -97,8 +102,8 @@ def _control_tokens(item: Item, file: str, number: int, counter: LengthCounter) 
 def _bad_rows(report: ValidationReport) -> set[tuple[str, int]]:
     if not report.num_rejected or report.rejects_path is None:
         return set()
-    lines = Path(report.rejects_path).read_text(encoding="utf-8").splitlines()
-    return {(one["file"], one["row"]) for one in map(json.loads, lines)}
+    with Path(report.rejects_path).open(encoding="utf-8") as lines:
+        return {(sys.intern(one["file"]), one["row"]) for one in map(json.loads, lines)}
 
 
 def _good_items(

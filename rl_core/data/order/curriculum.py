@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from rl_core.data.store.key_table import UidPlaces
 from rl_core.errors import DataError
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class CurriculumSource(Generic[T]):
             )
         self.items, self.batch_size, self.seed = items, batch_size, seed
         self.floor, self.pass_mark = floor, pass_mark
-        self.place_of = {uid: place for place, uid in enumerate(uids)}
+        self.uids, self.place_of = uids, UidPlaces(uids)
         self.num_right_P = torch.zeros(len(items), dtype=torch.long)
         self.num_tried_P = torch.zeros(len(items), dtype=torch.long)
         self.num_batches = 0
@@ -76,11 +77,9 @@ class CurriculumSource(Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: the number of batches, and the counts of every uid that was tried."""
-        right, tried = self.num_right_P.tolist(), self.num_tried_P.tolist()
         counts = {
-            uid: [right[place], tried[place]]
-            for uid, place in self.place_of.items()
-            if tried[place]
+            self.uids[place]: [int(self.num_right_P[place]), int(self.num_tried_P[place])]
+            for place in self.num_tried_P.nonzero().flatten().tolist()
         }
         return {
             "seed": self.seed,
@@ -102,7 +101,7 @@ class CurriculumSource(Generic[T]):
                     f"the saved curriculum has {name} {state.get(name)}, this run has {here}; "
                     f"{expected}"
                 )
-        unknown = sorted(state["counts"].keys() - self.place_of.keys())
+        unknown = sorted(uid for uid in state["counts"] if uid not in self.place_of)
         if unknown:
             raise DataError(
                 f"the saved curriculum counts rows that are not here, the first {unknown[0]!r}"

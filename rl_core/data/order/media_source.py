@@ -8,6 +8,9 @@ from rl_core.data.order.prompt_source import PromptSource
 from rl_core.data.order.registry import data_sources
 from rl_core.data.read.media_rows import placed_prompts
 from rl_core.data.read.sources import data_files
+from rl_core.data.store.id_places import IdPlaces
+from rl_core.data.store.key_table import KeyTable, key_of
+from rl_core.data.store.spool import Spool
 from rl_core.errors import DataError
 from schemas.rows.media_prompts import MediaPrompt
 
@@ -23,10 +26,11 @@ def read_media_prompts(
     Raises: as `placed_prompts`; DataError also for an id that two rows of the source have, since
     their groups would merge.
     """
-    place_of: dict[str, str] = {}
-    for file in data_files(source):
+    files = data_files(source)
+    ids = IdPlaces(files)
+    for file in files:
         for prompt, place in placed_prompts(file, prompt_key=prompt_key, media_root=media_root):
-            if (first := place_of.setdefault(prompt.prompt_id, place)) != place:
+            if (first := ids.first_place(prompt.prompt_id, place)) != place:
                 raise DataError(
                     f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; "
                     "ids differ"
@@ -59,16 +63,15 @@ class MultimodalRLDataSource(PromptSource[Any]):
         if not all(isinstance(one, str | Path) for one in given):
             super().__init__(given, prompts_per_rollout, seed)
             return
-        prompts = [
-            prompt
-            for path in given
-            if isinstance(path, str | Path)
-            for prompt in read_media_prompts(path, prompt_key=prompt_key, media_root=media_root)
-        ]
-        ids = [prompt.prompt_id for prompt in prompts]
-        if len(set(ids)) < len(ids):
-            repeated = next(name for name in ids if ids.count(name) > 1)
-            raise DataError(
-                f"{', '.join(map(str, given))}: prompt_id {repeated!r} appears twice; ids differ"
-            )
+        prompts: Spool[MediaPrompt] = Spool()
+        known = KeyTable()
+        for path in given:
+            assert isinstance(path, str | Path)
+            for prompt in read_media_prompts(path, prompt_key=prompt_key, media_root=media_root):
+                if known.setdefault(key_of(prompt.prompt_id), len(prompts)) != len(prompts):
+                    raise DataError(
+                        f"{', '.join(map(str, given))}: prompt_id {prompt.prompt_id!r} appears "
+                        "twice; ids differ"
+                    )
+                prompts.append(prompt)
         super().__init__(prompts, prompts_per_rollout, seed)

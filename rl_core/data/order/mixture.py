@@ -5,7 +5,7 @@ drawn`), so after any number of draws each source is within one row of its share
 randomness, and the state is a count per source.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from rl_core.data.order.prompt_source import PromptSource
@@ -24,7 +24,11 @@ class BlendedSource(Generic[T]):
     """
 
     def __init__(
-        self, items: Mapping[str, list[T]], weights: Mapping[str, float], batch_size: int, seed: int
+        self,
+        items: Mapping[str, Sequence[T]],
+        weights: Mapping[str, float],
+        batch_size: int,
+        seed: int,
     ) -> None:
         if items.keys() != weights.keys():
             raise DataError(

@@ -1,15 +1,20 @@
 """SkyRL's `PromptDataset`: the prompts of some sources that fit the length limit."""
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.check.batches import BATCH_ROWS
 from rl_core.data.prepare.prompt_items import Item, ItemMaker
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.data.prepare.prompt_sieve import PromptSieve
-from rl_core.data.read.readers import read_rows
+from rl_core.data.read.readers import NumberedRow, read_rows
 from rl_core.data.read.sources import data_files
-from rl_core.data.store.prompt_rows import is_prepared, iter_prepared
+from rl_core.data.store.prompt_rows import PreparedRows, is_prepared, load_prepared
+from rl_core.data.store.spool import Spool
+from rl_core.data.store.views import Joined, Selected
 from rl_core.errors import DataError
 from rl_core.runtime.home import Home
 
@@ -44,14 +49,13 @@ class PromptDataset(PromptSieve):
             LengthCounter(tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder),
             max_prompt_length,
         )
-        self.items: list[Item] = []
+        parts: list[Sequence[Item]] = []
         for path in (file for source in datasets for file in data_files(source)):
             if is_prepared(path):
-                items = list(iter_prepared(path))
-                places = [f"{path}:{number}" for number in range(1, len(items) + 1)]
-                self.items += self.of_items(items, places)[0]
+                parts.append(self._fitting(load_prepared(path)))
             else:
-                self.items += self.of_rows(read_rows(path, prompt_key=prompt_key), path)[0]
+                parts.append(self._made(read_rows(path, prompt_key=prompt_key), path))
+        self.items: Sequence[Item] = parts[0] if len(parts) == 1 else Joined(parts)
         if not self.items:
             raise DataError(
                 f"no prompt is left of {', '.join(map(str, datasets)) or 'no files'}: "
@@ -63,6 +67,23 @@ class PromptDataset(PromptSieve):
 
     def __getitem__(self, index: int) -> Item:
         return self.items[index]
+
+    def _fitting(self, items: PreparedRows) -> Sequence[Item]:
+        """Return those of prepared items that fit, which stay on disk."""
+        kept = array("I")
+        for first in range(0, len(items), BATCH_ROWS):
+            some = items[first : first + BATCH_ROWS]
+            places = [f"{items.path}:{first + number}" for number in range(1, len(some) + 1)]
+            kept.extend(first + at for at in self.fitting(some, places))
+        return Selected(items, kept)
+
+    def _made(self, rows: Iterator[NumberedRow], path: Path) -> Sequence[Item]:
+        """Return the items that fit of a file's rows, kept in a temporary file."""
+        items: Spool[Item] = Spool()
+        while batch := list(islice(rows, BATCH_ROWS)):
+            for item in self.of_rows(batch, path)[0]:
+                items.append(item)
+        return items
 
     def collate_fn(self, items: list[Item]) -> list[Item]:
         """Return the items as a list: prompts are padded by the rollout, which knows the side."""

@@ -1,10 +1,12 @@
 """Order of prompts in training: shuffled each epoch, resumable to the row."""
 
 import random
+from array import array
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from rl_core.data.order.registry import data_sources
+from rl_core.data.store.views import places_of
 from rl_core.errors import DataError
 
 T = TypeVar("T")
@@ -83,8 +85,8 @@ class PromptSource(Generic[T]):
         self.position = state["position"]
         self._order = self._epoch_order()
 
-    def _epoch_order(self) -> list[int]:
-        order = list(range(len(self.items)))
+    def _epoch_order(self) -> "array[int]":
+        order = places_of(len(self.items))
         random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
         return order
 

@@ -1,5 +1,6 @@
 """Data source of a recipe, over prepared items."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.mixture import BlendedSource
 from rl_core.data.order.prompt_source import DataSource
 from rl_core.data.order.registry import METHODS, data_sources
+from rl_core.data.store.views import Selected, uids_of
 from rl_core.errors import DataError, RecipeError
 from schemas.sections.data import CurriculumConfig
 
@@ -44,9 +46,13 @@ def training_source(
     the rows must be named. curriculum: excludes `blend`.
     """
     if curriculum is not None:
-        uids = [str(item["uid"]) for item in items]
         return CurriculumSource(
-            items, uids, batch_size, seed, floor=curriculum.floor, pass_mark=curriculum.pass_mark
+            items,
+            uids_of(items),
+            batch_size,
+            seed,
+            floor=curriculum.floor,
+            pass_mark=curriculum.pass_mark,
         )
     if not blend:
         cls, config = source_class(source)
@@ -58,9 +64,10 @@ def training_source(
                 f"data.source: {cls.__name__} cannot be made of rows, the number of prompts in a "
                 f"step and a seed: {error}"
             ) from error
-    by_source: dict[str, list[dict[str, Any]]] = {}
-    for item in items:
-        by_source.setdefault(_source_of(item), []).append(item)
+    places: dict[str, array[int]] = {}
+    for place, item in enumerate(items):
+        places.setdefault(_source_of(item), array("I")).append(place)
+    by_source = {name: Selected(items, found) for name, found in places.items()}
     if by_source.keys() != blend.keys():
         raise DataError(
             f"data.blend names {sorted(blend)}; the rows' data_source are {sorted(by_source)}: "

@@ -23,6 +23,7 @@ from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.read.media_prompt_files import PromptFiles
 from rl_core.data.read.media_rows import placed_prompts
+from rl_core.data.store.id_places import IdPlaces
 from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.data.store.publish import Built
 from rl_core.data.store.split_cache import (
@@ -118,12 +119,15 @@ def _images_digest(files: PromptFiles, memo_dir: Path) -> str:
 
     A bad row or image is skipped here; the build reports it.
     """
-    digests: list[str] = []
+    digest, num_images = hashlib.sha256(), 0
     for path in (path for split in SPLITS for path in files[split]):
         for prompt, _ in _readable(path):
             images = (local_path(ref.uri) for ref in prompt.media_refs if not is_remote(ref.uri))
-            digests += [fingerprint(image, memo_dir).sha256 for image in images if image.is_file()]
-    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
+            for image in images:
+                if image.is_file():
+                    digest.update(fingerprint(image, memo_dir).sha256.encode())
+                    num_images += 1
+    return digest.hexdigest() if num_images else ""
 
 
 def _readable(path: Path) -> Iterator[tuple[MediaPrompt, str]]:
@@ -175,7 +179,7 @@ class _Build:
         return built(counts, self.dropped)
 
     def _split(self, target: Path, paths: Sequence[Path], overlaps: Overlaps) -> int:
-        place_of: dict[str, str] = {}
+        ids = IdPlaces(paths)
         num_rows = num_bad = 0
         batch: list[Item] = []
         with PreparedWriter(target) as writer:
@@ -184,7 +188,7 @@ class _Build:
                 bad = (
                     found
                     if isinstance(found, Exception)
-                    else self._problem(found, place, place_of, overlaps)
+                    else self._problem(found, place, ids, overlaps)
                 )
                 if bad is not None:
                     if self.data.on_invalid == "fail":
@@ -204,9 +208,9 @@ class _Build:
         return writer.num_rows
 
     def _problem(
-        self, prompt: MediaPrompt, place: str, place_of: dict[str, str], overlaps: Overlaps
+        self, prompt: MediaPrompt, place: str, ids: IdPlaces, overlaps: Overlaps
     ) -> DataError | None:
-        first = place_of.setdefault(prompt.prompt_id, place)
+        first = ids.first_place(prompt.prompt_id, place)
         if first != place:
             return DataError(
                 f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; ids "

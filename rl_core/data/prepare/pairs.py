@@ -8,7 +8,6 @@ itself, and only while its content has that digest.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.overlap.found import LEFT_OUT, REPORTED, Contamination, Overlaps, overlaps_of
 from rl_core.data.prepare.fingerprint import fingerprint
@@ -27,6 +26,7 @@ from rl_core.data.read.pair_files import (
     digest_of,
     open_pairs,
 )
+from rl_core.data.store.pair_places import PlaceWriter
 from rl_core.data.store.publish import Built
 from rl_core.data.store.split_cache import (
     SPLITS,
@@ -128,27 +128,22 @@ def _build(
     contamination: Contamination,
     memo_dir: Path,
 ) -> Built:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     dropped: Counter[str] = Counter({"invalid": 0, "also held out": 0})
     counts: dict[str, int] = {}
     repeated = _overlaps(sources, contamination, memo_dir)
     for split in reversed(SPLITS):
-        columns: dict[str, list[Any]] = {"uid": [], "source": [], "row": []}
         taken: Counter[int] = Counter()
-        for one in sources[split]:
-            digest = digest_of(one.path)
-            overlaps = repeated if split == "train" else Overlaps()
-            for index, uid in _chosen(one, digest, recipe, dropped, overlaps, taken):
-                for name, value in zip(columns, (uid, digest, index), strict=True):
-                    columns[name].append(value)
-        counts[split] = len(columns["uid"])
+        overlaps = repeated if split == "train" else Overlaps()
+        with PlaceWriter(work / f"{split}.parquet") as writer:
+            for one in sources[split]:
+                digest = digest_of(one.path)
+                for index, uid in _chosen(one, digest, recipe, dropped, overlaps, taken):
+                    writer.write(uid, digest, index)
+        counts[split] = writer.num_rows
         if not counts[split]:
             raise DataError(
                 f"no {split} pair is left ({dict(dropped)} were dropped); nothing was published"
             )
-        pq.write_table(pa.table(columns), work / f"{split}.parquet")
     return built(counts, dropped)
 
 

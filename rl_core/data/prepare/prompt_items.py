@@ -3,7 +3,6 @@
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from datetime import date, time
 from decimal import Decimal
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.data.read.row_images import image_identity, placed_images
+from rl_core.data.store.key_table import KeyTable
 from rl_core.errors import DataError
 from schemas.rows.problems import as_list, is_missing
 from schemas.rows.prompt_rows import reward_spec_of
@@ -30,7 +30,7 @@ class ItemMaker:
     ) -> None:
         self.env_class_key = env_class_key
         self.default_env_class = default_env_class
-        self._seen: Counter[str] = Counter()
+        self._seen = KeyTable()
 
     def __call__(self, row: Mapping[str, Any], place: str, file: Path | str = ".") -> Item:
         """Return the item of a row.
@@ -53,8 +53,8 @@ class ItemMaker:
             identity.append([image_identity(image) for image in images])
             extras["images"] = placed_images(images, file, place)
         digest = _digest(identity, place)
-        ordinal = self._seen[digest]
-        self._seen[digest] += 1
+        ordinal = self._seen.get(int(digest, 16)) or 0
+        self._seen[int(digest, 16)] = ordinal + 1
         return {
             "prompt": prompt,
             "env_class": env_class,

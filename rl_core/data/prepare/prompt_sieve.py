@@ -31,7 +31,14 @@ class PromptSieve:
         self, items: Sequence[Item], places: Sequence[str]
     ) -> tuple[list[Item], list[int]]:
         """Return those of some items that fit, and their prompts' tokens."""
+        fitting = self.fitting(items, places)
+        return [items[at] for at in fitting], list(fitting.values())
+
+    def fitting(self, items: Sequence[Item], places: Sequence[str]) -> dict[int, int]:
+        """Return the indices of those that fit among some items, with their prompts' tokens."""
         lengths = self.counter.lengths(items, places)
-        fitting = [at for at, length in enumerate(lengths) if length <= self.max_prompt_length]
+        fitting = {
+            at: length for at, length in enumerate(lengths) if length <= self.max_prompt_length
+        }
         self.num_dropped += len(items) - len(fitting)
-        return [items[at] for at in fitting], [lengths[at] for at in fitting]
+        return fitting

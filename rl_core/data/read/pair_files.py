@@ -15,6 +15,7 @@ from rl_core.data.read.remote import base_of
 from rl_core.data.read.text_files import OnBadLine
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.data.store.publish import parse_sentinel
+from rl_core.data.store.spool import Spool
 from rl_core.errors import DataError
 from schemas.rows.preference_rows import PreferencePair, preference_pair
 
@@ -41,7 +42,8 @@ class Pairs(Protocol):
 
 
 class PairFile:
-    """Rows of one file, in memory. Images are relative to its folder; text-only rows have none.
+    """Rows of one file, kept in a temporary one. Images are relative to its folder; text-only rows
+    have none.
 
     Args: on_bad_line: receives lines that cannot be read, which otherwise raise DataError.
     """
@@ -49,7 +51,7 @@ class PairFile:
     def __init__(self, path: Path | str, on_bad_line: OnBadLine | None = None) -> None:
         self.path = Path(path).expanduser()
         values = raw_values(self.path, on_bad_line=on_bad_line)
-        self._rows = list(paired(values, str(self.path), on_bad_line or raise_it))
+        self._rows = Spool.of(paired(values, str(self.path), on_bad_line or raise_it))
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -6,8 +6,8 @@ A good row is written as it was read, byte for byte.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -49,8 +49,16 @@ class Subset:
     """Image folder inside the cache."""
     target: str
     """Annotation file inside the cache."""
-    bad_images: Mapping[str, str]
     preview_rows: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """Subsets that one worker checks."""
+
+    subsets: Sequence[Subset]
+    bad_images: Mapping[str, str]
+    """Problem of each bad image of the cache, by its path there."""
 
 
 @dataclass
@@ -80,7 +88,11 @@ def find_annotations(
             for member in list_members(path, limits or ArchiveLimits(), _rows_only):
                 source = AnnotationSource(str(path.resolve()), member.name)
                 found.append((PurePosixPath(member.target).parts, source))
-    return {name: _best(input_dir, name, path, found) for name, path in wanted.items()}
+    by_end: dict[tuple[str, ...], list[AnnotationSource]] = {}
+    for parts, source in found:
+        for first in range(len(parts)):
+            by_end.setdefault(parts[first:], []).append(source)
+    return {name: _best(input_dir, name, path, by_end) for name, path in wanted.items()}
 
 
 def name_annotations(wanted: Mapping[str, str]) -> dict[str, str]:
@@ -91,11 +103,9 @@ def name_annotations(wanted: Mapping[str, str]) -> dict[str, str]:
     apart.
     """
     own = {name: PurePosixPath(path.replace("\\", "/")).name for name, path in wanted.items()}
-    folded = [file.casefold() for file in own.values()]
+    folded = Counter(file.casefold() for file in own.values())
     names = {
-        name: file
-        if folded.count(file.casefold()) == 1
-        else re.sub(r"[^\w.-]+", "_", name) + ROWS_SUFFIX
+        name: file if folded[file.casefold()] == 1 else re.sub(r"[^\w.-]+", "_", name) + ROWS_SUFFIX
         for name, file in own.items()
     }
     taken: dict[str, str] = {}
@@ -109,22 +119,32 @@ def name_annotations(wanted: Mapping[str, str]) -> dict[str, str]:
     return names
 
 
-def judge_subsets(subsets: Sequence[Subset], advance: Advance) -> list[Judged]:
-    """Check and write several subsets, as one worker's job."""
+def judge_subsets(share: Share, advance: Advance) -> list[Judged]:
+    """Check and write several subsets, as one worker's job; those of an archive come together, so
+    that it is opened once."""
+    in_archives: dict[str, list[Subset]] = {}
     results = []
-    for subset in subsets:
-        results.append(_judge(subset))
+    for subset in share.subsets:
+        if subset.source.member is not None:
+            in_archives.setdefault(subset.source.path, []).append(subset)
+            continue
+        with Path(subset.source.path).open("rb") as lines:
+            results.append(_judge(subset, lines, share.bad_images))
         advance(1)
+    for path, subsets in in_archives.items():
+        with open_archive(Path(path)) as archive:
+            infos = {member_name(info): info for info in archive.infolist()}
+            for subset in subsets:
+                with archive.open(infos[subset.source.member or ""]) as lines:
+                    results.append(_judge(subset, lines, share.bad_images))
+                advance(1)
     return results
 
 
-def _judge(subset: Subset) -> Judged:
+def _judge(subset: Subset, lines: IO[bytes], bad_images: Mapping[str, str]) -> Judged:
     judged, digest = Judged(subset.name), hashlib.sha256()
-    contract, problem_of = preference_contract(), _image_judge(subset)
-    with (
-        _open_source(subset.source) as lines,
-        (Path(subset.work) / subset.target).open("xb") as out,
-    ):
+    contract, problem_of = preference_contract(), _image_judge(subset, bad_images)
+    with (Path(subset.work) / subset.target).open("xb") as out:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -161,7 +181,9 @@ def _row_of(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _image_judge(subset: Subset) -> Callable[[Mapping[str, Any]], tuple[str, str] | None]:
+def _image_judge(
+    subset: Subset, bad_images: Mapping[str, str]
+) -> Callable[[Mapping[str, Any]], tuple[str, str] | None]:
     """Return a function that gives the reason why a row's images cannot be used, as a counter and a
     sentence."""
     work, seen = Path(subset.work), dict[str, bool]()
@@ -180,55 +202,37 @@ def _image_judge(subset: Subset) -> Callable[[Mapping[str, Any]], tuple[str, str
                 return "image_outside_cache", f"{image} leads out of {subset.root}"
             if not exists(path):
                 return "missing_image_file", f"no file {path}; expected it among the images"
-            if path in subset.bad_images:
-                return "unreadable_image", f"{path}: {subset.bad_images[path]}"
+            if path in bad_images:
+                return "unreadable_image", f"{path}: {bad_images[path]}"
         return None
 
     return judge
-
-
-@contextmanager
-def _open_source(source: AnnotationSource) -> Iterator[IO[bytes]]:
-    if source.member is None:
-        with Path(source.path).open("rb") as lines:
-            yield lines
-        return
-    with open_archive(Path(source.path)) as archive:
-        named = (info for info in archive.infolist() if member_name(info) == source.member)
-        with archive.open(next(named)) as lines:
-            yield lines
 
 
 def _best(
     input_dir: Path,
     name: str,
     wanted: str,
-    found: Sequence[tuple[tuple[str, ...], AnnotationSource]],
+    by_end: Mapping[tuple[str, ...], Sequence[AnnotationSource]],
 ) -> AnnotationSource:
+    """Return the source whose path agrees with the longest end of the wanted one.
+
+    Args: by_end: the sources by each end of their paths.
+    """
     parts = PurePosixPath(wanted.replace("\\", "/")).parts
-    scored = [(_common_end(parts, other), source) for other, source in found]
-    best = max((score for score, _ in scored), default=0)
-    if not best:
+    ends = (by_end.get(parts[first:]) for first in range(len(parts)))
+    fitting = next((sources for sources in ends if sources), None)
+    if fitting is None:
         raise DataError(
             f"{input_dir}: subset {name!r}: no file {parts[-1] if parts else wanted}; expected "
             "its annotations"
         )
-    fitting = [source for score, source in scored if score == best]
     if len(fitting) > 1:
         raise DataError(
             f"{input_dir}: subset {name!r}: {fitting[0]} and {fitting[1]} both fit {wanted!r}; "
             "rename one"
         )
     return fitting[0]
-
-
-def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
-    count = 0
-    for left, right in zip(reversed(one), reversed(other), strict=False):
-        if left != right:
-            break
-        count += 1
-    return count
 
 
 def _rows_only(parts: Parts) -> str | None:

@@ -24,7 +24,7 @@ from rl_core.data.read.archives import (
 from rl_core.data.read.raw_dir import content_files
 from rl_core.data.read.unpack import Extracted, ImageCheck, Member
 from rl_core.data.stages import stages
-from rl_core.data.stages.annotations import Subset, find_annotations, name_annotations
+from rl_core.data.stages.annotations import Share, Subset, find_annotations, name_annotations
 from rl_core.data.stages.base import (
     Context,
     Stage,
@@ -121,18 +121,16 @@ class MPO(Stage[MPOConfig]):
                 work=str(work),
                 root=cache_root_of(entry["root"]),
                 target=f"{ANNOTATIONS}/{files[name]}",
-                bad_images={
-                    path: text
-                    for path, text in images.bad_images.items()
-                    if _below(path, entry["root"])
-                },
                 preview_rows=self.config.preview_rows,
             )
             for name, entry in meta.items()
         ]
         judged = context.runner(sum(path.stat().st_size for path in self.inputs().values()))(
             "rl_core.data.stages.annotations:judge_subsets",
-            [subsets[i :: self.num_workers] for i in range(min(self.num_workers, len(subsets)))],
+            [
+                Share(subsets[i :: self.num_workers], images.bad_images)
+                for i in range(min(self.num_workers, len(subsets)))
+            ],
             context.advance("check annotations", len(subsets)),
         )
         by_name = {one.name: one for part in judged for one in part}
@@ -272,10 +270,6 @@ def cache_root_of(root: str, where: str = "root") -> str:
     last = len(parts) - 1 - parts[::-1].index("images") if "images" in parts else None
     below = parts[last + 1 :] if last is not None else parts[-1:]
     return PurePosixPath(IMAGES, *below).as_posix()
-
-
-def _below(path: str, root: str) -> bool:
-    return path.startswith(cache_root_of(root))
 
 
 def _place(parts: Parts) -> str | None:

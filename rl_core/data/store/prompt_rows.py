@@ -1,15 +1,15 @@
 """File format of prepared rows: Parquet with `row` (one JSON string), `uid` and `num_tokens`.
 
 A row is a string so that Arrow cannot change its types: a ground truth of `"5"` and one of `5` stay
-different.
+different. Training reads it through a memory-mapped copy, row by row.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.prepare.prompt_items import Item, to_json
+from rl_core.data.store.arrow_copy import TextColumn, mapped_batches
+from rl_core.data.store.views import View
 from rl_core.errors import DataError
 
 COLUMNS = ("row", "uid", "num_tokens")
@@ -62,23 +62,38 @@ def is_prepared(path: Path | str) -> bool:
         raise DataError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def iter_prepared(path: Path | str) -> Iterator[Item]:
-    """Yield the items of a prepared file in order. Raises: DataError when it is not one."""
-    import pyarrow.parquet as pq
+class PreparedRows(View[Item]):
+    """The items of a prepared file, `{"prompt", "env_class", "env_extras", "uid"}`, each made anew
+    from a memory-mapped row on access.
 
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise DataError(f"{path}: no such file; expected a prepared train.parquet or eval.parquet")
-    if not is_prepared(file):
-        raise DataError(f"{path}: not a prepared file; expected the columns {', '.join(COLUMNS)}")
-    with pq.ParquetFile(file) as table:
-        for batch in table.iter_batches(columns=["row", "uid"]):
-            columns: dict[str, list[Any]] = batch.to_pydict()
-            for text, uid in zip(columns["row"], columns["uid"], strict=True):
-                yield {**json.loads(text), "uid": uid}
+    Can be sent to other processes, which open the file themselves. Raises: DataError when the file
+    is not a prepared one.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).expanduser()
+        if not self.path.is_file():
+            raise DataError(
+                f"{path}: no such file; expected a prepared train.parquet or eval.parquet"
+            )
+        if not is_prepared(self.path):
+            raise DataError(
+                f"{path}: not a prepared file; expected the columns {', '.join(COLUMNS)}"
+            )
+        batches = mapped_batches(self.path, ("row", "uid"))
+        self._rows = TextColumn(batches, "row")
+        self.uids = TextColumn(batches, "uid")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def item(self, place: int) -> Item:
+        return {**json.loads(self._rows.item(place)), "uid": self.uids.item(place)}
+
+    def __reduce__(self) -> tuple[type["PreparedRows"], tuple[Path]]:
+        return PreparedRows, (self.path.absolute(),)
 
 
-def load_prepared(path: Path | str) -> list[Item]:
-    """Return all items of a prepared file: `{"prompt", "env_class", "env_extras", "uid"}`. Raises:
-    DataError."""
-    return list(iter_prepared(path))
+def load_prepared(path: Path | str) -> PreparedRows:
+    """Open the items of a prepared file, in order. Raises: DataError when it is not one."""
+    return PreparedRows(path)

@@ -5,6 +5,9 @@ content hash.
 memory-mapped; `offsets.npy` [2N + 1] holds the start of each answer.
 """
 
+import hashlib
+import json
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import numpy as np
 
 from rl_core.data.prepare.fingerprint import run_hash
 from rl_core.data.prepare.job import Job, run_job
+from rl_core.data.store.key_table import UidPlaces
 from rl_core.data.store.publish import HASH_CHARS, Built
 from rl_core.errors import DataError
 
@@ -32,7 +36,7 @@ class ReferenceStore:
             raise DataError(
                 f"{folder}: does not hold the {len(uids)} pairs it was made for; remove it"
             )
-        self._place = {uid: place for place, uid in enumerate(uids)}
+        self._place = UidPlaces(uids)
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._place
@@ -57,19 +61,28 @@ def open_store(
     Args: parts: inputs of the numbers besides the pairs: the model, its format, the tokens.
     compute: yields the answers' log-probabilities in the order of `uids`.
     """
-    parts = {**parts, "pairs": run_hash({"uids": "\n".join(uids)})}
+    parts = {**parts, "pairs": _digest_of(uids)}
     folder = cache_root / f"reference-{run_hash(parts)[:HASH_CHARS]}"
     job = Job("reference", folder, parts, [], hashed_folder=True)
     run_job(job, lambda work: _build(work, compute()))
     return ReferenceStore(job.target, uids)
 
 
+def _digest_of(uids: Sequence[str]) -> str:
+    """Return `run_hash({"uids": "\\n".join(uids)})` without joining millions of them."""
+    digest = hashlib.sha256(b'{"uids": "')
+    for place, uid in enumerate(uids):
+        digest.update(json.dumps(f"\n{uid}" if place else uid)[1:-1].encode())
+    digest.update(b'"}')
+    return digest.hexdigest()
+
+
 def _build(work: Path, answers: Iterator[Answers]) -> Built:
-    offsets = [0]
+    offsets = array("q", [0])
     with (work / VALUES).open("wb") as file:
         for pair in answers:
             for values in pair:
                 file.write(np.asarray(values, dtype=np.float32).tobytes())
                 offsets.append(offsets[-1] + len(values))
-    np.save(work / OFFSETS, np.asarray(offsets, dtype=np.int64))
+    np.save(work / OFFSETS, np.frombuffer(offsets, dtype=np.int64))
     return Built({"pairs": (len(offsets) - 1) // 2, "tokens": offsets[-1]})

@@ -183,6 +183,20 @@ def test_damaged_cache_is_rebuilt_and_says_so(files, settings, tokenizer) -> Non
     open_published(second.path, SENTINEL)
 
 
+def test_a_file_cut_in_half_is_prepared_anew_and_mapped_anew(files, settings, tokenizer) -> None:
+    first = prepare_cache(*files, settings, tokenizer=tokenizer)
+    path = Path(first.path) / "train.parquet"
+    before = list(load_prepared(path))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(DataError, match=r"train\.parquet: not a readable Parquet file"):
+        load_prepared(path)
+    second = prepare_cache(*files, settings, tokenizer=tokenizer)
+    assert not second.hit and second.path == first.path
+    assert load_prepared(path) == before
+    # What a reader adds to the folder is no damage to what was published there.
+    assert prepare_cache(*files, settings, tokenizer=no_tokenizer).hit
+
+
 def test_no_row_left_publishes_nothing(files, settings, tokenizer) -> None:
     with pytest.raises(
         DataError, match="no train row is left: 4 have more than max_prompt_length 1 tokens"

@@ -1,6 +1,7 @@
 """Rows of one answer with a label are pairs only where two answer the same prompt."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from rl_core.data.check.contracts import recognise
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.read.pair_files import PairFile
+from rl_core.data.read.text_files import RawValue
+from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
 from schemas.rows.contract import SchemaName
 
@@ -48,3 +51,26 @@ def test_an_answer_without_its_opposite_is_named_by_its_row(tmp_path: Path) -> N
     folders: dict[str, Any] = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
     report = check_files([file], CheckSettings({}), **folders)
     assert {one.row for one in report.examples} == {2, 4} and report.num_accepted == 1
+
+
+def test_rows_that_wait_on_disk_pair_as_those_in_memory_do(tmp_path: Path) -> None:
+    drawn = random.Random(0)
+    rows = [
+        RawValue(number, row(drawn.choice(["q", "p", ["r"], None]), f"é{number}", label), 7)
+        for number, label in enumerate(drawn.choices([True, False, 1, 0], k=200), start=1)
+    ]
+    rows.insert(50, RawValue(500, {"question": "x", "chosen": "a", "rejected": "b"}, 7))
+    told: list[int] = []
+    found = [one.number for one in paired(iter(rows), "f", lambda number, _: told.append(number))]
+    asked: dict[str, tuple[list[int], list[int]]] = {}
+    for raw in rows[:50] + rows[51:]:
+        sides = asked.setdefault(repr(raw.value["prompt"]), ([], []))
+        sides[not raw.value["label"]].append(raw.number)
+    pairs = [number for good, bad in asked.values() for number, _ in zip(good, bad, strict=False)]
+    left = [
+        number
+        for sides in asked.values()
+        for side in sides
+        for number in side[min(map(len, sides)) :]
+    ]
+    assert found == [500, *pairs] and told == left
