@@ -13,7 +13,7 @@ from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
 from schemas.sections.data import DataConfig
 from schemas.sections.diffusion import DiffusionConfig
-from schemas.sections.parts import PARTS, PartBlock
+from schemas.sections.parts import PARTS, Block, PartBlock
 from schemas.sections.placement import PlacementConfig, check_offload
 from schemas.sections.policy import (
     EmaFullConfig,
@@ -56,15 +56,15 @@ class Recipe(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: LrSchedulerConfig = LrSchedulerConfig()
     data: DataConfig
-    environments: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    environments: dict[str, Block] = Field(default_factory=dict)
     """Options of each environment id, validated by the environment's Config."""
-    rewards: list[dict[str, Any]] = Field(default_factory=list)
+    rewards: list[Block] = Field(default_factory=list)
     """Scorers in addition to the environment, `{name: ..., weight: ...}` or `{target:
     my_pkg.my_module:MyReward, ...}`; their weighted scores are added to the environment's reward.
     """
     reward_service: RewardServiceConfig = RewardServiceConfig()
     """Treatment of failed scores and of truncated replies."""
-    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
+    algorithm: Block = Field(default_factory=lambda: {"name": "grpo"})
     """Training algorithm, `{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
     value_model: ValueModelConfig = ValueModelConfig()
     """The critic, for algorithms that have one."""
@@ -352,7 +352,7 @@ class Recipe(Section):
         return self.tracks.images.num_devices if self.tracks else 0
 
     def _painting(
-        self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]
+        self, num_samples: int, micro_batch_size: int, algorithm: Block
     ) -> dict[str, Any]:
         """Return the fields that the recipe of a track or stage `images` overrides."""
         return {
@@ -371,7 +371,7 @@ class Recipe(Section):
         return self.placement.offloads(owns_model=self.rollout.engine.owns_model)
 
     @property
-    def data_source(self) -> dict[str, Any]:
+    def data_source(self) -> Block:
         """The block `data.source`, or that of the domain's own source."""
         return self.data.source or {"name": self.domain.traits.source}
 
