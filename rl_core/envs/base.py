@@ -15,7 +15,7 @@ from rl_core.runtime.registry import PluginConfig, describe_validation_error
 from schemas.rows.ground_truth import ground_truth_kind, paired_test_cases
 
 Message: TypeAlias = dict[str, Any]
-"""A chat message, `{"role": ..., "content": ...}`."""
+"""A chat message, `{"role": ..., "content": ...}`; a template may read other keys too."""
 ConversationType: TypeAlias = list[Message]
 """Messages in order."""
 
@@ -29,7 +29,7 @@ class BaseTextEnvStepOutput(TypedDict):
     """Reward of this turn."""
     done: bool
     """True if the conversation is over."""
-    metadata: dict[str, Any]
+    metadata: Mapping[str, object]
     """Details for debugging the reward, such as the answer that was read."""
 
 
@@ -79,8 +79,8 @@ class BaseTextEnv:
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row.
 
@@ -97,7 +97,7 @@ class BaseTextEnv:
         self.tool_groups: list[ToolGroup] = []
         self.tool_to_toolgroup: dict[str, str] = {}
 
-    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
+    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, object]]:
         """Return the model's first prompt, and information about the row. Called once, before
         `step`."""
         return prompt, {}
@@ -125,7 +125,9 @@ class BaseTextEnv:
         for group in self.tool_groups:
             self.tool_to_toolgroup.update(group.get_tool_to_group_mapping())
 
-    def _execute_tool(self, tool_group_name: str, tool_name: str, tool_input: Any) -> Any:
+    def _execute_tool(
+        self, tool_group_name: str, tool_name: str, tool_input: Iterable[object]
+    ) -> Any:
         """Call a tool and return its result.
 
         Args: tool_input: positional arguments of the tool. Raises: EnvError when the tool is
@@ -230,7 +232,7 @@ class BaseTextEnv:
         return int(value)
 
 
-def _from_json(text: str) -> Any:
+def _from_json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rl_core.envs.base import (
     BaseTextEnv,
@@ -30,6 +30,8 @@ from rl_core.envs.tools.answers import AnswerPlace, read_answer, written_at
 from rl_core.envs.tools.expressions import is_harmless_literal, is_plain_arithmetic
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import nearest
+
+K = TypeVar("K", str, int)
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
@@ -76,8 +78,8 @@ class ReasoningGymEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row.
 
@@ -96,7 +98,7 @@ class ReasoningGymEnv(BaseTextEnv):
             )
         self._metrics: dict[str, float] = {}
 
-    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
+    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, object]]:
         """Return the prompt unchanged, and the task's name and question. Raises: EnvError when the
         row cannot be graded."""
         # Made here, so that a row that cannot be graded fails before the model is asked.
@@ -175,11 +177,15 @@ class ReasoningGymEnv(BaseTextEnv):
         except Exception as error:
             return 0.0, f"{type(error).__name__}: {error}"
 
-    def _field(self, name: str, kind: type) -> Any:
+    def _field(self, name: str, kind: type[K]) -> K:
         value = plain(self.extra_info.get(name))
         if isinstance(value, float) and kind is int and value.is_integer():
             value = int(value)
-        if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
+        if (
+            not isinstance(value, kind)
+            or isinstance(value, bool)
+            or (isinstance(value, int) and value < 0)
+        ):
             expected = (
                 "a task name of reasoning-gym" if kind is str else "a whole number of at least 0"
             )
