@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rl_core.envs.base import plain
 from rl_core.rewards.base import Sample
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ class AskedSample(BaseModel):
     replies: list[str] = Field(default_factory=list)
     images: list[str] = Field(default_factory=list, max_length=1)
     frames: list[str] = Field(default_factory=list, max_length=1024)
-    ground_truth: Any = None
+    ground_truth: object = None
     num_tokens: int = Field(default=0, ge=0)
     is_truncated: bool = False
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, object] = Field(default_factory=dict)
 
 
 class ScoreRequest(BaseModel):
@@ -57,7 +58,7 @@ class ScoreRequest(BaseModel):
     rewards: list[str] | None = None
 
 
-def asked(sample: Sample, quality: int) -> dict[str, Any]:
+def asked(sample: Sample, quality: int) -> dict[str, object]:
     """Convert a sample to JSON.
 
     Args: quality: JPEG quality of its images, 1..100.
@@ -89,7 +90,7 @@ def sample_of(asked: AskedSample) -> Sample:
     )
 
 
-def answer_of(scores: Scores) -> dict[str, Any]:
+def answer_of(scores: Scores) -> dict[str, object]:
     """Convert scores to a response."""
     parts = {
         key: {"scores": found.scores, "errors": found.errors}
@@ -136,7 +137,7 @@ def from_jpeg(text: str) -> Image:
         raise ValueError(f"not a JPEG picture in base64: {error}") from error
 
 
-def _total(scores: Scores) -> dict[str, list[Any]]:
+def _total(scores: Scores) -> dict[str, Sequence[object]]:
     counted: list[tuple[str, float, Scored]] = [
         (key, scores.weights[key], found)
         for key, found in scores.by_key.items()
@@ -162,9 +163,9 @@ def _first_error(counted: Sequence[tuple[str, float, Scored]], row: int) -> str 
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(given: object) -> object:
     """Convert a value to JSON; values that JSON cannot represent become text."""
-    value = value.tolist() if hasattr(value, "tolist") else value
+    value = plain(given)
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -12,12 +12,18 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rl_core.builtin.data.digit_prompts import NAMES
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
+from rl_core.rewards.hub import image_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from sklearn.ensemble import ExtraTreesClassifier
+    from sklearn.neural_network import MLPClassifier
 
 SIDE = 8
 """Side of the digits in pixels."""
@@ -49,14 +55,13 @@ class DigitScorer(ImageScorer):
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score images; samples that ask for no digit, or for several, are unscored."""
-        assert all(sample.image is not None for sample in samples)
-        pixels = np.stack([_pixels(sample.image) for sample in samples])
-        probabilities = classifier(self.config.judge).predict_proba(pixels)
+        pixels = np.stack([_pixels(image_of(sample)) for sample in samples])
+        probabilities = np.asarray(classifier(self.config.judge).predict_proba(pixels))
         return [_paid(sample, row) for sample, row in zip(samples, probabilities, strict=True)]
 
 
 @cache
-def classifier(judge: Judge) -> Any:
+def classifier(judge: Judge) -> MLPClassifier | ExtraTreesClassifier:
     """Return the trained classifier; it is the same in every process."""
     from sklearn.datasets import load_digits
     from sklearn.ensemble import ExtraTreesClassifier
@@ -66,7 +71,7 @@ def classifier(judge: Judge) -> Any:
     first = 0 if judge is Judge.NETWORK else 1
     pixels, labels = digits.data[first::2] / LEVELS, digits.target[first::2]
     if judge is Judge.NETWORK:
-        model: Any = MLPClassifier(
+        model = MLPClassifier(
             (64,), alpha=1e-2, learning_rate_init=5e-3, max_iter=1000, random_state=0
         )
     else:
@@ -74,7 +79,7 @@ def classifier(judge: Judge) -> Any:
     return model.fit(pixels, labels)
 
 
-def _pixels(image: Any) -> np.ndarray:
+def _pixels(image: Image) -> np.ndarray:
     """Convert an image of any size to the classifiers' input: bright on dark, 8 x 8, [64] of
     0..1."""
     from PIL.Image import Resampling

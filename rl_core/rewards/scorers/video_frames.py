@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
 
 from pydantic import Field
 
@@ -30,7 +29,7 @@ class VideoFramesScorer(Scorer):
     class Config(Scorer.Config):
         """The image scorer, and the number of frames."""
 
-        scorer: dict[str, Any]
+        scorer: dict[str, object]
         """An image scorer, `{name: ..., ...}`; its weight has no effect here."""
         num_frames: int = Field(default=4, ge=1)
         """Number of scored frames; all if there are fewer."""
