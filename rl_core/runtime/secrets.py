@@ -64,7 +64,7 @@ def redact(text: str) -> str:
     return _SHAPES.sub(HIDDEN, text)
 
 
-def redact_values(value: Any, name: str = "") -> Any:
+def redact_values(value: object, name: str = "") -> Any:
     """Redact nested plain values.
 
     Args: name: name of the key that holds `value`.

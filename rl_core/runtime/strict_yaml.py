@@ -35,7 +35,7 @@ class RepeatedKey(yaml.YAMLError):
         self.line = line
 
 
-def read_strict_yaml(path: Path) -> Any:
+def read_strict_yaml(path: Path) -> object:
     """Return the value in a YAML file. Raises: RecipeError naming file, line and problem."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)
