@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -57,7 +56,7 @@ def incumbent_of(plan: RunPlan, baseline: EvalReceipt, home: Home) -> Judged:
 
 def _recorded(
     plan: RunPlan, present: RegisteredVersion, baseline: EvalReceipt, home: Home
-) -> list[dict[str, Any]] | None:
+) -> list[dict[str, object]] | None:
     """Return the recorded evaluation of the champion's run, in this run's order of rows; None if it
     is not comparable."""
     if present.tags["eval_digest"] != baseline.eval_digest:
@@ -74,7 +73,7 @@ def _recorded(
     return [rows[row["uid"]] for row in read_samples(baseline.samples_path)]
 
 
-def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
+def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, object]]:
     """Evaluate the champion on this run's held-out rows and return the answers."""
     locate(present.tags["model_dir"], Home.default().models)
     # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they

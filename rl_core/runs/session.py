@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rl_core.data.order.pair_rows import PairRows
 from rl_core.data.prepare.prompts import load_prepared
@@ -33,6 +33,10 @@ from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
 from schemas.recipe import Recipe
 from schemas.sections.tracks import IMAGES_FOLDER
 
+if TYPE_CHECKING:
+    from rl_core.data_proto import DataProto
+    from rl_core.distributed import DataProtoRef
+
 NUM_LOGGED_SAMPLES = 32
 EXPORTED = -1
 """Value in place of an iteration that stands for the weights of the exported folder."""
@@ -56,7 +60,7 @@ class TrainingSession:
         self._iteration = 0
         self._tracking: TrackingRun | None = None
         self._cluster = ExitStack()
-        self._opened: dict[str, Sequence[dict[str, Any]]] = {}
+        self._opened: dict[str, Sequence[dict[str, object]]] = {}
 
     @property
     def tracking(self) -> TrackingRun:
@@ -92,6 +96,7 @@ class TrainingSession:
         except BaseException:
             self._drop_workers()
             raise
+        assert rollout is not None  # an iteration has at least one step
         self._log_samples(rollout, trainer.step_count)
         self.tracking.check()
         return receipt
@@ -211,8 +216,8 @@ class TrainingSession:
         return self._trainer
 
     def _with_reference(
-        self, items: Sequence[dict[str, Any]], iteration: int
-    ) -> Sequence[dict[str, Any]]:
+        self, items: Sequence[dict[str, object]], iteration: int
+    ) -> Sequence[dict[str, object]]:
         """Add the reference model's log-probabilities to rows whose scores compare with them."""
         if not self.recipe.has_pairs:
             return items
@@ -235,7 +240,7 @@ class TrainingSession:
             announce(ProgressEvent("note", text=line))
         return trainer
 
-    def _rows(self, split: str) -> Sequence[dict[str, Any]]:
+    def _rows(self, split: str) -> Sequence[dict[str, object]]:
         """Return the prepared rows of a split, opened once."""
         path = Path(self.plan.cache.path) / f"{split}.parquet"
         if split not in self._opened:
@@ -249,7 +254,7 @@ class TrainingSession:
             trainer, self._trainer = self._trainer, None
             trainer.close()
 
-    def _log_samples(self, rollout: Any, step: int) -> None:
+    def _log_samples(self, rollout: DataProto | DataProtoRef, step: int) -> None:
         texts = rollout.non_tensor_batch
         rewards = rollout.tensor("rewards").tolist()
         rows = [
