@@ -83,7 +83,7 @@ class _Display:
 
         self._console = Console(stderr=True)
         self._bar: Any = None
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, object] = {}
 
     def __enter__(self) -> "_Display":
         if self._console.is_terminal:

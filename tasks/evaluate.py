@@ -1,8 +1,6 @@
 """The task evaluate: one greedy answer to every held-out row, with the same rows and settings each
 time."""
 
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import task_run
@@ -80,7 +78,7 @@ def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> No
 def show_scores(receipts: list[EvalReceipt]) -> None:
     """Publish the scores of evaluations, one row each, and the change from the first to the
     last."""
-    table: list[dict[str, Any]] = [
+    table: list[dict[str, object]] = [
         {
             "which": receipt.label,
             "step": receipt.step,

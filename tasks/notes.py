@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
@@ -16,7 +15,6 @@ from rl_core.trainers.progress import ProgressEvent, listeners
 @contextmanager
 def logged_notes() -> Iterator[None]:
     """Log every note that is announced inside the block as a warning."""
-    logger: Any
     try:
         logger = get_run_logger()
     except MissingContextError:

@@ -1,8 +1,6 @@
 """The task prepare-cache: write validated rows to a content-addressed folder; unchanged inputs are
 a cache hit."""
 
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
@@ -36,7 +34,7 @@ from tasks.retrying import worth_retrying
     retry_delay_seconds=exponential_backoff(2),
     retry_condition_fn=worth_retrying,
 )
-def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheReceipt:
+def prepare_cache(recipe: dict[str, object], report: ValidationReport) -> CacheReceipt:
     """Publish train.parquet and eval.parquet of a recipe's data. Raises: DataError, ModelError."""
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
@@ -90,7 +88,7 @@ def _counter(recipe: Recipe, source: str) -> PromptCounter:
 
 
 def _publish(receipt: CacheReceipt) -> None:
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {"what": "outcome", "value": "hit" if receipt.hit else "built"},
         {"what": "why", "value": receipt.explanation},
         {"what": "run hash", "value": receipt.run_hash},
