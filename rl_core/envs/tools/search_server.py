@@ -114,7 +114,7 @@ def build_app(corpus: Corpus) -> FastAPI:
     return app
 
 
-def _answer(found: list[tuple[Document, float]], with_scores: bool) -> list[Document]:
+def _answer(found: list[tuple[Document, float]], with_scores: bool) -> list[dict[str, object]]:
     return [
         {"document": document, **({"score": score} if with_scores else {})}
         for document, score in found
