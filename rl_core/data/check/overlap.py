@@ -27,7 +27,7 @@ Question: TypeAlias = tuple[str, str]
 """Text and media of a row's question."""
 
 
-def question_of(row: Mapping[str, Any]) -> Question:
+def question_of(row: Mapping[str, object]) -> Question:
     """Return the question of a row of any contract; its text is empty if the row asks nothing."""
     params = row.get(PARAMS)
     prompt = (
@@ -63,7 +63,7 @@ class HeldOut:
             self.places.setdefault(question, place)
 
     def rejections(
-        self, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], file: str
+        self, rows: Sequence[Mapping[str, object]], numbers: Sequence[int], file: str
     ) -> list[Rejection]:
         """Return a rejection for each row with a held-out question."""
         found = []
@@ -91,7 +91,7 @@ class HeldOut:
         return pc.indices_nonzero(pc.is_in(_arrow_text_keys(prompts), value_set=texts)).to_pylist()
 
 
-def _text_key(prompt: Any) -> str:
+def _text_key(prompt: object) -> str:
     messages = (
         [{"role": "user", "content": prompt}] if isinstance(prompt, str) else as_list(prompt) or []
     )
@@ -127,11 +127,11 @@ def _arrow_text_keys(prompts: "pa.Array") -> "pa.Array":
     return pc.utf8_trim(pc.binary_join(pa.ListArray.from_arrays(starts, parts), _MESSAGE), _MESSAGE)
 
 
-def _media_key(media: Sequence[Any]) -> str:
+def _media_key(media: Sequence[object]) -> str:
     return _PART.join(_medium(one) for one in media)
 
 
-def _medium(one: Any) -> str:
+def _medium(one: object) -> str:
     if isinstance(one, Mapping):
         content = one.get("bytes")
         if isinstance(content, bytes):
@@ -140,5 +140,5 @@ def _medium(one: Any) -> str:
     return str(one)
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     return content.strip(_SPACES) if isinstance(content, str) else ""

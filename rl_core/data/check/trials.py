@@ -144,7 +144,7 @@ def _problem(finding: Finding, trial: Trial) -> Problem:
     )
 
 
-def _value(trial: Trial, dotted: str) -> Any:
+def _value(trial: Trial, dotted: str) -> object:
     """Return the value at a dotted path of a row or its `extra_info`; None where it has none."""
     extra = trial.extras.get("extra_info")
     for start in (trial.extras, extra if isinstance(extra, Mapping) else {}):

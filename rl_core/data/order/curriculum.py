@@ -74,7 +74,7 @@ class CurriculumSource(Generic[T]):
             "curriculum/tried_share": tried,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the state: the number of batches, and the counts of every uid that was tried."""
         right, tried = self.num_right_P.tolist(), self.num_tried_P.tolist()
         counts = {

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 from rl_core.data.read.pair_files import Pairs, open_pairs
 from rl_core.errors import DataError
 
-Item = dict[str, Any]
+Item = dict[str, object]
 
 
 class PairRows(Sequence[Item]):

@@ -14,7 +14,7 @@ UNNAMED = "other"
 PROMPTS = {"name": "prompts"}
 
 
-def source_class(source: Mapping[str, Any]) -> tuple[type[Any], Any]:
+def source_class(source: Mapping[str, object]) -> tuple[type[Any], object]:
     """Return the class that `data.source` names, and the block's other keys as its `Config`.
 
     Raises: RecipeError when there is none, or it lacks a method.
@@ -35,8 +35,8 @@ def training_source(
     seed: int,
     blend: Mapping[str, float] | None,
     curriculum: CurriculumConfig | None = None,
-    source: Mapping[str, Any] = PROMPTS,
-) -> DataSource[dict[str, Any]]:
+    source: Mapping[str, object] = PROMPTS,
+) -> DataSource[dict[str, object]]:
     """Return the source that `source` names, or one with the shares of `blend` by the rows'
     `data_source`, or by `curriculum`.
 
@@ -58,7 +58,7 @@ def training_source(
                 f"data.source: {cls.__name__} cannot be made of rows, the number of prompts in a "
                 f"step and a seed: {error}"
             ) from error
-    by_source: dict[str, list[dict[str, Any]]] = {}
+    by_source: dict[str, list[dict[str, object]]] = {}
     for item in items:
         by_source.setdefault(_source_of(item), []).append(item)
     if by_source.keys() != blend.keys():

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rl_core.data.check.overlap import REASON, HeldOut
 from rl_core.data.prepare.fingerprint import fingerprint
@@ -237,5 +237,5 @@ class _Build:
             )
 
 
-def _asked(prompt: MediaPrompt) -> Mapping[str, Any]:
+def _asked(prompt: MediaPrompt) -> Mapping[str, object]:
     return {"prompt": prompt.prompt, "media_refs": [{"uri": ref.uri} for ref in prompt.media_refs]}

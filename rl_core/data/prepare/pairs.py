@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rl_core.builtin.data.pair_fixture import make_pairs, planned_fixture
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
@@ -41,6 +40,7 @@ from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 from schemas.rows.preference_rows import PreferencePair
+from schemas.sections.parts import Block
 from schemas.sections.preference import PairSource
 
 CODE_VERSION = "2"
@@ -115,7 +115,7 @@ def prepare_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CacheRece
     return publish_cache(job, lambda work: _build(work, sources, recipe), places=places)
 
 
-def _locate(entry: str | dict[str, Any], folder: Path, make: bool) -> list[tuple[PairSource, Path]]:
+def _locate(entry: str | Block, folder: Path, make: bool) -> list[tuple[PairSource, Path]]:
     source = PairSource(path=entry) if isinstance(entry, str) else PairSource(**entry)
     if source.path is None:
         return [(source, make_pairs(source, folder) if make else planned_fixture(source, folder))]
@@ -169,7 +169,7 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
     counts: dict[str, int] = {}
     held_out: set[str] = set()
     for split in reversed(SPLITS):
-        columns: dict[str, list[Any]] = {"uid": [], "source": [], "row": []}
+        columns: dict[str, list[object]] = {"uid": [], "source": [], "row": []}
         taken: Counter[int] = Counter()
         for one in sources[split]:
             digest = digest_of(one.path)

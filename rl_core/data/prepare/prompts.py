@@ -102,7 +102,7 @@ def prepare_cache(
     eval_paths: Sequence[Path | str],
     settings: PreparationSettings,
     *,
-    tokenizer: Any,
+    tokenizer: object,
 ) -> CacheReceipt:
     """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
     exist.
@@ -169,7 +169,7 @@ def _build(
     return built(counts, dropped)
 
 
-def _load(tokenizer: Callable[[], Any]) -> Any:
+def _load(tokenizer: Callable[[], object]) -> object:
     return tokenizer()
 
 

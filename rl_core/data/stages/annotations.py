@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 from rl_core.data.prepare.workers import Advance
 from rl_core.data.read.archives import ArchiveLimits, Parts, list_members, member_name, open_archive
@@ -59,7 +59,7 @@ class Judged:
 
     name: str
     tally: Tally = field(default_factory=Tally)
-    preview: list[dict[str, Any]] = field(default_factory=list)
+    preview: list[dict[str, object]] = field(default_factory=list)
     digest: str = ""
 
 
@@ -152,7 +152,7 @@ def _judge(subset: Subset) -> Judged:
     return judged
 
 
-def _row_of(line: bytes) -> dict[str, Any]:
+def _row_of(line: bytes) -> dict[str, object]:
     text = line.decode("utf-8-sig")
     row = parse(text)
     if not isinstance(row, dict):
@@ -161,7 +161,7 @@ def _row_of(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _image_judge(subset: Subset) -> Callable[[Mapping[str, Any]], tuple[str, str] | None]:
+def _image_judge(subset: Subset) -> Callable[[Mapping[str, object]], tuple[str, str] | None]:
     """Return a function that gives the reason why a row's images cannot be used, as a counter and a
     sentence."""
     work, seen = Path(subset.work), dict[str, bool]()
@@ -171,7 +171,7 @@ def _image_judge(subset: Subset) -> Callable[[Mapping[str, Any]], tuple[str, str
             seen[path] = (work / path).is_file()
         return seen[path]
 
-    def judge(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    def judge(row: Mapping[str, object]) -> tuple[str, str] | None:
         value = preference_values(row)["image"]
         for image in [value] if isinstance(value, str) else as_list(value) or []:
             path = PurePosixPath(subset.root, image).as_posix()

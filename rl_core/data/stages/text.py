@@ -228,7 +228,7 @@ class Text(Stage[TextConfig]):
         counts: Mapping[str, int],
         shards: list[dict[str, Any]],
         ordered: list[Written],
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         return {
             "dataset_name": self.config.dataset_name,
             **{
