@@ -30,7 +30,7 @@ def source_class(source: Mapping[str, object]) -> tuple[type[Any], object]:
 
 
 def training_source(
-    items: Sequence[dict[str, Any]],
+    items: Sequence[dict[str, object]],
     batch_size: int,
     seed: int,
     blend: Mapping[str, float] | None,

@@ -69,14 +69,14 @@ class ControlTokens:
             text = self._pattern.sub(part, text)
         return text
 
-    def in_message(self, message: Mapping[str, Any]) -> list[str]:
+    def in_message(self, message: Mapping[str, object]) -> list[str]:
         """Return the control tokens in what a message says."""
         kept = _kept(message)
         return [
             token for text in _texts(message) for token in self.found(text) if token not in kept
         ]
 
-    def message(self, message: Mapping[str, Any]) -> dict[str, object]:
+    def message(self, message: Mapping[str, object]) -> dict[str, object]:
         """Return a message whose control tokens are read as text, whatever its content's form."""
         kept = _kept(message)
         return {

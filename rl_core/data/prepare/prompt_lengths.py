@@ -126,7 +126,7 @@ class LengthCounter:
         return texts
 
 
-def _shown(item: Item) -> Any:
+def _shown(item: Item) -> object:
     images = item.get("env_extras", {}).get("images")
     return [item["prompt"], images] if images else item["prompt"]
 
@@ -157,7 +157,7 @@ def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, object]) -> byt
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
-def _save(path: Path, lengths: object) -> None:
+def _save(path: Path, lengths: Any) -> None:
     import uuid
 
     import numpy as np

@@ -59,7 +59,7 @@ class PreparationSettings:
     """Policy for bad rows: fail, or drop at most `max_bad_fraction` of them; see `apply_policy`."""
     max_bad_fraction: float = 0.0
     prompt_key: str = "prompt"
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
     trials: TrialSettings | None = None
     """Settings of the trials of rows with their environments; unset tries none."""
 

@@ -97,7 +97,7 @@ def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bo
 
 
 def convert_row(
-    row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
+    row: Mapping[str, object], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
 ) -> Row:
     """Convert one row to another kind. Args: env_class: of rows that name none. Raises: DataError
     naming `place`."""

@@ -163,7 +163,7 @@ def _messages(value: object, where: str) -> Messages:
 
 
 def _message(
-    item: Mapping[str, Any], where: str, messages: Sequence[Mapping[str, object]]
+    item: Mapping[str, object], where: str, messages: Sequence[Mapping[str, object]]
 ) -> dict[str, object]:
     role = item.get("role")
     if any(map(called_tools, messages)) and isinstance(item.get("content"), str):
@@ -189,7 +189,7 @@ def _content(value: object, where: str) -> str:
     return "".join(str(text) for text in texts)
 
 
-def _spoken(value: Any, where: str) -> str:
+def _spoken(value: object, where: str) -> str:
     """An answer as TRL writes it: a text, or a conversation of one message."""
     if isinstance(value, str):
         return value
@@ -199,7 +199,7 @@ def _spoken(value: Any, where: str) -> str:
     return messages[0]["content"]
 
 
-def _json(text: str, where: str, *, plain: bool) -> Any:
+def _json(text: str, where: str, *, plain: bool) -> object:
     """Read a JSON text. Args: plain: other texts are left as they are."""
     try:
         value = json.loads(text)

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from rl_core.data.prepare.fingerprint import sha256_file
@@ -117,7 +117,7 @@ def _filesystem(address: str) -> tuple["AbstractFileSystem", str]:
     return files, str(path)
 
 
-def _found(files: AbstractFileSystem, path: str, address: str) -> list[str]:
+def _found(files: Any, path: str, address: str) -> list[str]:
     if address.lower().startswith("http") or files.isfile(path):
         return [path]
     if glob.has_magic(path):
@@ -130,9 +130,7 @@ def _found(files: AbstractFileSystem, path: str, address: str) -> list[str]:
     raise FileNotFoundError(address)
 
 
-def _of_folder(
-    files: AbstractFileSystem, folder: str, split: str | None, address: str
-) -> list[str]:
+def _of_folder(files: Any, folder: str, split: str | None, address: str) -> list[str]:
     inner = _readable(files.find(folder), f"{address}: no data file in this folder")
     return [path.as_posix() for path in of_split(Path(folder), [Path(one) for one in inner], split)]
 
@@ -148,7 +146,7 @@ def _hidden(path: str) -> bool:
     return posixpath.basename(path).startswith(".") or is_aside(Path(posixpath.basename(path)))
 
 
-def _local(files: AbstractFileSystem, path: str, address: str, *, download: bool) -> Path:
+def _local(files: "AbstractFileSystem", path: str, address: str, *, download: bool) -> Path:
     """Return the local copy of one remote file."""
     name = posixpath.basename(path.partition("?")[0]) or "rows"
     folder = _root() / _folder_name(address)
@@ -165,7 +163,12 @@ def _local(files: AbstractFileSystem, path: str, address: str, *, download: bool
 
 
 def _fetch(
-    files: AbstractFileSystem, path: str, address: str, folder: Path, name: str, version: str | None
+    files: "AbstractFileSystem",
+    path: str,
+    address: str,
+    folder: Path,
+    name: str,
+    version: str | None,
 ) -> Path:
     work = folder / f".part-{uuid.uuid4().hex[:8]}"
     work.mkdir()

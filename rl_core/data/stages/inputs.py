@@ -31,7 +31,7 @@ def fingerprint_all(
     memo = memo_dir / f"inputs-{hashlib.sha256(names).hexdigest()[:16]}.json"
     known = _read(memo)
 
-    def one(item: tuple[str, Path]) -> dict[str, Any]:
+    def one(item: tuple[str, Path]) -> dict[str, object]:
         found = _identify(item[1], known.get(item[0], {}))
         advance(1)
         return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from rl_core.data.check.overlap import question_of
 from rl_core.data.prepare.workers import Advance
@@ -123,7 +123,7 @@ class _Shard:
     def __init__(self, work: Path, split: Split, index: int) -> None:
         self.split, self.name = split, f"{split}/{split}-{index:05d}.jsonl"
         self.num_rows, self._path, self._digest = 0, work / self.name, hashlib.sha256()
-        self._file: Any = None
+        self._file: BinaryIO | None = None
 
     def __enter__(self) -> "_Shard":
         return self
@@ -133,7 +133,9 @@ class _Shard:
             self._file.close()
 
     def write(self, line: str, copies: int) -> None:
-        if copies and self._file is None:
+        if not copies:
+            return
+        if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("xb")
         for _ in range(copies):
