@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 JsonObject: TypeAlias = dict[str, Any]
-"""What a measured process is told, or what it answers; its two ends agree on the keys."""
+"""Settings for a measured process, or the figures it answers; both ends agree on the keys."""
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 

@@ -106,4 +106,6 @@ def _shown(value: object) -> str:
         # Its keys have a table of their own; here stands what a preset changes of it.
         changed = value.model_dump(mode="json", exclude_defaults=True)
         return f"`{changed}`" if changed else ""
-    return f"`{value.value if isinstance(value, Enum) else value}`" if value != "" else "empty"
+    if value == "":
+        return "empty"
+    return f"`{value.value if isinstance(value, Enum) else value}`"

@@ -145,9 +145,11 @@ class BaseTextEnv:
     @staticmethod
     def aggregate_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Return the mean of each metric over the conversations that report it."""
-        names = sorted({name for one in metrics for name in one})
-        values = {name: [float(one[name]) for one in metrics if name in one] for name in names}
-        return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+        values: dict[str, list[float]] = {}
+        for one in metrics:
+            for name, value in one.items():
+                values.setdefault(name, []).append(float(value))
+        return {name: sum(values[name]) / len(values[name]) for name in sorted(values)}
 
     @property
     def extra_info(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -100,11 +100,14 @@ def answer_of(scores: Scores) -> dict[str, object]:
 
 
 def read_answer(
-    body: Mapping[str, Any], reward: str | None, num_samples: int
+    body: Mapping[str, object], reward: str | None, num_samples: int
 ) -> tuple[list[float], list[str | None]]:
     """Return scores and reasons of one reward, or the total. Raises: ValueError when the response
     is not of this form."""
-    part = body.get(TOTAL) if reward is None else (body.get("rewards") or {}).get(reward)
+    part = body.get(TOTAL)
+    if reward is not None:
+        parts = body.get("rewards")
+        part = parts.get(reward) if isinstance(parts, Mapping) else None
     if not isinstance(part, Mapping) or not isinstance(part.get("scores"), list):
         raise ValueError(f"the answer has no scores of {reward or TOTAL!r}: {str(body)[:200]}")
     scores = [math.nan if score is None else float(score) for score in part["scores"]]
@@ -144,23 +147,19 @@ def _total(scores: Scores) -> dict[str, Sequence[object]]:
         if scores.weights[key]
     ]
     num_samples = len(next(iter(scores.by_key.values())).scores) if scores.by_key else 0
-    sums = [
-        sum(weight * found.scores[row] for _, weight, found in counted)
-        for row in range(num_samples)
-    ]
-    errors = [_first_error(counted, row) for row in range(num_samples)]
-    return {"scores": [float(one) for one in sums], "errors": errors}
+    sums: list[float] = []
+    errors: list[str | None] = []
+    for row in range(num_samples):
+        sums.append(float(sum(weight * found.scores[row] for _, weight, found in counted)))
+        errors.append(_first_error(counted, row))
+    return {"scores": sums, "errors": errors}
 
 
 def _first_error(counted: Sequence[tuple[str, float, Scored]], row: int) -> str | None:
-    return next(
-        (
-            f"{key}: {found.errors[row]}"
-            for key, _, found in counted
-            if found.errors[row] is not None
-        ),
-        None,
-    )
+    for key, _, found in counted:
+        if found.errors[row] is not None:
+            return f"{key}: {found.errors[row]}"
+    return None
 
 
 def _plain(given: object) -> object:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 def samples_of(rollout: DataProto) -> list[Sample]:
     """Return one sample per row; see `RewardService.score` for the columns."""
     objects = rollout.non_tensor_batch
-    tensors: Any = {} if rollout.batch is None else rollout.batch
+    tensors = rollout.batch
 
     def column(name: str, otherwise: object = None) -> Iterable[Any]:
         if name in objects:
             return objects[name]
-        return tensors[name] if name in tensors else [otherwise] * len(rollout)
+        if tensors is not None and name in tensors:
+            return tensors[name]
+        return [otherwise] * len(rollout)
 
     rows = zip(
         *(

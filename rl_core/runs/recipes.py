@@ -133,11 +133,9 @@ def _check_plugins(recipe: Recipe) -> None:
         check_serves_tracks(algorithm_cls(algorithm_config), recipe)
     if recipe.draws:
         painter = recipe.images
-        block = (
-            ""
-            if painter is recipe
-            else f"{'tracks' if recipe.unified is None else 'unified'}.images."
-        )
+        block = ""
+        if painter is not recipe:
+            block = "tracks.images." if recipe.unified is None else "unified.images."
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
         check_multi_update(painter_cls(painter_config), *updates, named(painter))

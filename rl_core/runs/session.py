@@ -279,8 +279,10 @@ def _can_be_loaded(export: Path) -> bool:
 def means_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each metric over the steps that have it: a step without a row to train on
     lacks some."""
-    names = dict.fromkeys(name for step in steps for name in step)
-    values = {name: [step[name] for step in steps if name in step] for name in names}
+    values: dict[str, list[float]] = {}
+    for step in steps:
+        for name, value in step.items():
+            values.setdefault(name, []).append(value)
     return {name: sum(found) / len(found) for name, found in values.items()}
 
 

@@ -19,7 +19,7 @@ from schemas.rows.messages import messages_of_text, plain_messages
 from schemas.rows.problems import Problem, as_list, get
 
 Messages = list[Any]
-"""What a row has for messages; a contract refuses an item that is none."""
+"""Items that a row has as messages; a contract refuses one that is no message."""
 
 ASKED = ("question", "prompt", "instruction")
 CHOSEN, REJECTED = ("chosen", "chosen_response"), ("rejected", "rejected_response")

@@ -57,11 +57,11 @@ def beyond_all_settings(value: object) -> int | float | None:
     """Return the first number in a value, at any depth, that is larger than any setting allows."""
     if isinstance(value, int | float):
         return value if abs(value) > LARGEST else None
-    parts = (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list | tuple)
-        else ()
-    )
-    return next((found for part in parts if (found := beyond_all_settings(part)) is not None), None)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return None
+    for part in value:
+        if (found := beyond_all_settings(part)) is not None:
+            return found
+    return None

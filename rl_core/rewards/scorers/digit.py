@@ -12,18 +12,12 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rl_core.builtin.data.digit_prompts import NAMES
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
-from rl_core.rewards.hub import image_of
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-    from sklearn.ensemble import ExtraTreesClassifier
-    from sklearn.neural_network import MLPClassifier
 
 SIDE = 8
 """Side of the digits in pixels."""
@@ -55,13 +49,14 @@ class DigitScorer(ImageScorer):
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score images; samples that ask for no digit, or for several, are unscored."""
-        pixels = np.stack([_pixels(image_of(sample)) for sample in samples])
-        probabilities = np.asarray(classifier(self.config.judge).predict_proba(pixels))
+        assert all(sample.image is not None for sample in samples)
+        pixels = np.stack([_pixels(sample.image) for sample in samples])
+        probabilities = classifier(self.config.judge).predict_proba(pixels)
         return [_paid(sample, row) for sample, row in zip(samples, probabilities, strict=True)]
 
 
 @cache
-def classifier(judge: Judge) -> MLPClassifier | ExtraTreesClassifier:
+def classifier(judge: Judge) -> Any:
     """Return the trained classifier; it is the same in every process."""
     from sklearn.datasets import load_digits
     from sklearn.ensemble import ExtraTreesClassifier
@@ -79,7 +74,7 @@ def classifier(judge: Judge) -> MLPClassifier | ExtraTreesClassifier:
     return model.fit(pixels, labels)
 
 
-def _pixels(image: Image) -> np.ndarray:
+def _pixels(image: Any) -> np.ndarray:
     """Convert an image of any size to the classifiers' input: bright on dark, 8 x 8, [64] of
     0..1."""
     from PIL.Image import Resampling

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
+from itertools import islice
 
 from pydantic import Field
 
@@ -55,17 +56,14 @@ class VideoFramesScorer(Scorer):
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score videos; a video without frames, or with a frame that cannot be scored, is
         unscored."""
-        chosen = [
-            [sample.frames[place] for place in self._places(len(sample.frames))]
-            for sample in samples
-        ]
-        asked = [
-            replace(sample, image=frame, frames=())
-            for sample, frames in zip(samples, chosen, strict=True)
-            for frame in frames
-        ]
+        asked: list[Sample] = []
+        numbers: list[int] = []
+        for sample in samples:
+            places = self._places(len(sample.frames))
+            asked += [replace(sample, image=sample.frames[one], frames=()) for one in places]
+            numbers.append(len(places))
         answers = iter(self.inner.score(asked) if asked else [])
-        return [self._together([next(answers) for _ in frames]) for frames in chosen]
+        return [self._together(list(islice(answers, number))) for number in numbers]
 
     def close(self) -> None:
         """Release the inner scorer's resources."""
