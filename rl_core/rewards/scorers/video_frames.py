@@ -11,6 +11,7 @@ from pydantic import Field
 
 from rl_core.errors import RecipeError
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
+from schemas.sections.parts import Block
 
 
 class FrameAverage(StrEnum):
@@ -30,7 +31,7 @@ class VideoFramesScorer(Scorer):
     class Config(Scorer.Config):
         """The image scorer, and the number of frames."""
 
-        scorer: dict[str, object]
+        scorer: Block
         """An image scorer, `{name: ..., ...}`; its weight has no effect here."""
         num_frames: int = Field(default=4, ge=1)
         """Number of scored frames; all if there are fewer."""
