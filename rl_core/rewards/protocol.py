@@ -100,14 +100,14 @@ def answer_of(scores: Scores) -> dict[str, object]:
 
 
 def read_answer(
-    body: Mapping[str, object], reward: str | None, num_samples: int
+    body: object, reward: str | None, num_samples: int
 ) -> tuple[list[float], list[str | None]]:
     """Return scores and reasons of one reward, or the total. Raises: ValueError when the response
     is not of this form."""
-    part = body.get(TOTAL)
-    if reward is not None:
+    parts = body
+    if reward is not None and isinstance(body, Mapping):
         parts = body.get("rewards")
-        part = parts.get(reward) if isinstance(parts, Mapping) else None
+    part = parts.get(TOTAL if reward is None else reward) if isinstance(parts, Mapping) else None
     if not isinstance(part, Mapping) or not isinstance(part.get("scores"), list):
         raise ValueError(f"the answer has no scores of {reward or TOTAL!r}: {str(body)[:200]}")
     scores = [math.nan if score is None else float(score) for score in part["scores"]]
