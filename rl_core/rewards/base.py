@@ -83,6 +83,7 @@ class Scorer(ABC):
 
         Args: device: device of its model, if it has one.
         """
+        # Any: a subclass declares `config` as its own Config.
         self.config = config
         self.device = device
 

@@ -16,6 +16,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Compose a mapping and look at its keys, before another one is merged into it."""
+        # An anchor is a text or None, which PyYAML's stubs do not say.
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:

@@ -117,6 +117,7 @@ def _filesystem(address: str) -> tuple["AbstractFileSystem", str]:
     return files, str(path)
 
 
+# Any: fsspec declares `glob` and `find` as lists or dicts of whatever.
 def _found(files: Any, path: str, address: str) -> list[str]:
     if address.lower().startswith("http") or files.isfile(path):
         return [path]

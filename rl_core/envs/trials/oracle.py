@@ -58,6 +58,7 @@ def play(build: Callable[[], Any], prompt: list[Message]) -> list[tuple[Verdict,
     return found + ([(Verdict.FREE, " and ".join(free))] if free else [])
 
 
+# Any: an environment of the user's need not derive from BaseTextEnv.
 def _reward(env: Any, prompt: list[Message], reply: str) -> float:
     """Return the rewards of a conversation in which the model always says the same."""
     try:

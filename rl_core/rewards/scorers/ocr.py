@@ -56,6 +56,7 @@ class OcrScorer(ImageScorer):
             for kind in ("intra", "inter")
         }
         wanted = {"Global.log_level": "error", "Global.text_score": config.min_confidence}
+        # Any: its result has another type for each kind of reading.
         self._reader: Any = RapidOCR(params=wanted | threads)
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
