@@ -89,6 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = RandomModels(folder)[args.model]
+        settings: JsonObject = {}
         for setting in args.settings:
             print(setting, flush=True)
             settings = settings_of(args, setting, model, folder)
