@@ -25,7 +25,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from benchmarks import model_families, model_paths, models_page
 from benchmarks.forks import Failed, apart
@@ -140,12 +139,13 @@ class Check:
             [(found.log_probs, self.truth.log_probs), (found.entropies, self.truth.entropies)]
         )
 
-    def _plain(self, *several: tuple[list[Row], float], folder: str = "") -> Any:
+    def _plain(self, *several: tuple[list[Row], float], folder: str = "") -> list[Found] | Failed:
         return apart(model_paths.plain, folder or self.model, self.model_type, *several)
 
-    def _own(self, found: Any) -> Cell:
+    def _own(self, found: Found | Failed) -> Cell:
         if isinstance(found, Failed):
             return self._failed(found)
+        assert found.cool is not None
         return self._verdict(
             found,
             (found.log_probs, self.truth.log_probs),
@@ -154,7 +154,7 @@ class Check:
             (found.cool.entropies, self.cool.entropies),
         )
 
-    def _path(self, found: Any) -> Cell:
+    def _path(self, found: Found | Failed) -> Cell:
         """Compare the log-probabilities of measured rows, of sampled replies, or of both."""
         if isinstance(found, Failed):
             return self._failed(found)
@@ -169,7 +169,7 @@ class Check:
             pairs += [(ours, theirs.log_probs) for ours, theirs in zip(said, truth, strict=True)]
         return self._verdict(found, *pairs)
 
-    def _trained(self, all_found: dict[str, Any]) -> tuple[Cell, Cell]:
+    def _trained(self, all_found: dict[str, Found | Failed]) -> tuple[Cell, Cell]:
         """Compare export and sync after a step; return the worst result of each over the kinds of
         training."""
         exports: dict[str, Cell] = {}

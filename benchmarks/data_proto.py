@@ -31,7 +31,7 @@ from rl_core.data_proto import DataProto
 NUM_ROWS = WIDTH = 1024
 MINI_BATCH = 64
 
-Work = Callable[[], Any]
+Work = Callable[[], object]
 
 
 @dataclass
@@ -69,24 +69,24 @@ def columns() -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]:
     return tensors, arrays
 
 
-def out_of_band(value: Any) -> Any:
+def out_of_band(value: object) -> object:
     """Pickle and unpickle with out-of-band buffers, as between processes that share memory."""
     buffers: list[pickle.PickleBuffer] = []
     stream = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     return pickle.loads(stream, buffers=buffers)
 
 
-def in_band(value: Any, protocol: int = 5) -> Any:
+def in_band(value: object, protocol: int = 5) -> object:
     """Pickle and unpickle through one stream of bytes."""
     return pickle.loads(pickle.dumps(value, protocol=protocol))
 
 
-def consume(iterator: Iterator[Any]) -> None:
+def consume(iterator: Iterator[object]) -> None:
     for _ in iterator:
         pass
 
 
-def plain_rows(batch: TensorDict, arrays: dict[str, np.ndarray], shuffle: bool) -> Iterator[Any]:
+def plain_rows(batch: TensorDict, arrays: dict[str, np.ndarray], shuffle: bool) -> Iterator[object]:
     """Yield mini-batches put together from single rows."""
     order = torch.randperm(NUM_ROWS).tolist() if shuffle else range(NUM_ROWS)
     for start in range(0, NUM_ROWS, MINI_BATCH):
@@ -187,7 +187,7 @@ def cases(proto: Any, peer: Any, peer_cls: Any) -> list[Case]:
     return listed
 
 
-def ray_case(proto: DataProto, peer: Any) -> Case:
+def ray_case(proto: DataProto, peer: object) -> Case:
     """Return the case of a put into the object store and a get, in one process."""
     import ray
 
@@ -199,7 +199,7 @@ def ray_case(proto: DataProto, peer: Any) -> Case:
         log_to_driver=False,
     )
 
-    def through(value: Any) -> Any:
+    def through(value: object) -> object:
         return ray.get(ray.put(value))
 
     plain = (proto.batch, proto.non_tensor_batch)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -65,7 +64,7 @@ def build(folder: str, device: str, *, checkpointing: bool) -> tuple[DiffusionEn
 
 def samplers(
     engine: DiffusionEngine, folder: str, num_samples: int
-) -> dict[str, Callable[[], Any]]:
+) -> dict[str, Callable[[], object]]:
     """Return the samplers to compare; the plain pipeline has its own, unsharded weights."""
     items = [
         {"prompt": f"a photo of the digit {digit % 10}", "uid": str(digit)}
@@ -80,7 +79,7 @@ def samplers(
     )
     actions = action_steps(engine.sde, CONFIG.num_steps, 0)  # type: ignore[arg-type]
 
-    def plain() -> Any:
+    def plain() -> object:
         return pipeline(
             [item["prompt"] for item in items],
             height=CONFIG.height,
@@ -93,7 +92,7 @@ def samplers(
             output_type="latent",
         ).images
 
-    def ours(chosen: tuple[int, ...]) -> Any:
+    def ours(chosen: tuple[int, ...]) -> object:
         with engine.backend.gathered() as policy:
             return engine.sample(policy, engine.jobs_of(items), levels, chosen, num_samples)
 
@@ -101,7 +100,9 @@ def samplers(
     return {"diffusers pipeline": plain, "ours, no actions": ode, "ours, all actions": sde}
 
 
-def best_of(calls: dict[str, Callable[[], Any]], repeats: int, device: str) -> dict[str, float]:
+def best_of(
+    calls: Mapping[str, Callable[[], object]], repeats: int, device: str
+) -> dict[str, float]:
     """Return the minimum seconds of each call over several turns."""
     clock = time.process_time if device == "cpu" else _synchronised
     for call in calls.values():

@@ -15,7 +15,7 @@ ms per turn (a thread that sleeps, or a coroutine). Printed in one run:
 import argparse
 import asyncio
 import time
-from typing import Any
+from collections.abc import Awaitable
 
 import torch
 
@@ -35,7 +35,7 @@ class ToolEnv(BaseTextEnv):
 
     tool_s = 0.1
 
-    def step(self, action: str) -> Any:
+    def step(self, action: str) -> BaseTextEnvStepOutput | Awaitable[BaseTextEnvStepOutput]:
         time.sleep(self.tool_s)
         return self.answer()
 
@@ -89,7 +89,7 @@ class Policy:
         return replies
 
 
-def items(env_class: str, turns: list[int]) -> list[dict[str, Any]]:
+def items(env_class: str, turns: list[int]) -> list[dict[str, object]]:
     """Return one row per conversation."""
     return [
         {
@@ -105,7 +105,7 @@ def items(env_class: str, turns: list[int]) -> list[dict[str, Any]]:
     ]
 
 
-def play(policy: Policy, rows: list[dict[str, Any]]) -> tuple[float, float]:
+def play(policy: Policy, rows: list[dict[str, object]]) -> tuple[float, float]:
     """Return the seconds in all, and the seconds of decoding."""
     policy.decode_s = 0.0
     start = time.perf_counter()

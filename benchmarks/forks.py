@@ -7,11 +7,14 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 LIMIT_S = 60.0
 """Default time limit of a call, in seconds."""
@@ -38,7 +41,7 @@ class Failed:
         return f"{self.kind}: {self.message}" + (f", in {self.where}" if self.where else "")
 
 
-def tried(compute: Callable[[], Any]) -> Any:
+def tried(compute: Callable[[], T]) -> T | Failed:
     """Return the result of a function, or `Failed` if it raises."""
     from rl_core.errors import RLTrainError
 
@@ -51,18 +54,18 @@ def tried(compute: Callable[[], Any]) -> Any:
         return Failed(isinstance(error, RLTrainError), type(error).__name__, message, where)
 
 
-def apart(compute: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> Any:
+def apart(compute: Callable[..., T], *args: object, limit_s: float = LIMIT_S) -> T | Failed:
     """Return the result of a function in a fork, or `Failed` if it raises, crashes or hangs."""
     return together([(compute, args)], limit_s)[0]
 
 
 def together(
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]], limit_s: float = LIMIT_S
-) -> list[Any]:
+    calls: Sequence[tuple[Callable[..., T], tuple[object, ...]]], limit_s: float = LIMIT_S
+) -> list[T | Failed]:
     """Return the results of several functions in forks that run concurrently and may wait for each
     other."""
     context = multiprocessing.get_context("fork")
-    running: list[tuple[Any, Connection]] = []
+    running: list[tuple[BaseProcess, Connection]] = []
     for compute, args in calls:
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_answer, args=(theirs, compute, args))
@@ -77,7 +80,7 @@ def together(
             process.join()
 
 
-def _answers(running: list[tuple[Any, Connection]], stop: float) -> list[Any]:
+def _answers(running: list[tuple[BaseProcess, Connection]], stop: float) -> list[Any]:
     answers: list[Any] = [Failed(False, "TimeoutError", "no answer in time")] * len(running)
     waiting = {pipe: place for place, (_, pipe) in enumerate(running)}
     while waiting and (ready := wait(list(waiting), max(0.0, stop - time.monotonic()))):
@@ -97,7 +100,7 @@ def _answers(running: list[tuple[Any, Connection]], stop: float) -> list[Any]:
     return answers
 
 
-def _answer(pipe: Connection, compute: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _answer(pipe: Connection, compute: Callable[..., object], args: tuple[object, ...]) -> None:
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 2)
     pipe.send(tried(lambda: compute(*args)))

@@ -24,12 +24,12 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from benchmarks import page
+from benchmarks.page import JsonObject
 from benchmarks.random_models import RandomModels
 from benchmarks.trl import (
     PEER,
@@ -89,6 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = RandomModels(folder)[args.model]
+        settings: JsonObject = {}
         for setting in args.settings:
             print(setting, flush=True)
             settings = settings_of(args, setting, model, folder)
@@ -101,7 +102,7 @@ def main() -> None:
     report(args, sums, versions, operations, rate)
 
 
-def settings_of(args: argparse.Namespace, setting: str, model: str, folder: Path) -> dict[str, Any]:
+def settings_of(args: argparse.Namespace, setting: str, model: str, folder: Path) -> JsonObject:
     """Return the settings that both sides get."""
     return {
         **SETTINGS[setting],
@@ -159,7 +160,7 @@ def operations_per_s() -> float:
     return 2 * SIZE**3 / statistics.median(took)
 
 
-def times_less(sums: dict[tuple[str, str], dict[str, Any]]) -> str:
+def times_less(sums: dict[tuple[str, str], JsonObject]) -> str:
     """Describe the ratios of TRL's time in its faster setting to ours; empty without TRL."""
     if not any(side == "TRL" for _, side in sums):
         return ""
@@ -176,7 +177,7 @@ def times_less(sums: dict[tuple[str, str], dict[str, Any]]) -> str:
 
 def report(
     args: argparse.Namespace,
-    sums: dict[tuple[str, str], dict[str, Any]],
+    sums: dict[tuple[str, str], JsonObject],
     versions: dict[str, str],
     operations: float,
     rate: float,

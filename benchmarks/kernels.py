@@ -26,10 +26,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from benchmarks import page
+from benchmarks.page import JsonObject
+
+if TYPE_CHECKING:
+    from benchmarks.trl_ours import Side
 
 ROOT = Path(__file__).parents[1]
 ALL_ON = "all on"
@@ -37,16 +41,16 @@ SPACING = 4
 """Number of steps with a kernel off between two steps with all on."""
 OF_A_PROCESS = ("allocator", "single_rank")
 """Kernels that are set when the process starts."""
-Off = Callable[[ExitStack, Any], None]
+Off = Callable[[ExitStack, "Side"], None]
 
 
-def norms_off(stack: ExitStack, _side: Any) -> None:
+def norms_off(stack: ExitStack, _side: Side) -> None:
     """Use RMSNorm as transformers writes it."""
     import torch
 
     from rl_core.kernels.rms_norm import RMSNorm
 
-    def forward(norm: Any, states: Any) -> Any:
+    def forward(norm: RMSNorm, states: torch.Tensor) -> torch.Tensor:
         wide = states.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)
         return norm.weight * wide.to(states.dtype)
@@ -54,14 +58,14 @@ def norms_off(stack: ExitStack, _side: Any) -> None:
     stack.enter_context(patch.object(RMSNorm, "forward", forward))
 
 
-def gated_mlps_off(stack: ExitStack, _side: Any) -> None:
+def gated_mlps_off(stack: ExitStack, _side: Side) -> None:
     """Use autograd's backward pass of the plain MLP formula."""
     from rl_core.kernels import gated_mlp
 
     stack.enter_context(patch.object(gated_mlp, "_is_plain", lambda *_: False))
 
 
-def adapted_linears_off(stack: ExitStack, _side: Any) -> None:
+def adapted_linears_off(stack: ExitStack, _side: Side) -> None:
     """Use peft's layers."""
     from peft.tuners import lora
 
@@ -70,20 +74,20 @@ def adapted_linears_off(stack: ExitStack, _side: Any) -> None:
     stack.enter_context(patch.object(AdaptedLinear, "forward", lora.Linear.forward))
 
 
-def attention_off(stack: ExitStack, _side: Any) -> None:
+def attention_off(stack: ExitStack, _side: Side) -> None:
     """Use torch's scaled_dot_product_attention."""
     from rl_core.models import packing
 
     stack.enter_context(patch.object(packing, "attends_in_bfloat16", lambda *_, **__: False))
 
 
-def rectangles_off(stack: ExitStack, side: Any) -> None:
+def rectangles_off(stack: ExitStack, side: Side) -> None:
     """Turn prefix sharing off: the prompt is computed for every sibling, which needs no
     rectangles."""
     stack.enter_context(patch.object(side.stack, "share_prompts", False))
 
 
-def packed_products_off(stack: ExitStack, _side: Any) -> None:
+def packed_products_off(stack: ExitStack, _side: Side) -> None:
     """Rearrange the weights for every product."""
     import torch
 
@@ -94,7 +98,7 @@ def packed_products_off(stack: ExitStack, _side: Any) -> None:
     stack.enter_context(patch.object(packed_products, "_linear", torch.nn.functional.linear))
 
 
-def narrow_head_off(stack: ExitStack, _side: Any) -> None:
+def narrow_head_off(stack: ExitStack, _side: Side) -> None:
     """Compute the head's products in float32."""
     from rl_core.kernels import float32_matmul
     from rl_core.models import causal_lm, chunked_log_probs
@@ -117,7 +121,7 @@ WITH_ADAPTERS: dict[str, Off] = {"adapted_linear": adapted_linears_off}
 class Worker:
     """A process that takes a step when it is told which kernel is off."""
 
-    def __init__(self, settings: dict[str, Any], off: str | None = None) -> None:
+    def __init__(self, settings: JsonObject, off: str | None = None) -> None:
         command = [
             sys.executable,
             "-m",
@@ -125,12 +129,18 @@ class Worker:
             "--serve",
             json.dumps(settings | {"off": off}),
         ]
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         environment = os.environ | {
             "OMP_NUM_THREADS": str(settings["threads"]),
             "HF_HUB_OFFLINE": "1",
         }
-        self._process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self._hear()
 
     def step(self, off: str) -> float:
@@ -153,7 +163,7 @@ class Worker:
         return json.loads(line)
 
 
-def serve(settings: dict[str, Any]) -> None:
+def serve(settings: JsonObject) -> None:
     """Take a step for each line of standard input, which names the kernel that is off."""
     answers = os.dup(1)
     os.dup2(2, 1)
@@ -169,7 +179,7 @@ def serve(settings: dict[str, Any]) -> None:
 
     widen_products()
     torch.set_num_threads(settings["threads"])
-    meeting = dist.FileStore(tempfile.mkdtemp() + "/meeting", 1)
+    meeting = dist.FileStore(tempfile.mkdtemp() + "/meeting", 1)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=meeting, rank=0, world_size=1)
     info = trl_ours.RankInfo(0, 1, "cpu", settings["threads"])
     make = trl_ours.ItemMaker()
@@ -207,7 +217,7 @@ def saved_by(steps: list[tuple[str, float]]) -> dict[str, list[float]]:
     return found
 
 
-def measure(settings: dict[str, Any], names: list[str], rounds: int) -> list[tuple[str, float]]:
+def measure(settings: JsonObject, names: list[str], rounds: int) -> list[tuple[str, float]]:
     """Take all steps in order; the last one has all kernels on."""
     workers = {ALL_ON: Worker(settings)}
     workers |= {name: Worker(settings, name) for name in names if name in OF_A_PROCESS}
@@ -278,7 +288,7 @@ def main() -> None:
         page.write_section("What each kernel saves: `make bench-kernels`", body)
 
 
-def settings_of(args: argparse.Namespace, lora: bool, folder: Path) -> dict[str, Any]:
+def settings_of(args: argparse.Namespace, lora: bool, folder: Path) -> JsonObject:
     """Return the settings of a worker, as in `make bench-trl`."""
     from benchmarks import trl
 

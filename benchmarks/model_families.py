@@ -10,7 +10,11 @@ leaves out changes the log-probabilities.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedTokenizerFast
 
 VOCABULARY = 97
 PAD, BOS, EOS, FIRST_SPECIAL, FIRST_WORD = 0, 1, 2, 3, 40
@@ -139,19 +143,19 @@ def shrunk(config_class: Any, **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in small.items() if value != "unset"}
 
 
-def _per_layer(values: list[Any]) -> list[Any]:
+def _per_layer(values: list[object]) -> list[object]:
     """Return one entry per layer, with every kind of entry."""
-    kinds: list[Any] = []
+    kinds: list[object] = []
     for value in values:
         if value not in kinds:
             kinds.append(value)
     return [kinds[layer % min(len(kinds), NUM_LAYERS)] for layer in range(NUM_LAYERS)]
 
 
-def _rope(settings: dict[str, Any]) -> dict[str, Any]:
+def _rope(settings: dict[str, Any]) -> dict[str, object]:
     """Return settings of rotary embeddings, with sections for several axes that fit a small
     head."""
-    small: dict[str, Any] = {}
+    small: dict[str, object] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
             small[name] = _rope(value)
@@ -280,7 +284,7 @@ CHANGES |= {
 }
 
 
-def model_class(model_type: str) -> Any:
+def model_class(model_type: str) -> type:
     """Return the model class of a type."""
     from transformers import CONFIG_MAPPING
 
@@ -301,7 +305,7 @@ def build(model_type: str, folder: Path) -> None:
     tokenizer().save_pretrained(folder)
 
 
-def tokenizer() -> Any:
+def tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer with a word for every token of the vocabulary, and a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -322,7 +326,7 @@ def tokenizer() -> Any:
     )
 
 
-def spread(model: Any) -> None:
+def spread(model: nn.Module) -> None:
     """Increase the effect of all weights, and make it differ from channel to channel."""
     import torch
 

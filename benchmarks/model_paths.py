@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,16 @@ from benchmarks.model_families import FIRST_SPECIAL, FIRST_WORD, PAD, VOCABULARY
 from rl_core.data_proto import DataProto
 from rl_core.models.checks.paths import Path
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from rl_core.models.bundle import TextBundle
+    from rl_core.rollout.dedicated import Replica
+    from rl_core.train.fsdp import FSDPBackend
+    from rl_core.train.stacks.token_stack import TrainStack
+    from schemas.recipe import LoraConfig
+    from schemas.sections.rollout import SyncMode
 
 COOL = 0.7
 """Second temperature, besides 1."""
@@ -58,9 +68,9 @@ class Found:
     """Outputs at the temperature `COOL`."""
     cool_replies: list[Reply] = field(default_factory=list)
     """Replies sampled at the temperature `COOL`."""
-    exported: Any = None
+    exported: object = None
     """`Failed` if the export of a trained policy failed."""
-    synced: dict[str, Any] = field(default_factory=dict)
+    synced: dict[str, Numbers | Failed] = field(default_factory=dict)
     """Log-probabilities from replicas that received the weights, by sync mode; `Failed` if that
     failed."""
     falls_back: str = ""
@@ -148,7 +158,7 @@ def _said(model: Any, some: list[Row], temperature: float) -> Found:
 # The product.
 
 
-def bundle_of(folder: str) -> Any:
+def bundle_of(folder: str) -> TextBundle:
     """Return the bundle of the model, as workers that train on text load it."""
     from rl_core.models.bundle import TextBundle
     from schemas.recipe import ModelConfig
@@ -156,7 +166,7 @@ def bundle_of(folder: str) -> Any:
     return TextBundle(folder, ModelConfig(path=folder))
 
 
-def all_paths(folder: str, scratch: str) -> dict[str, Any]:
+def all_paths(folder: str, scratch: str) -> dict[str, Found | Failed]:
     """Return the outputs of each path, or `Failed`: the model is loaded once, and each path runs in
     a fork.
 
@@ -179,14 +189,16 @@ def all_paths(folder: str, scratch: str) -> dict[str, Any]:
         found[name] = (
             both[0]
             if isinstance(both[0], Failed)
-            else max(both, key=lambda one: len(one.log_probs))
+            else max(both, key=lambda one: 0 if isinstance(one, Failed) else len(one.log_probs))
         )
     for kind, with_lora in TRAINED.items():
         found[kind] = apart(trained, bundle, f"{scratch}/{kind}", with_lora)
     return found
 
 
-def backend_of(bundle: Any, rank_info: RankInfo, lora: Any = None) -> Any:
+def backend_of(
+    bundle: TextBundle, rank_info: RankInfo, lora: LoraConfig | None = None
+) -> FSDPBackend:
     """Build a backend in float32."""
     from rl_core.train.fsdp import FSDPBackend
     from schemas.recipe import FSDPConfig, LrSchedulerConfig, OptimizerConfig
@@ -204,24 +216,23 @@ def backend_of(bundle: Any, rank_info: RankInfo, lora: Any = None) -> Any:
     )
 
 
-def stack_of(backend: Any, **options: Any) -> Any:
+def stack_of(backend: FSDPBackend, **options: Any) -> TrainStack:
     """Build a GRPO stack, with all rows in one pass by default."""
     from rl_core.algorithms import algorithms
     from rl_core.train.stacks.token_stack import TrainStack
 
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
-    return TrainStack(
-        backend, algorithm_cls(config), **({"micro_batch_size": len(rows())} | options)
-    )
+    given: dict[str, Any] = {"micro_batch_size": len(rows()), **options}
+    return TrainStack(backend, algorithm_cls(config), **given)
 
 
-def measured(stack: Any, some: list[Row]) -> Numbers:
+def measured(stack: TrainStack, some: list[Row]) -> Numbers:
     """Return the log-probabilities that training measures for the old policy."""
     columns = stack.measure(batch(some))
     return [] if columns is None else _ragged(columns.tensor("old_log_probs"), some)
 
 
-def one_by_one(policy: Any, **options: Any) -> Found:
+def one_by_one(policy: Any, **options: float) -> Found:
     """Return the outputs of a policy's forward pass, one row at a time."""
     found = Found()
     with torch.no_grad():
@@ -236,7 +247,7 @@ def one_by_one(policy: Any, **options: Any) -> Found:
     return found
 
 
-def own(bundle: Any) -> Found:
+def own(bundle: TextBundle) -> Found:
     """Return the outputs of the policy's forward pass on single rows, at two temperatures."""
     policy = bundle.policy.eval()
     found = one_by_one(policy)
@@ -245,7 +256,7 @@ def own(bundle: Any) -> Found:
     return found
 
 
-def padded(bundle: Any) -> Found:
+def padded(bundle: TextBundle) -> Found:
     """Compute all rows in one padded pass."""
     backend = backend_of(bundle, _alone())
     return Found(
@@ -253,13 +264,13 @@ def padded(bundle: Any) -> Found:
     )
 
 
-def packed(bundle: Any) -> Found:
+def packed(bundle: TextBundle) -> Found:
     """Compute all rows packed into one sequence."""
     backend = backend_of(bundle, _alone())
     return Found(measured(stack_of(backend, max_tokens_per_micro_batch=48), rows()))
 
 
-def shared(bundle: Any) -> Found:
+def shared(bundle: TextBundle) -> Found:
     """Compute rows with prefix sharing among siblings."""
     backend = backend_of(bundle, _alone())
     stack = stack_of(backend, share_prompts=True)
@@ -269,14 +280,14 @@ def shared(bundle: Any) -> Found:
     return Found(measured(stack, rows()), falls_back=why)
 
 
-def decoded(bundle: Any) -> Found:
+def decoded(bundle: TextBundle) -> Found:
     """Sample replies as a rollout engine does, at two temperatures."""
     backend = backend_of(bundle, _alone())
     why = _why_not(backend.policy, Path.CACHED)
     return Found(replies=sampled(backend), cool_replies=sampled(backend, COOL), falls_back=why)
 
 
-def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
+def sampled(backend: FSDPBackend, temperature: float = 1.0) -> list[Reply]:
     """Sample several replies to each prompt."""
     from rl_core.kernels import packed_weights
     from rl_core.models.decoding.decode import Request, Sampling, decode
@@ -300,7 +311,7 @@ def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
     return found
 
 
-def _signs(config: Any) -> set[int]:
+def _signs(config: PretrainedConfig) -> set[int]:
     """Return the token ids that a config uses as placeholders of pictures and sounds."""
     names = {
         name: value
@@ -310,7 +321,7 @@ def _signs(config: Any) -> set[int]:
     return {value for value in names.values() if isinstance(value, int) and value >= FIRST_SPECIAL}
 
 
-def on_two_ranks(bundle: Any, sizes: dict[str, int], rank: int, meeting: str) -> Found:
+def on_two_ranks(bundle: TextBundle, sizes: dict[str, int], rank: int, meeting: str) -> Found:
     """Measure and sample on one of two ranks that shard weight matrices or sequences."""
     with _group(rank, 2, meeting):
         rank_info = RankInfo(rank, 2, "cpu", 1, topology=TrainTopology(**sizes))
@@ -320,7 +331,7 @@ def on_two_ranks(bundle: Any, sizes: dict[str, int], rank: int, meeting: str) ->
         return Found(measured(stack_of(backend), rows()), replies=sampled(backend))
 
 
-def trained(bundle: Any, out: str, with_lora: bool) -> Found:
+def trained(bundle: TextBundle, out: str, with_lora: bool) -> Found:
     """Take a training step; return the policy's outputs, its export, and outputs of synced
     replicas."""
     from schemas.recipe import LoraConfig
@@ -338,7 +349,7 @@ def trained(bundle: Any, out: str, with_lora: bool) -> Found:
         return found
 
 
-def _synced(backend: Any, mode: Any, lora: Any) -> Numbers:
+def _synced(backend: FSDPBackend, mode: SyncMode, lora: LoraConfig | None) -> Numbers:
     """Return the log-probabilities from a dedicated engine's replica after a sync."""
     from rl_core.rollout.dedicated import Replica
     from schemas.recipe import DType
@@ -352,7 +363,7 @@ def _synced(backend: Any, mode: Any, lora: Any) -> Numbers:
         return one_by_one(policy).log_probs
 
 
-def _send(backend: Any, replica: Any, mode: Any) -> None:
+def _send(backend: FSDPBackend, replica: Replica, mode: SyncMode) -> None:
     """Send a first sync as `WeightSync` does, within one process."""
     from rl_core.models.export.checksums import checksum
     from rl_core.train.weights.buckets import kept_weights, pack, sent_weights
@@ -365,7 +376,7 @@ def _send(backend: Any, replica: Any, mode: Any) -> None:
     replica.finish(backend.weight_version(), expected, torch.float32)
 
 
-def _in_group(path: Callable[[Any], Found], bundle: Any, meeting: str) -> Found:
+def _in_group(path: Callable[[TextBundle], Found], bundle: TextBundle, meeting: str) -> Found:
     """Run a path on one rank with a process group."""
     with _group(0, 1, meeting):
         return path(bundle)

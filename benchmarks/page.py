@@ -9,7 +9,10 @@ import re
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, TypeAlias
 
+JsonObject: TypeAlias = dict[str, Any]
+"""Settings for a measured process, or the figures it answers; both ends agree on the keys."""
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 

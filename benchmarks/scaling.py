@@ -19,12 +19,12 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks import page
+from benchmarks.page import JsonObject
 from benchmarks.random_models import RandomModels
 from benchmarks.trl import SETTINGS, Side, write_prompts
 
@@ -65,7 +65,7 @@ class Measured:
     """Measured step of a point."""
 
     point: Point
-    figures: dict[str, Any]
+    figures: JsonObject
     vocabulary: int
 
     @property
@@ -112,6 +112,7 @@ def measure(point: Point, models: RandomModels, folder: Path, args: argparse.Nam
     )
     try:
         side.wait()
+        figures: JsonObject = {}
         for _ in range(WARM_UP + 1):
             figures = side.step()
     finally:

@@ -31,11 +31,11 @@ import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks import page
+from benchmarks.page import JsonObject
 from benchmarks.products import least_ms
 from benchmarks.random_models import MODEL
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise
@@ -55,7 +55,7 @@ SETTINGS = {
 NUM_WEIGHTS = 134_515_008
 PRODUCTS = 50
 """Number of products of one size, of which the fastest counts."""
-Steps = list[dict[str, Any]]
+Steps = list[JsonObject]
 """Figures of a run's steps, in order."""
 PHASES = ("generate", "train", "step")
 TARGETS = {"generate": 2.5, "train": 6.0, "step": 5.0, "memory": 4.0}
@@ -65,7 +65,7 @@ TARGETS = {"generate": 2.5, "train": 6.0, "step": 5.0, "memory": 4.0}
 class Side:
     """A process that takes steps when told to."""
 
-    def __init__(self, name: str, command: list[str], settings: dict[str, Any], log: Path) -> None:
+    def __init__(self, name: str, command: list[str], settings: JsonObject, log: Path) -> None:
         self.name, self.log = name, log
         self.steps: Steps = []
         environment = os.environ | {
@@ -88,7 +88,7 @@ class Side:
         """Wait until the process is ready."""
         self.versions = self._hear()["ready"]
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> JsonObject:
         """Let the process take one step, and return its figures."""
         assert self._process.stdin is not None
         self._process.stdin.write("step\n")
@@ -105,7 +105,7 @@ class Side:
             self._process.kill()
         self._errors.close()
 
-    def _hear(self) -> Any:
+    def _hear(self) -> JsonObject:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -116,7 +116,7 @@ class Side:
 
 
 def take_turns(
-    settings: dict[str, Any], args: argparse.Namespace, folder: Path, peer: str | None
+    settings: JsonObject, args: argparse.Namespace, folder: Path, peer: str | None
 ) -> list[Side]:
     """Let both sides take all their steps in turn. Args: peer: TRL's Python; None leaves TRL
     out."""
@@ -144,7 +144,7 @@ def take_turns(
     return sides
 
 
-def summary(runs: list[Steps], warm_up: int) -> dict[str, Any]:
+def summary(runs: list[Steps], warm_up: int) -> JsonObject:
     """Return medians of (wall, CPU) seconds over the steps that count, and the peak memory."""
     counted = [step for steps in runs for step in steps[warm_up:]]
     medians = {
@@ -155,7 +155,7 @@ def summary(runs: list[Steps], warm_up: int) -> dict[str, Any]:
     return {**medians, "tokens": tokens, "memory": max(step["peak_bytes"] for step in counted)}
 
 
-def rows_of(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
+def rows_of(found: dict[tuple[str, str], JsonObject]) -> list[list[str]]:
     """Return a line per setting and side."""
     lines = []
     for (setting, side), one in found.items():
@@ -165,13 +165,13 @@ def rows_of(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
-def better(found: dict[tuple[str, str], dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+def better(found: dict[tuple[str, str], JsonObject]) -> tuple[str, JsonObject]:
     """Return TRL's faster setting and its figures."""
     peers = [(setting, one) for (setting, side), one in found.items() if side == "TRL"]
     return min(peers, key=lambda pair: pair[1]["step"][0])
 
 
-def ratios(found: dict[tuple[str, str], dict[str, Any]], least: Least) -> list[list[str]]:
+def ratios(found: dict[tuple[str, str], JsonObject], least: Least) -> list[list[str]]:
     """Describe the ratios of TRL's better setting to ours, with the targets and the theoretical
     limits."""
     setting, peer = better(found)
@@ -280,12 +280,12 @@ def write_prompts(folder: Path, num_rows: int, num_examples: int = 0) -> Path:
     return path
 
 
-def _solved(row: dict[str, Any]) -> list[dict[str, str]]:
+def _solved(row: JsonObject) -> list[dict[str, str]]:
     """Return the messages of a row, with the answer."""
     return [*row["prompt"], {"role": "assistant", "content": _answer(row)}]
 
 
-def _answer(row: dict[str, Any]) -> str:
+def _answer(row: JsonObject) -> str:
     return str(row["reward_spec"]["ground_truth"])
 
 
@@ -341,7 +341,7 @@ def main() -> None:
     (report_rewards if args.free else report)(args, found, versions)
 
 
-def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path) -> dict[str, Any]:
+def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path) -> JsonObject:
     """Return the settings that both sides get."""
     return {
         **SETTINGS[setting],

@@ -16,11 +16,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from benchmarks.page import JsonObject
 from rl_core.algorithms import algorithms
 from rl_core.data.prepare.prompt_items import ItemMaker
 from rl_core.kernels import keep_freed_memory, widen_products
@@ -56,7 +56,7 @@ class Clock:
         return [time.perf_counter() - self.wall, time.process_time() - self.cpu]
 
 
-def recipe_of(settings: dict[str, Any]) -> Recipe:
+def recipe_of(settings: JsonObject) -> Recipe:
     """Return the recipe `text` with the bench's sizes, and the defaults of a user otherwise.
 
     If the number of tokens is fixed, all of them are trained whatever their advantages, as TRL
@@ -119,7 +119,7 @@ class Side:
             **stack_options(recipe),
         )
 
-    def step(self, items: list[dict[str, Any]], number: int) -> dict[str, Any]:
+    def step(self, items: list[JsonObject], number: int) -> JsonObject:
         """Roll out, reward and train; return the figures."""
         whole = Clock()
         rollout = self.engine.rollout(prompt_batch(items), number)
@@ -139,7 +139,7 @@ class Side:
         }
 
 
-def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None) -> None:
+def serve(rank: int, settings: JsonObject, meeting: str, answers: int | None) -> None:
     """Run one rank: take a step whenever the first rank is told to, until the input ends."""
     num_ranks = settings["ranks"]
     info = RankInfo(rank, num_ranks, settings["device"], settings["threads"] // num_ranks)
@@ -147,7 +147,7 @@ def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None
         keep_freed_memory()
         widen_products()
     torch.set_num_threads(info.num_threads)
-    store = dist.FileStore(meeting, num_ranks)
+    store = dist.FileStore(meeting, num_ranks)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group(info.collective_backend, store=store, rank=rank, world_size=num_ranks)
     make, size = ItemMaker(), settings["num_prompts"] // num_ranks
     rows = [json.loads(line) for line in Path(settings["prompts"]).read_text().splitlines()]
@@ -161,20 +161,20 @@ def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None
         if not told[0]:
             break
         start = (number * num_ranks + rank) * size
-        every: list[Any] = [None] * num_ranks
+        every: list[JsonObject] = [{}] * num_ranks
         dist.all_gather_object(every, side.step(items[start : start + size], number))
         _answer(answers, _together(every))
     dist.destroy_process_group()
 
 
-def _together(every: list[dict[str, Any]]) -> dict[str, Any]:
+def _together(every: list[JsonObject]) -> JsonObject:
     """Merge the figures of all ranks: the slowest times, the sums of tokens and memory."""
     sums = {name: sum(one[name] for one in every) for name in ("tokens", "peak_bytes")}
     times = {name: max(one[name] for one in every) for name in ("generate", "train", "step")}
     return {**times, **sums, "reward": sum(one["reward"] for one in every) / len(every)}
 
 
-def _answer(descriptor: int | None, said: dict[str, Any]) -> None:
+def _answer(descriptor: int | None, said: JsonObject) -> None:
     if descriptor is not None:
         os.write(descriptor, f"{json.dumps(said)}\n".encode())
 

@@ -97,7 +97,7 @@ def memcpy(num_bytes: int, repeats: int) -> float:
     return best(lambda: target.copy_(source), repeats)
 
 
-def best(work: Callable[[], Any], repeats: int) -> float:
+def best(work: Callable[[], object], repeats: int) -> float:
     """Return the seconds of the fastest run."""
     seconds = []
     for _ in range(repeats):

@@ -85,8 +85,8 @@ class _Display:
         from flows.console import Console
 
         self._console = Console(stderr=True)
-        self._bar: Any = None
-        self._tasks: dict[str, Any] = {}
+        self._bar: Any = None  # of rich, which `flows.console` alone imports
+        self._tasks: dict[str, object] = {}
 
     def __enter__(self) -> "_Display":
         if self._console.is_terminal:

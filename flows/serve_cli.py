@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -99,7 +99,7 @@ def serve_demo(
     _serve(build_app(demo), host, port, lambda at: f"{names} answer at {at}")
 
 
-def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfig]:
+def _reward_blocks(path: Path) -> tuple[list[dict[str, object]], RewardServiceConfig]:
     """Read the `rewards` entries and their settings from a file. Raises: RecipeError."""
     from pydantic import ValidationError
 

@@ -59,7 +59,7 @@ def in_a_run() -> bool:
     return FlowRunContext.get() is not None
 
 
-def table(key: str, rows: list[dict[str, Any]], description: str) -> None:
+def table(key: str, rows: list[dict[str, object]], description: str) -> None:
     """Publish rows as a table. Cell values are shown literally, such as a reply with `<think>` or
     `####` in it."""
     shown = [{name: as_it_is(shorten(value)) for name, value in row.items()} for row in rows]

@@ -1,8 +1,6 @@
 """The task judge-model: compare challenger and incumbent on the same held-out rows, and decide if
 the new version passes the gate."""
 
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
@@ -41,7 +39,7 @@ def judge_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> Gat
     return gate
 
 
-def comparison_rows(gate: GateReceipt) -> list[dict[str, Any]]:
+def comparison_rows(gate: GateReceipt) -> list[dict[str, object]]:
     """Return one table row per compared score."""
     scores = [gate.decided_by, *gate.guards] if gate.decided_by else gate.guards
     return [

@@ -1,8 +1,6 @@
 """The task open-evaluation: create a folder and an MLflow run for one evaluation, linked with this
 flow run."""
 
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
@@ -15,7 +13,7 @@ from tasks.flow_links import flow_run_tags
 
 
 @task(name="open-evaluation", cache_policy=NO_CACHE)
-def open_evaluation(recipe: dict[str, Any], cache: CacheReceipt, model: str) -> RunPlan:
+def open_evaluation(recipe: dict[str, object], cache: CacheReceipt, model: str) -> RunPlan:
     """Create the folder and the MLflow run of an evaluation of `model`.
 
     Args: model: as `find_candidate` takes it. Raises: StorageError, ModelError.

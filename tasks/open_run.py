@@ -1,8 +1,6 @@
 """The task open-run: open the run's folder and MLflow run, linked with this flow run; the same key
 continues the same run."""
 
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
@@ -17,7 +15,7 @@ from tasks.flow_links import flow_run_tags
 
 @task(name="open-run", cache_policy=NO_CACHE)
 def open_run(
-    recipe: dict[str, Any],
+    recipe: dict[str, object],
     report: ValidationReport,
     cache: CacheReceipt,
     fresh: bool,

@@ -2,7 +2,6 @@
 `rl-train prep`."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -75,7 +74,7 @@ class _Bar:
 
 
 def _publish(receipt: PrepReceipt, registered: PreparedArtifact) -> None:
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {"what": "outcome", "value": "hit" if receipt.hit else "built"},
         {"what": "why", "value": receipt.explanation},
         {"what": "artifact", "value": f"art://{registered.name}@v{registered.version}"},

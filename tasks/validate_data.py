@@ -1,8 +1,6 @@
 """The task validate-data: check every row of every file against its contract, before anything
 costly starts."""
 
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
@@ -30,7 +28,7 @@ from tasks.retrying import worth_retrying
     retry_delay_seconds=exponential_backoff(2),
     retry_condition_fn=worth_retrying,
 )
-def validate_data(recipe: dict[str, Any]) -> ValidationReport:
+def validate_data(recipe: dict[str, object]) -> ValidationReport:
     """Validate a recipe's training and held-out rows; the report is published whether the rows may
     be used or not.
 
@@ -63,7 +61,7 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
 
 
 def _publish(report: ValidationReport) -> None:
-    counts: list[dict[str, Any]] = [
+    counts: list[dict[str, object]] = [
         {"what": "rows", "count": report.num_rows},
         {"what": "accepted", "count": report.num_accepted},
         {"what": "refused", "count": report.num_rejected},

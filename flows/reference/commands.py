@@ -24,6 +24,7 @@ def commands_page() -> str:
     return "\n".join([TITLE, *_command(typer.main.get_command(app), "rl-train")])
 
 
+# Any: the click that is bundled with typer has no public types.
 def _command(command: Any, name: str) -> Iterator[str]:
     """Yield the sections of a command, or of a group's commands.
 

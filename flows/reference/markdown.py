@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from inspect import cleandoc
-from typing import Any
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -14,7 +13,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
 
 
-def purpose(text: str | type[Any]) -> str:
+def purpose(text: str | type[object]) -> str:
     """Return the first paragraph of a docstring, on one line."""
     documented = text if isinstance(text, str) else text.__doc__ or ""
     return " ".join(cleandoc(documented).split("\n\n")[0].split())

@@ -64,7 +64,7 @@ def _environments() -> Iterator[str]:
         yield from _plugin(name, cls, config_class(cls))
 
 
-def _plugin(name: str, cls: type[Any], config: Settings | None) -> Iterator[str]:
+def _plugin(name: str, cls: type[object], config: Settings | None) -> Iterator[str]:
     yield f"### `{name}`\n\n{purpose(cls)}\n"
     if config is not None and config.model_fields:
         yield keys(config, made=_without_a_key(config))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -45,12 +44,12 @@ class Promise(BaseModel):
 
     @field_validator("numbers", "kept", "test", mode="before")
     @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
+    def _one_is_a_list(cls, value: object) -> object:
         return value if isinstance(value, list) else [value]
 
     @field_validator("lines", mode="before")
     @classmethod
-    def _one_line_is_a_text(cls, value: Any) -> Any:
+    def _one_line_is_a_text(cls, value: object) -> object:
         return str(value) if isinstance(value, int) else value
 
 

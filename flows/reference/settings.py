@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -47,7 +47,7 @@ def keys(
     return table(["key", "value", "default", ""], rows)
 
 
-def sections(annotation: Any) -> Iterator[Settings]:
+def sections(annotation: object) -> Iterator[Settings]:
     """Yield the sections that an annotation contains."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
@@ -72,7 +72,7 @@ def _value(field: FieldInfo) -> str:
     return ", ".join([_type(field.annotation), *bounds])
 
 
-def _type(annotation: Any) -> str:
+def _type(annotation: object) -> str:
     """Describe a type in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is NoneType:
@@ -99,11 +99,13 @@ def _default(field: FieldInfo) -> str:
     return _shown(field.get_default(call_default_factory=True))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "unset"
     if isinstance(value, BaseModel):
         # Its keys have a table of their own; here stands what a preset changes of it.
         changed = value.model_dump(mode="json", exclude_defaults=True)
         return f"`{changed}`" if changed else ""
-    return f"`{value.value if isinstance(value, Enum) else value}`" if value != "" else "empty"
+    if value == "":
+        return "empty"
+    return f"`{value.value if isinstance(value, Enum) else value}`"

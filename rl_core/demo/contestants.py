@@ -78,6 +78,8 @@ def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
 def _load(
     page: Page, one: Candidate, recipe: Recipe, device: str, home: Home
 ) -> Callable[[Question], Answer]:
+    if one.weights is None:
+        raise ModelError(f"{one.name} has no weights here; rl-train export writes a run's, to show")
     source = locate(one.weights, home.models)
     if page is Page.DRAW:
         from rl_core.demo.painter import Painter

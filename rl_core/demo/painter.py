@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from rl_core.models.diffusion.policy import DiffusionPolicy
 from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rl_core.rollout.engine import PolicyHolder
 
 
 class Holder:
@@ -51,8 +54,10 @@ class Painter:
             raise RecipeError(
                 "the page shows pictures, not videos: diffusion.num_frames is more than 1"
             )
-        holder: Any = Holder(DiffusionBundle(source, recipe.model), torch.device(device))
-        self.engine = DiffusionEngine(holder, recipe.diffusion, recipe.rollout, None, 0, 1)
+        holder = Holder(DiffusionBundle(source, recipe.model), torch.device(device))
+        # Fixed weights have no ranks, and nothing that draws asks for them.
+        fixed = cast("PolicyHolder", holder)
+        self.engine = DiffusionEngine(fixed, recipe.diffusion, recipe.rollout, None, 0, 1)
 
     def answer(self, question: Question) -> Answer:
         """Draw the last message; the same seed gives the same noise for every model."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -56,8 +56,8 @@ class AIMEEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row.
 

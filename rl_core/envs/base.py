@@ -16,7 +16,7 @@ from schemas.rows.ground_truth import ground_truth_kind, paired_test_cases
 from schemas.sections.sampling import checked_stop
 
 Message: TypeAlias = dict[str, Any]
-"""A chat message, `{"role": ..., "content": ...}`."""
+"""A chat message, `{"role": ..., "content": ...}`; a template may read other keys too."""
 ConversationType: TypeAlias = list[Message]
 """Messages in order."""
 
@@ -30,7 +30,7 @@ class BaseTextEnvStepOutput(TypedDict):
     """Reward of this turn."""
     done: bool
     """True if the conversation is over."""
-    metadata: dict[str, Any]
+    metadata: Mapping[str, object]
     """Details for debugging the reward, such as the answer that was read."""
 
 
@@ -91,8 +91,8 @@ class BaseTextEnv:
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row.
 
@@ -111,7 +111,7 @@ class BaseTextEnv:
         self.tool_groups: list[ToolGroup] = []
         self.tool_to_toolgroup: dict[str, str] = {}
 
-    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
+    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, object]]:
         """Return the model's first prompt, and information about the row. Called once, before
         `step`."""
         return prompt, {}
@@ -139,7 +139,9 @@ class BaseTextEnv:
         for group in self.tool_groups:
             self.tool_to_toolgroup.update(group.get_tool_to_group_mapping())
 
-    def _execute_tool(self, tool_group_name: str, tool_name: str, tool_input: Any) -> Any:
+    def _execute_tool(
+        self, tool_group_name: str, tool_name: str, tool_input: Iterable[object]
+    ) -> Any:
         """Call a tool and return its result.
 
         Args: tool_input: positional arguments of the tool. Raises: EnvError when the tool is
@@ -157,9 +159,11 @@ class BaseTextEnv:
     @staticmethod
     def aggregate_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Return the mean of each metric over the conversations that report it."""
-        names = sorted({name for one in metrics for name in one})
-        values = {name: [float(one[name]) for one in metrics if name in one] for name in names}
-        return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+        values: dict[str, list[float]] = {}
+        for one in metrics:
+            for name, value in one.items():
+                values.setdefault(name, []).append(float(value))
+        return {name: sum(values[name]) / len(values[name]) for name in sorted(values)}
 
     @property
     def extra_info(self) -> dict[str, Any]:
@@ -244,7 +248,7 @@ class BaseTextEnv:
         return int(value)
 
 
-def _from_json(text: str) -> Any:
+def _from_json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

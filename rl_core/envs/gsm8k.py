@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies, plain
 from rl_core.envs.registration import environments
@@ -41,7 +41,7 @@ def read_answer(reply: str) -> Decimal | None:
     return read_number(lines[0]) if marker and lines else None
 
 
-def read_truth(value: Any) -> Decimal:
+def read_truth(value: object) -> Decimal:
     """Read one accepted answer: a number, its text, or a worked solution that ends in `####`.
     Raises: ValueError otherwise."""
     value = plain(value)
@@ -84,8 +84,8 @@ class GSM8kEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row.
 

@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -48,7 +48,7 @@ class TestCase:
     __test__ = False
 
     stdin: str
-    expected: Any
+    expected: object
     call: Call | None
     wrapped: bool = False
     """A returned value may also be the one item of `expected`, as in APPS."""
@@ -79,8 +79,8 @@ class LCBEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row and lease a sandbox pool.
 
@@ -129,7 +129,9 @@ class LCBEnv(BaseTextEnv):
         before the first failure."""
         return dict(self._metrics)
 
-    def _failure(self, sandbox: Sandbox, test: TestCase, timeout_s: float) -> dict[str, Any] | None:
+    def _failure(
+        self, sandbox: Sandbox, test: TestCase, timeout_s: float
+    ) -> dict[str, object] | None:
         """Return the reason why the program fails the test, or None if it passes."""
         execution = sandbox.run(
             timeout_s=timeout_s, stdin=test.stdin, call=test.call, call_bare=test.call is None
@@ -139,7 +141,7 @@ class LCBEnv(BaseTextEnv):
         tail = execution.stderr[-500:].decode("utf-8", "replace")
         return {"failure": str(execution.outcome), "stderr": tail}
 
-    def _verdict(self, passed: int, detail: dict[str, Any]) -> BaseTextEnvStepOutput:
+    def _verdict(self, passed: int, detail: dict[str, object]) -> BaseTextEnvStepOutput:
         reward = float(passed == len(self.tests))
         failure = detail.get("failure")
         self._metrics = {
@@ -151,7 +153,7 @@ class LCBEnv(BaseTextEnv):
         metadata = {"passed": passed, "tests": len(self.tests), **detail}
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
-    def _test(self, index: int, case: Mapping[str, Any]) -> TestCase:
+    def _test(self, index: int, case: Mapping[str, object]) -> TestCase:
         place = f"{self.where}: reward_spec.ground_truth[{index}]"
         given, expected = plain(case.get("input")), plain(case.get("output"))
         if given is None or expected is None:
@@ -165,7 +167,7 @@ class LCBEnv(BaseTextEnv):
             arguments = given if isinstance(given, list) else [given]
         return TestCase("", expected, Call(name, arguments), bool(case.get("wrapped")))
 
-    def _function_name(self, case: Mapping[str, Any], place: str) -> str | None:
+    def _function_name(self, case: Mapping[str, object], place: str) -> str | None:
         metadata = plain(case.get("metadata"))
         if isinstance(metadata, str) and metadata.strip():
             try:
@@ -186,12 +188,12 @@ class LCBEnv(BaseTextEnv):
 
 def _passes(test: TestCase, execution: Execution) -> bool:
     if test.call is None and not execution.result:
-        return same_output(execution.stdout.decode("utf-8", "replace"), test.expected)
+        return same_output(execution.stdout.decode("utf-8", "replace"), str(test.expected))
     expected = [test.expected]
     if test.wrapped and isinstance(test.expected, list) and len(test.expected) == 1:
         expected += test.expected
     return any(same_result(execution.result, one, as_printed=test.call is None) for one in expected)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -38,8 +38,8 @@ class MultipleChoiceEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row.
 

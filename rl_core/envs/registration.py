@@ -35,7 +35,7 @@ class EnvSpec:
     """Id that rows name in `env_class`."""
     entry_point: str | type
     """The class, or its import path `pkg.module:Class`."""
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of every instance; arguments of `make` override them."""
 
     def load(self) -> type:
@@ -48,7 +48,7 @@ class EnvSpec:
         return cls
 
 
-def register(id: str, entry_point: str | type, kwargs: Mapping[str, Any] | None = None) -> None:
+def register(id: str, entry_point: str | type, kwargs: Mapping[str, object] | None = None) -> None:
     """Add an environment under `id`.
 
     Args:
@@ -92,7 +92,10 @@ def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
 
 
 def make(
-    env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None = None, **kwargs: Any
+    env_id: str,
+    env_config: object = None,
+    extras: Mapping[str, object] | None = None,
+    **kwargs: object,
 ) -> BaseTextEnv:
     """Create an environment for one row.
 
@@ -109,7 +112,7 @@ def make(
     cls = known.load()
     if options is not None:
         env_config = as_settings(cls, _declared(cls, own_options(options)))
-    given: dict[str, Any] = {"env_config": env_config, "extras": extras}
+    given: dict[str, object] = {"env_config": env_config, "extras": extras}
     arguments = {
         **known.kwargs,
         **{key: value for key, value in given.items() if value is not None},
@@ -119,12 +122,12 @@ def make(
     return cls(**arguments)
 
 
-def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def own_options(options: Mapping[str, object]) -> dict[str, object]:
     """Return a recipe's options of an environment, without the keys that name its class."""
     return {key: value for key, value in options.items() if key not in CLASS_KEYS}
 
 
-def _declared(cls: type, options: dict[str, Any]) -> dict[str, Any]:
+def _declared(cls: type, options: dict[str, object]) -> dict[str, object]:
     """Return options without those of `SKYRL_KEYS` that the class does not declare."""
     config_cls = getattr(cls, "Config", None)
     if config_cls is None:
@@ -139,7 +142,7 @@ def config_class(cls: type) -> type[PluginConfig] | None:
     return None if config_cls is BaseTextEnv.Config else config_cls
 
 
-def as_settings(cls: type, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_settings(cls: type, options: Mapping[str, object]) -> Mapping[str, object]:
     """Convert options to what the environment reads: one without a `Config` may use attributes
     (`env_config.db_path`)."""
     if not options or config_class(cls) is not None:
@@ -149,7 +152,7 @@ def as_settings(cls: type, options: Mapping[str, Any]) -> Mapping[str, Any]:
     return OmegaConf.create(dict(options))  # type: ignore[return-value]
 
 
-def portable_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def portable_options(options: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
     """Return a recipe's options with registered environments named by import path, for use in other
     processes.
 

@@ -4,7 +4,7 @@ graded here."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.envs.registration import environments
@@ -23,8 +23,8 @@ class RewriteEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(env_config, extras)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -79,8 +79,8 @@ class SearchEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row and create its tools.
 

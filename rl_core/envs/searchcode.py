@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -62,8 +62,8 @@ class SearchCodeEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row and create its tools.
 
@@ -84,7 +84,7 @@ class SearchCodeEnv(BaseTextEnv):
             answer = read_solution(words)
             reward = float(answer is not None and answer in self.truths)
             self._metrics.update(correct=reward, answered=float(answer is not None))
-            metadata: dict[str, Any] = {"answer": None if answer is None else str(answer)}
+            metadata: dict[str, object] = {"answer": None if answer is None else str(answer)}
             return BaseTextEnvStepOutput(
                 observations=[], reward=reward, done=True, metadata=metadata
             )

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -71,8 +71,8 @@ class Text2SQLEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row and find its database.
 
@@ -91,7 +91,7 @@ class Text2SQLEnv(BaseTextEnv):
         self.actions: list[str] = []
         self._metrics: dict[str, float] = {}
 
-    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
+    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, object]]:
         """Return the prompt unchanged. Raises: EnvError when the gold query cannot be run."""
         return prompt, {"rows": len(self.gold.rows)}
 
@@ -104,7 +104,7 @@ class Text2SQLEnv(BaseTextEnv):
             return self._verdict()
         query = first_tagged(action, "sql")
         group, name = "SQLCodeExecutorToolGroup", "sql"
-        metadata: dict[str, Any] = {"tool_group": None, "tool_name": None, "tool_input": ""}
+        metadata: dict[str, object] = {"tool_group": None, "tool_name": None, "tool_input": ""}
         if query is None:
             found = NO_QUERY
         else:

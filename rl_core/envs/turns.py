@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rl_core.envs.registration import config_class, spec
 
 
-def most_turns(env_id: str, options: Mapping[str, Any] | None = None) -> int:
+def most_turns(env_id: str, options: Mapping[str, object] | None = None) -> int:
     """Return the turns of an environment for a row without its own number: the recipe's, or its
     class's default.
 
@@ -23,7 +22,7 @@ def most_turns(env_id: str, options: Mapping[str, Any] | None = None) -> int:
 
 
 def of_several_turns(
-    env_options: Mapping[str, Mapping[str, Any]], default: str | None = None
+    env_options: Mapping[str, Mapping[str, object]], default: str | None = None
 ) -> list[str]:
     """Return the multi-turn environments of a recipe.
 

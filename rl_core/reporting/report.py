@@ -7,7 +7,6 @@ import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.read.row_images import open_image
 from rl_core.errors import DataError
@@ -91,7 +90,7 @@ def _lineage(record: RunRecord, home: Home) -> RunLineage:
     return trace(home.mlflow_uri, record.model.name, record.model.version, ui=home.mlflow_ui)
 
 
-def _samples(record: RunRecord) -> list[dict[str, Any]]:
+def _samples(record: RunRecord) -> list[dict[str, object]]:
     """Return held-out rows with both answers; those whose deciding score changed most come
     first."""
     before, after = record.samples("baseline"), record.samples("final")
@@ -122,12 +121,12 @@ def _samples(record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _prompt_text(row: Mapping[str, Any]) -> str:
+def _prompt_text(row: Mapping[str, object]) -> str:
     prompt = row["prompt"]
     return str(prompt[-1]["content"]) if isinstance(prompt, list) and prompt else str(prompt)
 
 
-def _picture(found: Any) -> str | None:
+def _picture(found: str | None) -> str | None:
     """Return a picture as a `data:` URL, at most `PICTURE_SIDE` pixels; None if there is none to
     show."""
     if found is None:

@@ -44,7 +44,7 @@ class RunRecord:
         return Recipe.model_validate(recorded_values(yaml.safe_load(text)))
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """The recipe's values under dotted keys."""
         return flatten(self.recipe.model_dump(mode="json"))
 

@@ -41,12 +41,12 @@ class Sample:
     """The model's own words, turn by turn, without the messages of environments and tools."""
     image: Image | None = None
     frames: tuple[Image, ...] = ()
-    ground_truth: Any = None
+    ground_truth: object = None
     num_tokens: int = 0
     """Length of the last reply in tokens."""
     is_truncated: bool = False
     """True if a length limit truncated the reply."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
     """Further columns of the row."""
 
     @property
@@ -86,6 +86,7 @@ class Scorer(ABC):
 
         Args: device: device of its model, if it has one.
         """
+        # Any: a subclass declares `config` as its own Config.
         self.config = config
         self.device = device
 

@@ -67,6 +67,7 @@ class Clip:
         return (image_BE * text_BE).sum(-1)
 
 
+# Any: the classes of transformers share no base that declares `from_pretrained`.
 def loaded(cls: Any, name: str) -> Any:
     """Return `cls.from_pretrained(name)`; `name@revision` selects a revision. Raises: ModelError
     when it is not available."""

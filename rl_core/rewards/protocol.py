@@ -16,10 +16,11 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rl_core.envs.base import plain
 from rl_core.rewards.base import Sample
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ class AskedSample(BaseModel):
     replies: list[str] = Field(default_factory=list)
     images: list[str] = Field(default_factory=list, max_length=1)
     frames: list[str] = Field(default_factory=list, max_length=1024)
-    ground_truth: Any = None
+    ground_truth: object = None
     num_tokens: int = Field(default=0, ge=0)
     is_truncated: bool = False
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, object] = Field(default_factory=dict)
 
 
 class ScoreRequest(BaseModel):
@@ -57,7 +58,7 @@ class ScoreRequest(BaseModel):
     rewards: list[str] | None = None
 
 
-def asked(sample: Sample, quality: int) -> dict[str, Any]:
+def asked(sample: Sample, quality: int) -> dict[str, object]:
     """Convert a sample to JSON.
 
     Args: quality: JPEG quality of its images, 1..100.
@@ -89,7 +90,7 @@ def sample_of(asked: AskedSample) -> Sample:
     )
 
 
-def answer_of(scores: Scores) -> dict[str, Any]:
+def answer_of(scores: Scores) -> dict[str, object]:
     """Convert scores to a response."""
     parts = {
         key: {"scores": found.scores, "errors": found.errors}
@@ -99,11 +100,14 @@ def answer_of(scores: Scores) -> dict[str, Any]:
 
 
 def read_answer(
-    body: Mapping[str, Any], reward: str | None, num_samples: int
+    body: object, reward: str | None, num_samples: int
 ) -> tuple[list[float], list[str | None]]:
     """Return scores and reasons of one reward, or the total. Raises: ValueError when the response
     is not of this form."""
-    part = body.get(TOTAL) if reward is None else (body.get("rewards") or {}).get(reward)
+    parts = body
+    if reward is not None and isinstance(body, Mapping):
+        parts = body.get("rewards")
+    part = parts.get(TOTAL if reward is None else reward) if isinstance(parts, Mapping) else None
     if not isinstance(part, Mapping) or not isinstance(part.get("scores"), list):
         raise ValueError(f"the answer has no scores of {reward or TOTAL!r}: {str(body)[:200]}")
     scores = [math.nan if score is None else float(score) for score in part["scores"]]
@@ -136,35 +140,31 @@ def from_jpeg(text: str) -> Image:
         raise ValueError(f"not a JPEG picture in base64: {error}") from error
 
 
-def _total(scores: Scores) -> dict[str, list[Any]]:
+def _total(scores: Scores) -> dict[str, Sequence[object]]:
     counted: list[tuple[str, float, Scored]] = [
         (key, scores.weights[key], found)
         for key, found in scores.by_key.items()
         if scores.weights[key]
     ]
     num_samples = len(next(iter(scores.by_key.values())).scores) if scores.by_key else 0
-    sums = [
-        sum(weight * found.scores[row] for _, weight, found in counted)
-        for row in range(num_samples)
-    ]
-    errors = [_first_error(counted, row) for row in range(num_samples)]
-    return {"scores": [float(one) for one in sums], "errors": errors}
+    sums: list[float] = []
+    errors: list[str | None] = []
+    for row in range(num_samples):
+        sums.append(float(sum(weight * found.scores[row] for _, weight, found in counted)))
+        errors.append(_first_error(counted, row))
+    return {"scores": sums, "errors": errors}
 
 
 def _first_error(counted: Sequence[tuple[str, float, Scored]], row: int) -> str | None:
-    return next(
-        (
-            f"{key}: {found.errors[row]}"
-            for key, _, found in counted
-            if found.errors[row] is not None
-        ),
-        None,
-    )
+    for key, _, found in counted:
+        if found.errors[row] is not None:
+            return f"{key}: {found.errors[row]}"
+    return None
 
 
-def _plain(value: Any) -> Any:
+def _plain(given: object) -> object:
     """Convert a value to JSON; values that JSON cannot represent become text."""
-    value = value.tolist() if hasattr(value, "tolist") else value
+    value = plain(given)
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -4,7 +4,6 @@ reading a recipe."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rl_core.errors import RecipeError
 from rl_core.rewards.base import Modality, Scorer, reward_scorers
@@ -14,14 +13,14 @@ TAKEN = ("environment",)
 
 
 def resolve_scorers(
-    blocks: Sequence[Mapping[str, Any]], produced: Modality | None = None
-) -> list[tuple[str, type[Scorer], Any]]:
+    blocks: Sequence[Mapping[str, object]], produced: Modality | None = None
+) -> list[tuple[str, type[Scorer], Scorer.Config]]:
     """Return key, class and Config of every entry of `rewards`.
 
     Args: produced: kind of output of the recipe's policy. Raises: RecipeError on an entry that is
     not valid, a key used twice, or a scorer of another modality.
     """
-    found: dict[str, tuple[str, type[Scorer], Any]] = {}
+    found: dict[str, tuple[str, type[Scorer], Scorer.Config]] = {}
     for index, block in enumerate(blocks):
         where = f"rewards.{index}"
         cls, config = reward_scorers.resolve(block, where)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rl_core.envs.base import Message
 from rl_core.rewards.base import Sample
 
 if TYPE_CHECKING:
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 
 def samples_of(rollout: DataProto) -> list[Sample]:
     """Return one sample per row; see `RewardService.score` for the columns."""
-    objects: Mapping[str, Any] = rollout.non_tensor_batch
-    tensors: Any = {} if rollout.batch is None else rollout.batch
+    objects = rollout.non_tensor_batch
+    tensors = rollout.batch
 
-    def column(name: str, otherwise: Any = None) -> Any:
+    def column(name: str, otherwise: object = None) -> Iterable[Any]:
         if name in objects:
             return objects[name]
-        return tensors[name] if name in tensors else [otherwise] * len(rollout)
+        if tensors is not None and name in tensors:
+            return tensors[name]
+        return [otherwise] * len(rollout)
 
     rows = zip(
         *(
@@ -49,7 +52,7 @@ def samples_of(rollout: DataProto) -> list[Sample]:
     ]
 
 
-def prompt_text(prompt: Any) -> str:
+def prompt_text(prompt: str | Sequence[Message] | None) -> str:
     """Return the text of the last user message of a conversation; a plain prompt unchanged."""
     if isinstance(prompt, str) or prompt is None:
         return prompt or ""

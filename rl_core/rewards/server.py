@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.rewards.asking import Scored
 from rl_core.rewards.base import Sample
@@ -33,7 +33,7 @@ def build_app(service: RewardService) -> FastAPI:
         body = json.dumps(answer_of(_scores(service, request)), allow_nan=True)
         return Response(body, media_type="application/json")
 
-    def health() -> dict[str, Any]:
+    def health() -> dict[str, object]:
         return {"status": "ok", "rewards": service.weights}
 
     app.post("/score", response_class=Response)(score)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.errors import RewardError
@@ -44,7 +44,7 @@ class RewardService:
 
     def __init__(
         self,
-        blocks: Sequence[Mapping[str, Any]],
+        blocks: Sequence[Mapping[str, object]],
         config: RewardServiceConfig | None = None,
         *,
         rank_info: RankInfo | None = None,

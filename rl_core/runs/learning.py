@@ -41,14 +41,10 @@ def warn_of_nothing_learnt(recipe: Recipe, steps: Sequence[Mapping[str, float]],
 
 
 def _verdict(track: LearningTrack, steps: Sequence[Mapping[str, float]]) -> str:
-    own = [
-        {
-            key.removeprefix(track.prefix): value
-            for key, value in step.items()
-            if key.startswith(track.prefix)
-        }
-        for step in steps
-    ]
+    own: list[dict[str, float]] = []
+    for step in steps:
+        mine = (key for key in step if key.startswith(track.prefix))
+        own.append({key.removeprefix(track.prefix): step[key] for key in mine})
     # A step without a row to train on has a norm of NaN.
     norms = [step["grad_norm"] for step in own if "grad_norm" in step]
     moved = any(math.isfinite(norm) and norm > 0 for norm in norms)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.algorithms.group_size import learning_tracks
 from rl_core.data.store.atomic import atomic_write_json
@@ -120,7 +120,7 @@ def judged_replies(rollout: DataProto | DataProtoRef) -> Iterator[JudgedReply]:
     first_row: dict[str, int] = {}
     for row, uid in enumerate(objects["uid"]):
         first_row.setdefault(str(uid), row)
-    reads: Any = objects["env_read"] if "env_read" in objects else [""] * len(rewards)
+    reads: object = objects["env_read"] if "env_read" in objects else [""] * len(rewards)
     for row in list(first_row.values())[:NUM_REPLIES]:
         yield JudgedReply(
             prompt=prompt_text(objects["prompt"][row]),

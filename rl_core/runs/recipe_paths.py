@@ -16,7 +16,7 @@ from typing import Any
 _SOURCES = (("data", "train"), ("data", "eval"), ("validation", "benchmarks"))
 
 
-def paths_from_recipe(values: dict[str, Any], recipe: Path) -> dict[str, Any]:
+def paths_from_recipe(values: dict[str, object], recipe: Path) -> dict[str, object]:
     """Return a recipe's values as written, with the paths of files beside it made absolute."""
     folder = Path(os.path.abspath(recipe)).parent
     if folder.samefile(Path.cwd()):
@@ -34,7 +34,7 @@ def paths_from_recipe(values: dict[str, Any], recipe: Path) -> dict[str, Any]:
     return moved
 
 
-def _moved(value: Any, folder: Path) -> Any:
+def _moved(value: object, folder: Path) -> Any:
     """Return a copy in which the values of every key `path` are moved."""
     if isinstance(value, list):
         return [_moved(one, folder) for one in value]
@@ -46,7 +46,7 @@ def _moved(value: Any, folder: Path) -> Any:
     }
 
 
-def _beside(value: Any, folder: Path) -> Any:
+def _beside(value: object, folder: Path) -> object:
     """Return the absolute path of a file, folder or glob in `folder`; anything else as it is."""
     if not isinstance(value, str) or not value.strip() or "${" in value or "\0" in value:
         return value

@@ -69,7 +69,7 @@ def load_recipe(
     return parse_recipe(written, where=path.name)
 
 
-def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
+def parse_recipe(values: dict[str, object], where: str = "recipe") -> Recipe:
     """Build a recipe from plain values, and check every plug-in block. Raises: RecipeError."""
     try:
         recipe = Recipe.model_validate(values)
@@ -85,7 +85,7 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     return recipe
 
 
-def recorded_values(values: dict[str, Any]) -> dict[str, Any]:
+def recorded_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a recipe that a run recorded, with renamed keys updated.
 
     Registered models and reports outlive a key's name: before `training.num_epochs` existed, passes
@@ -133,11 +133,9 @@ def _check_plugins(recipe: Recipe) -> None:
         check_serves_tracks(algorithm_cls(algorithm_config), recipe)
     if recipe.draws:
         painter = recipe.images
-        block = (
-            ""
-            if painter is recipe
-            else f"{'tracks' if recipe.unified is None else 'unified'}.images."
-        )
+        block = ""
+        if painter is not recipe:
+            block = "tracks.images." if recipe.unified is None else "unified.images."
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
         check_multi_update(painter_cls(painter_config), *updates, named(painter))
@@ -167,7 +165,7 @@ def _check_plugins(recipe: Recipe) -> None:
             _check_block(_rows_model(entry), entry, f"validation.benchmarks.{index}")
 
 
-def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
+def _source_model(recipe: Recipe, entry: dict[str, object]) -> type[BaseModel]:
     """Return the spec class of a block of `data.train` or `data.eval`."""
     from rl_core.builtin.data.prompt_files import made_spec
     from rl_core.data.read.sources import SourceSpec
@@ -200,7 +198,7 @@ def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     return GenerateSpec if "task" in entry else SourceSpec
 
 
-def _check_block(config_cls: type[BaseModel], values: dict[str, Any], where: str) -> None:
+def _check_block(config_cls: type[BaseModel], values: dict[str, object], where: str) -> None:
     try:
         config_cls(**values)
     except ValidationError as error:
@@ -227,7 +225,7 @@ def _located(message: str, where: str) -> str:
     return "\n".join(f"{where}: {line}" for line in message.splitlines())
 
 
-def _read_profile(name: str) -> dict[str, Any]:
+def _read_profile(name: str) -> dict[str, object]:
     path = DEPLOYMENTS / "profiles" / f"{name}.yaml"
     if not path.is_file():
         raise RecipeError(f"unknown profile {name!r}{nearest(name, profile_names())}")

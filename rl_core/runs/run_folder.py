@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -218,7 +218,7 @@ class RunFolder:
     def publish_checkpoint(
         self,
         iteration: int,
-        trainer_state: dict[str, Any],
+        trainer_state: Mapping[str, object],
         keep_last: int,
         spare: Collection[int] = (),
     ) -> Iterator[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rl_core.runs.recipes import dump_recipe, shown_values
 from rl_core.runs.run_folder import RunFolder, run_key, source_revision
@@ -39,7 +38,7 @@ def starting_from(recipe: Recipe, weights: str | None) -> Recipe:
     """
     if weights is None:
         return recipe
-    changed: dict[str, Any] = {"model": recipe.model.model_copy(update={"path": weights})}
+    changed: dict[str, object] = {"model": recipe.model.model_copy(update={"path": weights})}
     pipeline = Path(weights) / IMAGES_FOLDER
     if recipe.tracks is not None and pipeline.is_dir():
         painted = recipe.images.model.model_copy(update={"path": str(pipeline)})
@@ -116,9 +115,9 @@ def reopen_tracking(plan: RunPlan, home: Home) -> TrackingRun:
     )
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Flatten nested keys to dotted ones."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")

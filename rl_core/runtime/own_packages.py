@@ -12,7 +12,7 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 OWN = frozenset({"flows", "tasks", "rl_core", "schemas", "deployments", "skyrl_gym", "skyrl_train"})
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -22,7 +22,9 @@ class OwnPackages:
     """Import finder that finds this project's packages in their own folder."""
 
     @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        name: str, path: object = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Return the spec of a module, as Python's import system asks; None passes to the next
         finder."""
         return PathFinder.find_spec(name, [_ROOT], target) if name in OWN else None

@@ -31,6 +31,7 @@ def find_process(pid: int, started: float) -> psutil.Process | None:
 
 def stop_tree(process: psutil.Process, grace_s: float = GRACE_S) -> None:
     """End a process in an orderly way, and then kill all its descendants."""
+    below: list[psutil.Process] = []
     try:
         below = process.children(recursive=True)
         process.terminate()

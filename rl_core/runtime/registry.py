@@ -151,7 +151,7 @@ class Registry(Generic[T]):
             raise RecipeError(f"unknown {self.kind} {name!r}{nearest(name, list(self._classes))}")
         return self._classes[name]
 
-    def resolve(self, block: Mapping[str, Any], where: str) -> tuple[type[T], Any]:
+    def resolve(self, block: Mapping[str, object], where: str) -> tuple[type[T], Any]:
         """Return the class that a recipe block names, and the block's other keys as that class's
         `Config`."""
         values = dict(block)
@@ -167,7 +167,7 @@ class Registry(Generic[T]):
             known = self.names()
             named = f"either name (one of {', '.join(known)}) or " if known else ""
             raise RecipeError(f"{where}: give {named}target (pkg.module:Class){both}")
-        cls: Any = self.get(str(name)) if target is None else self.imported(str(target), where)
+        cls = self.get(str(name)) if target is None else self.imported(str(target), where)
         config_cls = getattr(cls, "Config", PluginConfig)
         if not (isinstance(config_cls, type) and issubclass(config_cls, Section)):
             raise RecipeError(

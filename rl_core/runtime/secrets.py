@@ -64,7 +64,7 @@ def redact(text: str) -> str:
     return _SHAPES.sub(HIDDEN, text)
 
 
-def redact_values(value: Any, name: str = "") -> Any:
+def redact_values(value: object, name: str = "") -> Any:
     """Redact nested plain values.
 
     Args: name: name of the key that holds `value`.
@@ -81,6 +81,7 @@ def redact_values(value: Any, name: str = "") -> Any:
 class RedactedRecord(logging.LogRecord):
     """A log record without secrets, whichever logger and handler it passes."""
 
+    # Any: the arguments are those of `logging`, which differ between versions of Python.
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         message = super().getMessage()

@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rl_core.errors import RecipeError
@@ -19,11 +18,11 @@ from schemas.sections.foreign_keys import foreign_key_lines
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 """Folder of the settings that ship with the project."""
-_NO_DEFAULT: Any = object()
+_NO_DEFAULT: object = object()
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, object]:
     """Read the mapping in a YAML file, without resolving interpolations. Raises: RecipeError."""
     values = read_strict_yaml(path)
     if not isinstance(values, dict):
@@ -32,7 +31,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
+def merge_overrides(values: dict[str, object], overrides: Sequence[str], path: Path) -> Container:
     """Return the mapping with dotted assignments on top, as an OmegaConf object.
 
     A mapping is merged into the existing one, except for a plug-in's (`algorithm={name: rloo}`),
@@ -40,7 +39,7 @@ def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path
     named by its number, as in `data.train.0.size=50`. Raises: RecipeError.
     """
     try:
-        base: Any = OmegaConf.create(values)
+        base: Container = OmegaConf.create(values)
     except RecursionError as error:
         raise RecipeError(f"{path}: nested too deeply, or a part contains itself") from error
     except (OmegaConfBaseException, ValueError) as error:
@@ -64,7 +63,7 @@ def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path
     return base
 
 
-def resolved(config: Any, path: Path) -> dict[str, Any]:
+def resolved(config: object, path: Path) -> dict[str, object]:
     """Return plain values with every interpolation resolved. Raises: RecipeError naming the key and
     the missing value."""
     try:
@@ -81,7 +80,7 @@ def resolved(config: Any, path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _with_override(base: Any, key: str, assignment: str) -> Any:
+def _with_override(base: Container, key: str, assignment: str) -> Container:
     given = OmegaConf.from_dotlist([assignment])
     value = OmegaConf.select(given, key, throw_on_missing=False)
     is_plugin = isinstance(value, DictConfig) and {"name", "target"} & set(value)
@@ -94,10 +93,10 @@ def _with_override(base: Any, key: str, assignment: str) -> Any:
     return base
 
 
-def _reaches_into_a_list(base: Any, parts: Sequence[str]) -> bool:
+def _reaches_into_a_list(base: Container, parts: Sequence[str]) -> bool:
     """Return True if a key names an entry of a list, or what is in one. Raises: ValueError when the
     list has no such entry."""
-    node = base
+    node: object = base
     for number, part in enumerate(parts):
         if isinstance(node, ListConfig):
             if not part.isdecimal() or int(part) >= len(node):
@@ -118,7 +117,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _environment_variable(name: str, default: Any = _NO_DEFAULT) -> Any:
+def _environment_variable(name: str, default: object = _NO_DEFAULT) -> object:
     """Return what `${oc.env:NAME,default}` stands for. A variable that is set to nothing counts as
     unset, as with `${NAME:-default}` in a shell: a path would become the current folder."""
     value = os.environ.get(name)

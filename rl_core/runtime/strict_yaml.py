@@ -16,6 +16,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Compose a mapping and look at its keys, before another one is merged into it."""
+        # An anchor is a text or None, which PyYAML's stubs do not say.
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
@@ -35,7 +36,7 @@ class RepeatedKey(yaml.YAMLError):
         self.line = line
 
 
-def read_strict_yaml(path: Path) -> Any:
+def read_strict_yaml(path: Path) -> object:
     """Return the value in a YAML file. Raises: RecipeError naming file, line and problem."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from filelock import FileLock
 
@@ -193,11 +192,11 @@ class Stack:
             for name in dict.fromkeys([*order, *sorted(entries)])
         }
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, object]:
         path = self.home.services
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
-    def _save(self, entries: dict[str, Any]) -> None:
+    def _save(self, entries: dict[str, object]) -> None:
         atomic_write_json(self.home.services, self._read() | entries)
 
     def _forget(self, name: str) -> None:

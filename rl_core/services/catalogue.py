@@ -148,13 +148,13 @@ def answers(url: str) -> bool:
         return False
 
 
-def ask(url: str, body: Mapping[str, Any] | None = None) -> Any:
+def ask(url: str, body: Mapping[str, object] | None = None) -> Any:
     """Return the JSON answer of Prefect's API; None for 404. Raises: ServiceError."""
     found = _request("GET" if body is None else "POST", url, body)
     return None if found.status_code == httpx.codes.NOT_FOUND else found.json()
 
 
-def tell(method: str, url: str, body: Any) -> None:
+def tell(method: str, url: str, body: object) -> None:
     """Send a request to Prefect's API. Raises: ServiceError, also for 404."""
     if _request(method, url, body).status_code == httpx.codes.NOT_FOUND:
         raise ServiceError(
@@ -162,7 +162,7 @@ def tell(method: str, url: str, body: Any) -> None:
         )
 
 
-def _request(method: str, url: str, body: Any = None) -> httpx.Response:
+def _request(method: str, url: str, body: object = None) -> httpx.Response:
     """Return the response, which may be a 404. Raises: ServiceError on any other failure."""
     end = time.monotonic() + ANSWER_S
     try:

@@ -17,8 +17,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Row = dict[str, Any]
-Step = Callable[[Any], Any]
+Row = dict[str, object]
+Step = Callable[[object], object]
 
 _SPLIT = re.compile(r"(?<!\\)\|")
 _INTEGER = re.compile(r"[-+]?\d+")
@@ -61,7 +61,7 @@ class ColumnMap:
         """The columns that it reads, dotted."""
         return {column for one in self._of_target.values() for column in one.columns}
 
-    def apply(self, row: Mapping[str, Any], over: Mapping[str, Any] | None = None) -> Row:
+    def apply(self, row: Mapping[str, object], over: Mapping[str, object] | None = None) -> Row:
         """The row with its targets. Args: over: what they are put into, where not the row itself.
 
         A column without a value gives none: its target is then as it was.
@@ -91,7 +91,7 @@ class _Expression:
             raise ColumnMapError(f"map {target}: {text!r} names no column")
         self._steps = [self._step(step) for step in steps]
 
-    def __call__(self, row: Mapping[str, Any]) -> Any:
+    def __call__(self, row: Mapping[str, object]) -> object:
         try:
             value = self._fixed if self._fixed is not None else _column(row, self._column)
             for step in self._steps:
@@ -111,10 +111,10 @@ class _Expression:
         raise ColumnMapError(f"map {self.target}: unknown step {text!r} (known: {known})")
 
 
-def _column(row: Mapping[str, Any], path: str) -> Any:
+def _column(row: Mapping[str, object], path: str) -> object:
     if path in row:
         return row[path]
-    value: Any = row
+    value: object = row
     for part in path.split("."):
         if isinstance(value, str):
             value = _json(value)
@@ -125,18 +125,18 @@ def _column(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _put(made: Row, path: list[str], value: Any) -> None:
+def _put(made: Row, path: list[str], value: object) -> None:
     for part in path[:-1]:
         inner = made.get(part)
         made[part] = made = dict(inner) if isinstance(inner, Mapping) else {}
     made[path[-1]] = value
 
 
-def _messages(prompt: Any) -> list[Any]:
+def _messages(prompt: Any) -> list[object]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt or [])
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):
@@ -145,7 +145,7 @@ def _text(value: Any) -> str:
 
 
 def _after(mark: str) -> Step:
-    def step(value: Any) -> str:
+    def step(value: object) -> str:
         _, found, tail = _text(value).rpartition(mark)
         if not found:
             raise ValueError(f"{_short(value)} has no {mark!r}")
@@ -155,7 +155,7 @@ def _after(mark: str) -> Step:
 
 
 def _before(mark: str) -> Step:
-    def step(value: Any) -> str:
+    def step(value: object) -> str:
         head, found, _ = _text(value).rpartition(mark)
         if not found:
             raise ValueError(f"{_short(value)} has no {mark!r}")
@@ -170,7 +170,7 @@ def _match(pattern: str) -> Step:
     except re.error as error:
         raise ColumnMapError(f"match:{pattern}: no regular expression ({error})") from error
 
-    def step(value: Any) -> str:
+    def step(value: object) -> str:
         found = compiled.search(_text(value))
         if found is None:
             raise ValueError(f"{_short(value)} does not match {pattern!r}")
@@ -179,16 +179,16 @@ def _match(pattern: str) -> Step:
     return step
 
 
-def _number(value: Any) -> int | float:
+def _number(value: object) -> int | float:
     text = _text(value).replace(",", "").strip()
     return int(text) if _INTEGER.fullmatch(text) else float(text)
 
 
-def _json(value: Any) -> Any:
+def _json(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

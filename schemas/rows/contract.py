@@ -9,7 +9,7 @@ bad one lists every problem.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from schemas.receipts import Rejection
 from schemas.rows.problems import Problem
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pandera.pandas as pa
 
-Row = Mapping[str, Any]
-FieldRule = Callable[[Any], list[Problem]]
+Row = Mapping[str, object]
+FieldRule = Callable[[object], list[Problem]]
 RowRule = Callable[[Row], list[Problem]]
 
 
@@ -41,7 +41,7 @@ class RowContract:
     """The rules of one kind of row."""
 
     name: SchemaName
-    extract: Callable[[Row], dict[str, Any]]
+    extract: Callable[[Row], dict[str, object]]
     """Function that returns the checked values of a row by field, with aliases resolved."""
     fields: Mapping[str, FieldRule]
     """Validation rule of each field; a rule gets the extracted value (None where the row has

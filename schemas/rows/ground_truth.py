@@ -21,7 +21,7 @@ AllowedEnvClasses = Mapping[str, frozenset[str]]
 """Ground-truth kinds, out of `GROUND_TRUTH_KINDS`, that each environment accepts."""
 
 
-def ground_truth_kind(ground_truth: Any) -> str | None:
+def ground_truth_kind(ground_truth: object) -> str | None:
     """Return the kind of a ground truth, a key of `GROUND_TRUTH_KINDS`, or None if no kind matches.
 
     A `{"target": ...}` object (search) has the kind of its target.
@@ -42,7 +42,7 @@ def ground_truth_kind(ground_truth: Any) -> str | None:
     return "test_cases" if items and all(isinstance(item, Mapping) for item in items) else None
 
 
-def paired_test_cases(ground_truth: Any) -> list[dict[str, Any]] | None:
+def paired_test_cases(ground_truth: object) -> list[dict[str, object]] | None:
     """Return test cases that are written as `{"inputs", "outputs", "fn_name"}`, which APPS, PRIME
     and Eurus do, as objects; None for anything else.
 
@@ -62,13 +62,13 @@ def paired_test_cases(ground_truth: Any) -> list[dict[str, Any]] | None:
     return [{"input": given, "output": said, **marks} for given, said in pairs]
 
 
-def _as_lines(value: Any) -> str:
+def _as_lines(value: object) -> str:
     items = as_list(value)
     texts = [value] if items is None else items
     return "\n".join(one if isinstance(one, str) else json.dumps(one) for one in texts)
 
 
-def reward_spec_problems(value: Any) -> list[Problem]:
+def reward_spec_problems(value: object) -> list[Problem]:
     """Return every problem of a row's reward specification, regardless of its environment."""
     if value is None:
         return [
@@ -103,7 +103,7 @@ def reward_spec_problems(value: Any) -> list[Problem]:
     return []
 
 
-def is_blank(ground_truth: Any) -> bool:
+def is_blank(ground_truth: object) -> bool:
     """Return True for a text without a visible character, or a list of such texts alone."""
     if isinstance(ground_truth, Mapping):
         return is_blank(ground_truth.get("target"))
@@ -114,7 +114,7 @@ def is_blank(ground_truth: Any) -> bool:
 
 
 def accepted_kind_problems(
-    env_class: Any, reward_spec: Any, allowed: AllowedEnvClasses
+    env_class: object, reward_spec: Any, allowed: AllowedEnvClasses
 ) -> list[Problem]:
     """Report a ground truth of a kind that the environment does not accept; nothing if the
     environment or the reward specification is invalid by itself."""
@@ -145,7 +145,7 @@ def one_of(kinds: Iterable[str]) -> str:
     return ", or ".join(GROUND_TRUTH_KINDS[kind] for kind in sorted(kinds, key=order.index))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return True  # of any size: `math.isfinite` would overflow past 1e308
     return (
@@ -156,7 +156,7 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _holds_test_cases(ground_truth: Any) -> bool:
+def _holds_test_cases(ground_truth: object) -> bool:
     if not isinstance(ground_truth, str) or not ground_truth.lstrip().startswith(("[", "{")):
         return False
     try:

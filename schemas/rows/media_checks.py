@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.errors import DataError
 from schemas.rows.pixels import DAMAGE, as_rgb, described
@@ -73,7 +73,7 @@ def is_remote(uri: str) -> bool:
     return match is not None and match[1].lower() in REMOTE_SCHEMES
 
 
-def uri_problems(field: str, uri: Any) -> list[Problem]:
+def uri_problems(field: str, uri: object) -> list[Problem]:
     """Return every problem of a URI as written in the row."""
     expected = f"a path, or a URI with {', '.join(scheme + '://' for scheme in REMOTE_SCHEMES)}"
     if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
@@ -184,7 +184,7 @@ def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     return []
 
 
-def embedded_image_problems(value: Any) -> list[Problem]:
+def embedded_image_problems(value: object) -> list[Problem]:
     """Return every problem of an `images` column of `{bytes, path}` (MMPR-Tiny) or paths; None
     means no images."""
     if value is None:
@@ -197,7 +197,7 @@ def embedded_image_problems(value: Any) -> list[Problem]:
     ]
 
 
-def _one_image(field: str, image: Any) -> list[Problem]:
+def _one_image(field: str, image: object) -> list[Problem]:
     if isinstance(image, str):
         return uri_problems(field, image)
     content = image.get("bytes") if isinstance(image, Mapping) else None

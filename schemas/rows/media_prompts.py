@@ -47,7 +47,7 @@ class MediaPrompt:
 
     prompt: str
     prompt_id: str
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, object] = field(default_factory=dict)
     media_refs: tuple[MediaRef, ...] = ()
 
 
@@ -60,7 +60,7 @@ def media_contract(
     check of the files behind URIs.
     """
 
-    def extract(row: Mapping[str, Any]) -> dict[str, Any]:
+    def extract(row: Mapping[str, object]) -> dict[str, object]:
         return {
             "prompt": get(row, prompt_key, "prompt", "caption"),
             "prompt_id": get(row, "prompt_id"),
@@ -83,7 +83,7 @@ def media_contract(
 
 
 def media_prompt(
-    row: Mapping[str, Any],
+    row: Mapping[str, object],
     *,
     default_id: str,
     folder: Path | str,
@@ -118,7 +118,7 @@ def media_prompt(
     )
 
 
-def refs_problems(value: Any, folder: Path | str | None, limits: MediaLimits) -> list[Problem]:
+def refs_problems(value: object, folder: Path | str | None, limits: MediaLimits) -> list[Problem]:
     """Return every problem of a row's media references."""
     if value is None:
         return []
@@ -154,7 +154,7 @@ def _ref_problems(
     return file_problems(f"{where}.uri", resolve_uri(ref["uri"], folder), limits)
 
 
-def _text_problems(value: Any) -> list[Problem]:
+def _text_problems(value: object) -> list[Problem]:
     if value is None:
         return [Problem("prompt", "missing", value, "a text under prompt or caption")]
     if isinstance(value, str) and is_messages_text(value):
@@ -164,18 +164,18 @@ def _text_problems(value: Any) -> list[Problem]:
     return [] if good else [Problem("prompt", "not a text", value, "a non-empty text")]
 
 
-def _id_problems(value: Any) -> list[Problem]:
+def _id_problems(value: object) -> list[Problem]:
     good = value is None or (
         isinstance(value, str | int) and not isinstance(value, bool) and value != ""
     )
     return [] if good else [Problem("prompt_id", "not an id", value, "a string or whole number")]
 
 
-def _metadata_problems(value: Any) -> list[Problem]:
+def _metadata_problems(value: object) -> list[Problem]:
     good = value is None or isinstance(value, Mapping)
     return [] if good else [Problem("metadata", "not an object", value, "an object")]
 
 
-def _legacy_problems(names: list[str]) -> list[Problem]:
+def _legacy_problems(names: Any) -> list[Problem]:
     expected = "no such field: embeddings are computed at run time"
     return [Problem(name, "precomputed embeddings are refused", name, expected) for name in names]

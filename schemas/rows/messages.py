@@ -19,7 +19,7 @@ def is_messages_text(text: str) -> bool:
     return text.lstrip()[:1] == "[" and _AS_TEXT.match(text) is not None
 
 
-def messages_of_text(text: str) -> Any:
+def messages_of_text(text: str) -> object:
     """Return the messages that a text asks: those it holds as JSON, else itself as the user's.
 
     A list of messages that is not JSON stays the text that it is, which no contract accepts.
@@ -34,15 +34,15 @@ def messages_of_text(text: str) -> Any:
     return found if whole else text
 
 
-def plain_messages(messages: Sequence[Any]) -> list[Any]:
+def plain_messages(messages: Sequence[object]) -> list[Any]:
     """Return messages with `system` for `developer`, content parts of text joined, and calls of
     tools as chat templates take them; any other item as it is, for a contract to refuse."""
     return [_plain(one) if isinstance(one, Mapping) else one for one in messages]
 
 
-def called_tools(message: Mapping[str, Any]) -> list[Any]:
+def called_tools(message: Mapping[str, object]) -> list[str | None]:
     """Return the names of the tools that a message calls; None for a call without one."""
-    names = []
+    names: list[str | None] = []
     for call in as_list(message.get("tool_calls")) or []:
         function = call.get("function", call) if isinstance(call, Mapping) else {}
         name = function.get("name") if isinstance(function, Mapping) else None
@@ -50,7 +50,7 @@ def called_tools(message: Mapping[str, Any]) -> list[Any]:
     return names
 
 
-def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _plain(message: Mapping[str, object]) -> Mapping[str, object]:
     content, role, calls = (message.get(name) for name in ("content", "role", "tool_calls"))
     if isinstance(content, str) and role != "developer" and calls is None:
         return message
@@ -67,9 +67,11 @@ def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return made
 
 
-def _plain_call(call: Any) -> Any:
+def _plain_call(call: object) -> object:
     """Return a call with its arguments as an object, which OpenAI writes as JSON text."""
-    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping):
+        return call
+    function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
     try:
@@ -79,7 +81,7 @@ def _plain_call(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": read}} if isinstance(read, dict) else call
 
 
-def _is_text(part: Any) -> bool:
+def _is_text(part: object) -> bool:
     return (
         isinstance(part, Mapping)
         and part.get("type") in ("text", "input_text", "output_text")

@@ -22,13 +22,13 @@ class PreferencePair:
 
     images: tuple[str, ...]
     """Resolved URIs of the images."""
-    question: str | list[dict[str, Any]]
+    question: str | list[dict[str, object]]
     """A text, or the messages of a conversation."""
     chosen: str
     rejected: str
 
     @property
-    def prompt(self) -> list[dict[str, Any]]:
+    def prompt(self) -> list[dict[str, object]]:
         """The question as chat messages."""
         if isinstance(self.question, str):
             return [{"role": "user", "content": self.question}]
@@ -60,13 +60,13 @@ def preference_contract(
     return RowContract(SchemaName.PREFERENCE, preference_values, fields, _answers_differ)
 
 
-def preference_values(row: Mapping[str, Any]) -> dict[str, Any]:
+def preference_values(row: Mapping[str, object]) -> dict[str, Any]:
     """Return the fields of a row, whatever system wrote it."""
     return {"image": get(row, "image"), **pair_of(row)}
 
 
 def preference_pair(
-    row: Mapping[str, Any], *, folder: Path | str, place: str, needs_image: bool = True
+    row: Mapping[str, object], *, folder: Path | str, place: str, needs_image: bool = True
 ) -> PreferencePair:
     """Return the pair of a row, with image paths resolved against `folder`.
 
@@ -83,7 +83,7 @@ def preference_pair(
     return PreferencePair(uris, values["question"], values["chosen"], values["rejected"])
 
 
-def _image_problems(value: Any, folder: Path | str | None, limits: MediaLimits) -> list[Problem]:
+def _image_problems(value: object, folder: Path | str | None, limits: MediaLimits) -> list[Problem]:
     if value is None:
         return [Problem("image", "missing", value, "a path or a list of paths")]
     images = [value] if isinstance(value, str) else as_list(value)
@@ -99,13 +99,13 @@ def _image_problems(value: Any, folder: Path | str | None, limits: MediaLimits) 
     return problems
 
 
-def _question_problems(value: Any) -> list[Problem]:
+def _question_problems(value: object) -> list[Problem]:
     if isinstance(value, list) and value:
         return conversation_problems(value)
     return _text_problems("question", value)
 
 
-def _text_problems(field: str, value: Any) -> list[Problem]:
+def _text_problems(field: str, value: object) -> list[Problem]:
     if isinstance(value, Problem):
         # What is wrong with a whole row is in all three places, and said once.
         own = value.field if value.field in ("chosen", "rejected") else "question"
@@ -116,7 +116,7 @@ def _text_problems(field: str, value: Any) -> list[Problem]:
     return [] if good else [Problem(field, "not a text", value, "a non-empty text")]
 
 
-def _answers_differ(row: Mapping[str, Any]) -> list[Problem]:
+def _answers_differ(row: Mapping[str, object]) -> list[Problem]:
     chosen, rejected = row["chosen"], row["rejected"]
     if (
         not isinstance(chosen, str)

@@ -12,11 +12,14 @@
 A text in `system` stands before the question.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from schemas.rows.messages import messages_of_text, plain_messages
 from schemas.rows.problems import Problem, as_list, get
+
+Messages = list[Any]
+"""Items that a row has as messages; a contract refuses one that is no message."""
 
 ASKED = ("question", "prompt", "instruction")
 CHOSEN, REJECTED = ("chosen", "chosen_response"), ("rejected", "rejected_response")
@@ -24,7 +27,7 @@ _ANSWER = "a text, or a list with one message of the assistant"
 _QUESTION = "a text, or a list of messages that ends with the user's"
 
 
-def is_pair(keys: Any) -> bool:
+def is_pair(keys: Set[object]) -> bool:
     """Return True if a row with these keys holds answers to compare."""
     named = {*CHOSEN, *REJECTED, "preferred_output", "non_preferred_output"}
     return bool(named & keys) or any(
@@ -37,7 +40,7 @@ def is_pair(keys: Any) -> bool:
     )
 
 
-def pair_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def pair_of(row: Mapping[str, object]) -> dict[str, object]:
     """Return `question`, `chosen` and `rejected` of a row.
 
     The question is a text, or a list of messages where it is more than one user's. In place of a
@@ -61,7 +64,7 @@ def pair_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"question": _with_system(question, get(row, "system")), **answers}
 
 
-def _given(row: Mapping[str, Any]) -> tuple[Any, Any, Any] | Problem:
+def _given(row: Mapping[str, object]) -> tuple[object, object, object] | Problem:
     """Return what a row asks and its two answers, as written."""
     if "preferred_output" in row or "non_preferred_output" in row:
         asked = get(row, "input")
@@ -72,7 +75,7 @@ def _given(row: Mapping[str, Any]) -> tuple[Any, Any, Any] | Problem:
     return get(row, *ASKED), get(row, *CHOSEN), get(row, *REJECTED)
 
 
-def _ranked(row: Mapping[str, Any], ranked: list[Any]) -> tuple[Any, Any, Any] | Problem:
+def _ranked(row: Mapping[str, object], ranked: Messages) -> tuple[object, object, object] | Problem:
     if not all(isinstance(one, Mapping) for one in ranked):
         return Problem("completions", "not objects", ranked, "objects with rank and completion")
     ranks = [get(one, "rank") for one in ranked]
@@ -92,7 +95,7 @@ def _ranked(row: Mapping[str, Any], ranked: list[Any]) -> tuple[Any, Any, Any] |
     return Problem("completions", "no order", ranks, "a rank or an overall_score in each")
 
 
-def _question(asked: Any, field: str) -> Any:
+def _question(asked: object, field: str) -> Messages | Problem:
     """Return a text or messages as messages; [] where there is none."""
     if asked is None:
         return []
@@ -102,7 +105,7 @@ def _question(asked: Any, field: str) -> Any:
     return plain_messages(read)
 
 
-def _spoken(said: Any) -> Any:
+def _spoken(said: object) -> Any:
     """Return an answer's messages, or the text or other value that it is."""
     items = [said] if isinstance(said, Mapping) else as_list(said)
     if items and all(isinstance(one, Mapping) for one in items):
@@ -111,8 +114,8 @@ def _spoken(said: Any) -> Any:
 
 
 def _without_prompt(
-    question: list[Any], chosen: list[Any], rejected: list[Any]
-) -> tuple[list[Any], list[Any], list[Any]] | Problem:
+    question: Messages, chosen: Messages, rejected: Messages
+) -> tuple[Messages, Messages, Messages] | Problem:
     """Return the conversation that two lists of messages answer, and what each adds to it."""
     same = 0
     while same < min(len(chosen), len(rejected)) - 1 and chosen[same] == rejected[same]:
@@ -129,14 +132,14 @@ def _without_prompt(
     return head or question, chosen[same:], rejected[same:]
 
 
-def _ends_alike(head: list[Any], question: list[Any]) -> bool:
+def _ends_alike(head: Messages, question: Messages) -> bool:
     """Return True if a conversation asks what a row's prompt asks, which may be a part of it."""
     users = [one.get("content") for one in head if one.get("role") == "user"]
     asked = [one.get("content") for one in question if one.get("role") == "user"]
     return len(asked) == 1 and asked[0] in users
 
 
-def _answer(field: str, said: Any) -> Any:
+def _answer(field: str, said: object) -> object:
     if not isinstance(said, list):
         return said
     one = said[0] if len(said) == 1 and isinstance(said[0], Mapping) else {}
@@ -146,7 +149,7 @@ def _answer(field: str, said: Any) -> Any:
     return one.get("content")
 
 
-def _with_system(question: list[Any], system: Any) -> Any:
+def _with_system(question: Messages, system: object) -> object:
     """Return the question with its system message; a single user message as its text."""
     if isinstance(system, str) and system.strip() and question:
         if question[0].get("role") != "system":
@@ -159,7 +162,7 @@ def _with_system(question: list[Any], system: Any) -> Any:
     return question or None
 
 
-def conversation_problems(messages: Sequence[Mapping[str, Any]]) -> list[Problem]:
+def conversation_problems(messages: Sequence[Mapping[str, object]]) -> list[Problem]:
     """Return every problem of a question that is a conversation."""
     problems = [
         Problem(f"prompt[{index}]", "not a text message", one, "a role and a text as its content")

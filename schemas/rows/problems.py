@@ -23,7 +23,7 @@ class Problem:
     field: str
     reason: str
     """Short class of the problem, equal for all rows that share it."""
-    value: Any
+    value: object
     expected: str
 
     def at(self, place: str) -> str:
@@ -46,7 +46,7 @@ class Problem:
         )
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as shown in messages: at most `MAX_SHOWN` characters."""
     text = "nothing" if value is None else _repr.repr(value)
     text = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
@@ -54,21 +54,22 @@ def shown(value: Any) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def as_list(value: Any) -> list[Any] | None:
-    """Convert a list, tuple or numpy array to a list; return None for anything else."""
+def as_list(value: object) -> list[Any] | None:
+    """Convert a list, tuple or numpy array to a list; return None for anything else. The items may
+    be anything: a caller looks before it uses one."""
     if isinstance(value, list | tuple):
         return list(value)
-    if getattr(value, "ndim", 0) > 0 and hasattr(value, "tolist"):
-        return value.tolist()
-    return None
+    to_list = getattr(value, "tolist", None)
+    return to_list() if to_list is not None and getattr(value, "ndim", 0) > 0 else None
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Return True if the row has no value: None, or the NaN that pandas puts into the gaps of a
     column."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def get(row: Mapping[str, Any], *names: str) -> Any:
-    """Return the value of the first of these keys that has one, or None."""
+def get(row: Mapping[str, object], *names: str) -> Any:
+    """Return the value of the first of these keys that has one, or None; it may be anything,
+    since users wrote it."""
     return next((row[name] for name in names if not is_missing(row.get(name))), None)

@@ -12,7 +12,6 @@ reads from Parquet.
 import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any
 
 from rl_core.runtime.registry import nearest
 from schemas.receipts import Rejection
@@ -77,7 +76,7 @@ _ENVIRONMENT_OF_SOURCE = {
 """Environments that judge rows of these `data_source` as verl does."""
 
 
-def suggested_environment(row: Mapping[str, Any]) -> str:
+def suggested_environment(row: Mapping[str, object]) -> str:
     """Return the end of a message about a missing environment: what a row's `data_source` points
     to, which is nowhere taken for granted."""
     source = get(row, "data_source")
@@ -90,12 +89,12 @@ def suggested_environment(row: Mapping[str, Any]) -> str:
     return f" (data_source {source!r} may be {found!r})" if found else ""
 
 
-def reward_spec_of(row: Mapping[str, Any]) -> Any:
+def reward_spec_of(row: Mapping[str, object]) -> object:
     """Return the row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it)."""
     return get(row, "reward_spec", "reward_model")
 
 
-def max_turns_of(row: Mapping[str, Any]) -> Any:
+def max_turns_of(row: Mapping[str, object]) -> object:
     """Return the row's `max_turns`, or that of its `extra_info`, or None to leave it to the
     recipe."""
     extra = row.get("extra_info")
@@ -114,7 +113,7 @@ def prompt_contract(
     Args: default_env_class: environment of rows that do not name one.
     """
 
-    def extract(row: Mapping[str, Any]) -> dict[str, Any]:
+    def extract(row: Mapping[str, object]) -> dict[str, object]:
         env_class = get(row, "env_class")
         env_class = default_env_class if env_class is None else env_class
         return {
@@ -150,7 +149,7 @@ def prompt_contract(
 
 
 def validate_rows(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, object]],
     *,
     file: str,
     first_row: int,
@@ -170,7 +169,7 @@ def validate_rows(
     )
 
 
-def prompt_problems(value: Any) -> list[Problem]:
+def prompt_problems(value: object) -> list[Problem]:
     """Return every problem of a row's prompt."""
     if value is None:
         return [Problem("prompt", "missing", value, MESSAGES)]
@@ -189,7 +188,7 @@ def prompt_problems(value: Any) -> list[Problem]:
     return problems
 
 
-def empty_prompt_problems(prompt: Any, images: Any) -> list[Problem]:
+def empty_prompt_problems(prompt: object, images: object) -> list[Problem]:
     """Report a prompt whose user says nothing and shows no image; nothing if the prompt is invalid
     by itself."""
     if prompt is None or as_list(images) or prompt_problems(prompt):
@@ -200,7 +199,7 @@ def empty_prompt_problems(prompt: Any, images: Any) -> list[Problem]:
     return [Problem("prompt", "empty prompt", said[-1], "a user message with text")]
 
 
-def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
+def env_class_problems(value: object, allowed: AllowedEnvClasses) -> list[Problem]:
     """Return every problem of a row's environment name, or the one that it is."""
     if isinstance(value, Problem):
         return [value]
@@ -212,12 +211,12 @@ def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
     return []
 
 
-def _no_environment(row: Mapping[str, Any]) -> Problem:
+def _no_environment(row: Mapping[str, object]) -> Problem:
     expected = "the name of an environment, or data.default_env_class in the recipe"
     return Problem("env_class", "missing", None, expected + suggested_environment(row))
 
 
-def max_turns_problems(value: Any) -> list[Problem]:
+def max_turns_problems(value: object) -> list[Problem]:
     """Report a row's own turn limit that is not a positive integer."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
     whole = number >= 1 and number.is_integer()
@@ -229,7 +228,7 @@ def max_turns_problems(value: Any) -> list[Problem]:
 
 
 def _message_problems(
-    index: int, message: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+    index: int, message: Mapping[str, object], before: Sequence[Mapping[str, object]]
 ) -> list[Problem]:
     problems = []
     role, content = message.get("role"), message.get("content")
@@ -249,13 +248,13 @@ def _message_problems(
     return problems
 
 
-def _optional_problems(field: str, value: Any) -> list[Problem]:
+def _optional_problems(field: str, value: object) -> list[Problem]:
     type_, expected = OPTIONAL_TYPES[field]
     if value is None or isinstance(value, type_):
         return []
     return [Problem(field, "wrong type", value, expected)]
 
 
-def _given(row: Mapping[str, Any]) -> dict[str, Any]:
+def _given(row: Mapping[str, object]) -> dict[str, object]:
     value = get(row, "max_turns")
     return {} if value is None else {"max_turns": value}

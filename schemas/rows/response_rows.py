@@ -27,7 +27,7 @@ def response_contract() -> RowContract:
     )
 
 
-def params_problems(value: Any) -> list[Problem]:
+def params_problems(value: object) -> list[Problem]:
     """Return every problem of a row's `responses_create_params`."""
     if value is None:
         return [Problem(PARAMS, "missing", value, f"an object with input ({_MESSAGES})")]
@@ -57,7 +57,7 @@ def input_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given) or []
 
 
-def as_prompt_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def as_prompt_row(row: Mapping[str, object]) -> dict[str, Any]:
     """Return a response row as a prompt row, as far as it can be one.
 
     `instructions` and `input` become the prompt, texts of content parts are joined,
@@ -70,19 +70,22 @@ def as_prompt_row(row: Mapping[str, Any]) -> dict[str, Any]:
         return {"prompt": None, **row}
     given = get(params, "input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
-    messages: Any = given if items is None else [_prompt_message(item) for item in items]
+    messages: object = given if items is None else [_prompt_message(item) for item in items]
     instructions = get(params, "instructions")
     if isinstance(instructions, str) and isinstance(messages, list):
         messages = [{"role": "system", "content": instructions}, *messages]
     others = {key: value for key, value in params.items() if key not in ("input", "instructions")}
-    made = {"prompt": messages, **{key: value for key, value in row.items() if key != PARAMS}}
+    made: dict[str, Any] = {
+        "prompt": messages,
+        **{key: value for key, value in row.items() if key != PARAMS},
+    }
     answer = get(row, "expected_answer")
     if get(row, "reward_spec", "reward_model") is None and answer is not None:
         made["reward_spec"] = {"method": "rule", "ground_truth": answer}
-    return made | ({PARAMS: others} if others else {})
+    return {**made, PARAMS: others} if others else made
 
 
-def tools_problems(value: Any) -> list[Problem]:
+def tools_problems(value: object) -> list[Problem]:
     """Report tools that a row declares: in training nobody would offer or run them."""
     tools = as_list(get(value, "tools")) if isinstance(value, Mapping) else None
     if not tools:
@@ -91,7 +94,7 @@ def tools_problems(value: Any) -> list[Problem]:
     return [Problem(f"{PARAMS}.tools", "tools of a row are not offered", tools, expected)]
 
 
-def _prompt_message(item: Any) -> Any:
+def _prompt_message(item: object) -> object:
     """Return a message of `input` with role and text; any other item as it is."""
     if not isinstance(item, Mapping) or "role" not in item:
         return item
@@ -99,7 +102,7 @@ def _prompt_message(item: Any) -> Any:
     return {"role": plain["role"], "content": plain.get("content")}
 
 
-def _item_problems(index: int, item: Mapping[str, Any]) -> list[Problem]:
+def _item_problems(index: int, item: Mapping[str, object]) -> list[Problem]:
     where = f"{PARAMS}.input[{index}]"
     if "role" not in item and isinstance(item.get("type"), str):
         return []

@@ -1,11 +1,12 @@
 """The recipe's `data` block: the files that rows come from, and the order in which rows are trained
 on."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from schemas.rows.column_map import ColumnMap
+from schemas.sections.parts import Block
 from schemas.sections.section import Section
 
 
@@ -23,15 +24,15 @@ class CurriculumConfig(Section):
 class DataConfig(Section):
     """Sources of the training and held-out rows, and how rows are filtered and ordered."""
 
-    train: list[str | dict[str, Any]] = Field(min_length=1)
+    train: list[str | Block] = Field(min_length=1)
     """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path:
     ..., split: ...}`), or generator blocks: `{task: ..., size: ...}` for procedural problems,
     `{pictures: ..., seed: ...}` for drawn ones, `{digits: ...}`, `{lettering: ...}` and `{oddities:
     ...}` for prompts of diffusion models, `{builtin: train}` for a few fixed rows."""
-    eval: list[str | dict[str, Any]] = Field(min_length=1)
+    eval: list[str | Block] = Field(min_length=1)
     """Held-out rows, written like `train`; a training row with the same question as a held-out row
     is refused."""
-    source: dict[str, Any] | None = None
+    source: Block | None = None
     """Class that draws the prompts of each step: `{name: prompts}`, `{name: multimodal}`, `{name:
     default}` for a few built-in rows whatever `train` says, or `{target: my_pkg.mod:Class}`. Unset
     is `multimodal` where rows are prompts to draw, otherwise `prompts`."""
@@ -55,8 +56,10 @@ class DataConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _rows_of_the_default_source(cls, values: Any) -> Any:
-        source = values.get("source") if isinstance(values, dict) else None
+    def _rows_of_the_default_source(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        source = values.get("source")
         if not isinstance(source, dict) or source.get("name") != "default":
             return values
         held_out = values.get("eval") or [{"builtin": "eval"}]
@@ -74,7 +77,7 @@ class DataConfig(Section):
 
     @field_validator("train", "eval")
     @classmethod
-    def _each_names_something(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+    def _each_names_something(cls, value: list[str | Block]) -> list[str | Block]:
         for index, entry in enumerate(value):
             path = entry.get("path", entry) if isinstance(entry, dict) else entry
             if isinstance(path, str) and not path.strip():

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -31,7 +30,7 @@ def foreign_keys() -> dict[str, ForeignKey]:
     return _table()[0]
 
 
-def foreign_key_lines(place: str, value: Any) -> list[str]:
+def foreign_key_lines(place: str, value: object) -> list[str]:
     """Return a line for each key at and below an unknown place; none if no system has them.
 
     Args: place: dotted. value: what stands there.
@@ -83,7 +82,7 @@ def _equivalent(place: str) -> ForeignKey | None:
     return ending[0] if len({one.recipe_key for one in ending}) == 1 else None
 
 
-def _leaves(place: str, value: Any) -> Iterator[str]:
+def _leaves(place: str, value: object) -> Iterator[str]:
     """The places of plain values; a place that is known itself is not opened."""
     if not isinstance(value, Mapping) or not value or place in foreign_keys():
         yield place

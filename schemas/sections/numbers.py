@@ -6,7 +6,7 @@ integers of any length.
 
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 from pydantic import Field
 
@@ -18,14 +18,14 @@ Seconds = Annotated[float, Field(le=10_000_000)]
 them."""
 
 
-def holds_numbers(annotation: Any) -> bool:
+def holds_numbers(annotation: object) -> bool:
     """Return True if a field of this type holds numbers, at any depth."""
     if get_origin(annotation) is Annotated:
         return holds_numbers(get_args(annotation)[0])
     return annotation in (int, float) or any(map(holds_numbers, get_args(annotation)))
 
 
-def has_boolean_for_number(annotation: Any, value: Any) -> bool:
+def has_boolean_for_number(annotation: object, value: object) -> bool:
     """Return True if the value is a boolean where the annotation allows numbers but no booleans, at
     any depth."""
     origin, inside = get_origin(annotation), get_args(annotation)
@@ -53,15 +53,15 @@ def has_boolean_for_number(annotation: Any, value: Any) -> bool:
     return False
 
 
-def beyond_all_settings(value: Any) -> int | float | None:
+def beyond_all_settings(value: object) -> int | float | None:
     """Return the first number in a value, at any depth, that is larger than any setting allows."""
     if isinstance(value, int | float):
         return value if abs(value) > LARGEST else None
-    parts = (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list | tuple)
-        else ()
-    )
-    return next((found for part in parts if (found := beyond_all_settings(part)) is not None), None)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return None
+    for part in value:
+        if (found := beyond_all_settings(part)) is not None:
+            return found
+    return None

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-PartBlock: TypeAlias = dict[str, Any]
+Block: TypeAlias = dict[str, Any]
+"""A plug-in and its options, `{name: grpo, ...}`; the `Config` of the class it names checks the
+values, so nothing is known about them before."""
+
+PartBlock: TypeAlias = Block
 """A block `{target: my_pkg.my_module:MyClass, ...}`; its other keys are those of the class's
 `Config`."""
 

@@ -34,7 +34,7 @@ RESERVED_TEMPLATE_KWARGS = frozenset(
 """Arguments of `apply_chat_template` that preparation and rollout set themselves."""
 
 
-def reserved_template_kwargs(template_kwargs: Mapping[str, Any]) -> str:
+def reserved_template_kwargs(template_kwargs: Mapping[str, object]) -> str:
     """Return the problem of a chat template's options as a sentence, or an empty string if there is
     none."""
     taken = sorted(RESERVED_TEMPLATE_KWARGS & set(template_kwargs))

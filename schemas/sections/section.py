@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
@@ -28,7 +28,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _booleans_are_no_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+    def _booleans_are_no_numbers(cls, value: object, info: ValidationInfo) -> object:
         if has_boolean_for_number(_annotation(cls, info), value):
             raise ValueError(
                 "must be a number, not true or false (YAML reads yes, no, on and off as these)"
@@ -37,13 +37,13 @@ class Section(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _numbers_are_within_reason(cls, value: Any, info: ValidationInfo) -> Any:
+    def _numbers_are_within_reason(cls, value: object, info: ValidationInfo) -> object:
         if holds_numbers(_annotation(cls, info)) and beyond_all_settings(value) is not None:
             raise ValueError(f"must be between -{LARGEST} and {LARGEST}")
         return value
 
 
-def _annotation(model: type[BaseModel], info: ValidationInfo) -> Any:
+def _annotation(model: type[BaseModel], info: ValidationInfo) -> object:
     return model.model_fields[info.field_name].annotation if info.field_name else None
 
 

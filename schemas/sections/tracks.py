@@ -7,10 +7,10 @@ to the track `text`; the track `images` has its own, and is sampled as the recip
 """
 
 from enum import StrEnum
-from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from schemas.sections.parts import Block
 from schemas.sections.policy import (
     FSDPConfig,
     LoraConfig,
@@ -76,7 +76,7 @@ class ImagesTrack(Section):
     """Template of the diffusion model's prompt, filled with the rewrite."""
     samples_per_rewrite: int = Field(default=2, ge=1)
     """Number of images per rewrite."""
-    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "flow_grpo"})
+    algorithm: Block = Field(default_factory=lambda: {"name": "flow_grpo"})
     """Algorithm of the diffusion model; a policy gradient on denoising steps."""
     lora: LoraConfig | None = None
     """Adapters of the diffusion model; unset trains every parameter."""

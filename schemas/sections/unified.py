@@ -7,10 +7,10 @@ The recipe's own `model`, `lora`, `fsdp`, `optimizer` and `scheduler` belong to 
 """
 
 from enum import StrEnum
-from typing import Any
 
 from pydantic import Field, model_validator
 
+from schemas.sections.parts import Block
 from schemas.sections.section import Section
 from schemas.sections.tracks import Asking, Propagation
 
@@ -48,7 +48,7 @@ class ImagesStage(Section):
     max_grad_norm: float | None = Field(default=None, gt=0)
     """Norm to which the stage's own gradient is clipped before it is added; unset leaves clipping
     to `training`."""
-    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "flow_grpo"})
+    algorithm: Block = Field(default_factory=lambda: {"name": "flow_grpo"})
     """Algorithm of the image stage; a policy gradient on denoising steps."""
     samples_per_plan: int = Field(default=2, ge=1)
     """Number of images per plan."""

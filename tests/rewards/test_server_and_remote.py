@@ -21,6 +21,7 @@ import yaml
 from PIL import Image
 
 from rl_core.rewards import Modality, Sample, Scorer, Unscored, reward_scorers
+from rl_core.rewards.protocol import read_answer
 from rl_core.rewards.server import build_app
 from rl_core.rewards.service import RewardService
 from schemas.sections.rewards import RewardServiceConfig
@@ -186,7 +187,7 @@ def test_a_server_that_recovers_is_asked_again(scripted: Callable[..., RewardSer
     ("answer", "reason"),
     [
         ((500, "out of memory"), "answered 500"),
-        ((200, "[]"), "AttributeError|has no scores"),
+        ((200, "[]"), "has no scores of 'total'"),
         ((200, "{}"), "has no scores of 'total'"),
         ((200, total(1.0, 2.0)), "2 scores"),
         ((200, total("NaN")), "NaN without a reason"),
@@ -248,6 +249,11 @@ def test_an_endless_answer_and_a_redirect_mark_the_samples(
     thread.join()
     server.server_close()
     assert math.isnan(found.scores[0]) and reason in str(found.errors[0])
+
+
+def test_rewards_that_are_no_mapping_have_no_scores():
+    with pytest.raises(ValueError, match="has no scores of 'math'"):
+        read_answer({"rewards": []}, "math", 1)
 
 
 def test_a_dead_server_marks_the_samples():

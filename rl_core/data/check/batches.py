@@ -39,7 +39,7 @@ class Batch:
         """Numbers of the rows with at least one problem."""
         return {rejection.row for rejection in self.rejections}
 
-    def accepted(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def accepted(self) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield the good rows and their numbers."""
         bad = self.rejected_numbers
         return ((n, row) for n, row in zip(self.numbers, self.rows, strict=True) if n not in bad)

@@ -169,7 +169,7 @@ def check_part(
 
 def as_contract_rows(
     values: Sequence[Any], schema: SchemaName, settings: CheckSettings
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return raw values as the rows that their contract is about."""
     if schema is SchemaName.PROMPT:
         return [normalise(value, settings.prompt_key) for value in values]

@@ -38,7 +38,7 @@ class TokenSettings:
 
     tokenizer: Any
     max_prompt_length: int
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
     cache_dir: Path | None = None
     """Folder of the counts; None keeps none."""
 
@@ -136,5 +136,5 @@ def _counted(
         yield number, item, count
 
 
-def _text(item: Item) -> Any:
+def _text(item: Item) -> object:
     return item["prompt"][-1].get("content")

@@ -63,7 +63,7 @@ class RowTrials:
 
     def __call__(
         self,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Sequence[Mapping[str, object]],
         numbers: Sequence[int],
         file: str,
         oracle_stride: int = 0,
@@ -144,11 +144,11 @@ def _problem(finding: Finding, trial: Trial) -> Problem:
     )
 
 
-def _value(trial: Trial, dotted: str) -> Any:
+def _value(trial: Trial, dotted: str) -> object:
     """Return the value at a dotted path of a row or its `extra_info`; None where it has none."""
     extra = trial.extras.get("extra_info")
     for start in (trial.extras, extra if isinstance(extra, Mapping) else {}):
-        value: Any = start
+        value: object = start
         for name in dotted.partition("[")[0].split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         if value is not None:

@@ -75,7 +75,7 @@ class CurriculumSource(Generic[T]):
             "curriculum/tried_share": tried,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the state: the number of batches, and the counts of every uid that was tried."""
         counts = {
             self.uids[place]: [int(self.num_right_P[place]), int(self.num_tried_P[place])]

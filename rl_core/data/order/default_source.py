@@ -28,7 +28,7 @@ class DefaultDataSource:
         self.batch_size = prompts_per_rollout
         self.position = 0
 
-    def next_batch(self) -> list[Any]:
+    def next_batch(self) -> list[object]:
         """Return the next prompts, starting over after the last."""
         places = [(self.position + i) % len(self.items) for i in range(self.batch_size)]
         self.position = (self.position + self.batch_size) % len(self.items)

@@ -16,7 +16,7 @@ from schemas.rows.media_prompts import MediaPrompt
 
 
 def read_media_prompts(
-    source: Path | str | dict[str, Any],
+    source: Path | str | dict[str, object],
     *,
     prompt_key: str = "prompt",
     media_root: Path | None = None,
@@ -52,7 +52,7 @@ class MultimodalRLDataSource(PromptSource[Any]):
 
     def __init__(
         self,
-        data_path: Path | str | Sequence[Path | str] | Sequence[Mapping[str, Any]],
+        data_path: Path | str | Sequence[Path | str] | Sequence[Mapping[str, object]],
         prompts_per_rollout: int,
         seed: int = 0,
         *,

@@ -51,7 +51,7 @@ class BlendedSource(Generic[T]):
         """Return the next `batch_size` rows."""
         return [self._draw() for _ in range(self.batch_size)]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the positions of the mixture and each of its sources."""
         states = {name: source.state_dict() for name, source in self.sources.items()}
         return {"drawn": dict(self.drawn), "shares": dict(self.shares), "sources": states}

@@ -34,7 +34,7 @@ class PromptDataset(PromptSieve):
     def __init__(
         self,
         datasets: Sequence[Path | str],
-        tokenizer: Any,
+        tokenizer: object,
         max_prompt_length: int,
         num_workers: int = 8,
         prompt_key: str = "prompt",

@@ -3,7 +3,7 @@
 import random
 from array import array
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from rl_core.data.order.registry import data_sources
 from rl_core.data.store.views import places_of
@@ -19,11 +19,11 @@ class DataSource(Protocol[T]):
         """Return the next batch; the source never ends."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the position as plain values."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue with exactly the batch after the saved one."""
         ...
 

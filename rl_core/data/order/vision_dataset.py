@@ -197,7 +197,7 @@ def _check_image(row: VisionRow, files: Container[str], bad_images: Mapping[str,
         raise RowRefused(Refusal.UNREADABLE_IMAGE, f"field images: {_name(row.image)}: {problem}")
 
 
-def _image_of(row: Mapping[str, Any]) -> str | bytes:
+def _image_of(row: Mapping[str, object]) -> str | bytes:
     images = as_list(row.get("images"))
     if images is None:
         raise RowRefused(
@@ -215,7 +215,7 @@ def _image_of(row: Mapping[str, Any]) -> str | bytes:
     return cache_path(path.strip())
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     """Return the text of a message: a string, or the text parts of a list."""
     if isinstance(content, str):
         return content.strip()

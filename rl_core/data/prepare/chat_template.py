@@ -25,6 +25,7 @@ from schemas.rows.messages import called_tools
 from schemas.sections.policy import reserved_template_kwargs
 
 Message = dict[str, Any]
+Conversation = Sequence[Mapping[str, Any]]
 PROBE = "\u241fprobe\u241f"
 """A text that no template contains by itself."""
 
@@ -37,12 +38,12 @@ class ChatTemplate:
     Raises: RecipeError when an option is one that is decided here.
     """
 
-    def __init__(self, owner: Any, template_kwargs: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, owner: Any, template_kwargs: Mapping[str, object] | None = None) -> None:
         self.owner, self.template_kwargs = owner, dict(template_kwargs or {})
         if problem := reserved_template_kwargs(self.template_kwargs):
             raise RecipeError(f"model.chat_template_kwargs: {problem}")
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def prompt(self, messages: Conversation) -> str:
         """Return the text of a prompt, ending where the reply begins.
 
         Raises: ModelError when the template cannot continue the assistant's last message. Errors of
@@ -52,7 +53,7 @@ class ChatTemplate:
             return self._continued(messages)
         return self._render(messages, add_generation_prompt=True)
 
-    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def conversation(self, messages: Conversation) -> str:
         """Return the text of a complete conversation, without opening a turn after it."""
         return self._render(messages, add_generation_prompt=False)
 
@@ -74,7 +75,7 @@ class ChatTemplate:
             return False
         return PROBE in text and f"'{PROBE}'" not in text
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
+    def _render(self, messages: Conversation, **options: bool) -> str:
         shown = [self._shaped(message) for message in messages]
         text = self.owner.apply_chat_template(
             shown, tokenize=False, **options, **self.template_kwargs
@@ -88,14 +89,14 @@ class ChatTemplate:
         """The control tokens of the owner's tokenizer."""
         return ControlTokens.of(self.owner)
 
-    def _shaped(self, message: Mapping[str, Any]) -> Message:
+    def _shaped(self, message: Mapping[str, object]) -> Message:
         message = self.control_tokens.message(message)
         content = message.get("content")
         if isinstance(content, str) and self.takes_parts:
             return {**message, "content": _part(content)}
         return message
 
-    def _continued(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def _continued(self, messages: Conversation) -> str:
         said = text_of(self.control_tokens.message(messages[-1]))
         try:
             text = self._render(messages, continue_final_message=True)
@@ -116,12 +117,12 @@ class ChatTemplate:
         return text
 
 
-def is_prefilled(messages: Sequence[Mapping[str, Any]]) -> bool:
+def is_prefilled(messages: Conversation) -> bool:
     """Return True if the last message is the beginning of the assistant's reply."""
     return bool(messages) and messages[-1].get("role") == "assistant"
 
 
-def _check_tools_are_shown(message: Mapping[str, Any], text: str) -> None:
+def _check_tools_are_shown(message: Mapping[str, object], text: str) -> None:
     """Raises: ModelError where a template, as many do, leaves out calls of tools or their
     answers."""
     for name in called_tools(message):
@@ -140,7 +141,7 @@ def text_of(message: Mapping[str, Any]) -> str:
     return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
 
 
-def with_reply(messages: Sequence[Mapping[str, Any]], reply: str) -> list[Message]:
+def with_reply(messages: Conversation, reply: str) -> list[Message]:
     """Return the conversation with the assistant's reply; a prefill and its reply become one
     message."""
     told = [dict(message) for message in messages]

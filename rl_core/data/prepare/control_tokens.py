@@ -42,7 +42,7 @@ class ControlTokens:
         self._pattern = re.compile("|".join(map(re.escape, self.texts)))
 
     @classmethod
-    def of(cls, owner: Any) -> ControlTokens:
+    def of(cls, owner: object) -> ControlTokens:
         """Return those of a tokenizer, or of a processor's tokenizer."""
         tokenizer = getattr(owner, "tokenizer", owner)
         known = hasattr(tokenizer, "added_tokens_decoder")
@@ -69,14 +69,14 @@ class ControlTokens:
             text = self._pattern.sub(part, text)
         return text
 
-    def in_message(self, message: Mapping[str, Any]) -> list[str]:
+    def in_message(self, message: Mapping[str, object]) -> list[str]:
         """Return the control tokens in what a message says."""
         kept = _kept(message)
         return [
             token for text in _texts(message) for token in self.found(text) if token not in kept
         ]
 
-    def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def message(self, message: Mapping[str, object]) -> dict[str, object]:
         """Return a message whose control tokens are read as text, whatever its content's form."""
         kept = _kept(message)
         return {
@@ -84,7 +84,7 @@ class ControlTokens:
             for key, value in message.items()
         }
 
-    def _parted(self, value: Any, kept: Collection[str]) -> Any:
+    def _parted(self, value: object, kept: Collection[str]) -> object:
         if isinstance(value, str):
             return self.parted(value, kept)
         if isinstance(value, Mapping):
@@ -94,11 +94,11 @@ class ControlTokens:
         return value
 
 
-def _kept(message: Mapping[str, Any]) -> Collection[str]:
+def _kept(message: Mapping[str, object]) -> Collection[str]:
     return REASONING if message.get("role") == "assistant" else ()
 
 
-def _texts(message: Mapping[str, Any]) -> Sequence[str]:
+def _texts(message: Mapping[str, object]) -> Sequence[str]:
     content = message.get("content")
     if isinstance(content, str):
         return [content]

@@ -32,7 +32,7 @@ class ItemMaker:
         self.default_env_class = default_env_class
         self._seen = KeyTable()
 
-    def __call__(self, row: Mapping[str, Any], place: str, file: Path | str = ".") -> Item:
+    def __call__(self, row: Mapping[str, object], place: str, file: Path | str = ".") -> Item:
         """Return the item of a row.
 
         Args: file: file to which the paths of its images are relative.
@@ -63,7 +63,7 @@ class ItemMaker:
         }
 
 
-def env_extras(row: Mapping[str, Any], env_class_key: str = "env_class") -> dict[str, Any]:
+def env_extras(row: Mapping[str, object], env_class_key: str = "env_class") -> dict[str, object]:
     """Return what an environment gets of a row: all but the prompt and the environment's name."""
     extras = {key: value for key, value in row.items() if key not in ("prompt", env_class_key)}
     if is_missing(extras.get("reward_spec")) and "reward_model" in extras:
@@ -71,7 +71,7 @@ def env_extras(row: Mapping[str, Any], env_class_key: str = "env_class") -> dict
     return extras
 
 
-def to_json(value: Any, place: str) -> str:
+def to_json(value: object, place: str) -> str:
     """Return `value` as canonical JSON. Raises: DataError, naming `place`, for values that JSON
     cannot hold, such as bytes."""
     try:
@@ -82,11 +82,11 @@ def to_json(value: Any, place: str) -> str:
         ) from error
 
 
-def _digest(parts: list[Any], place: str) -> str:
+def _digest(parts: list[object], place: str) -> str:
     return hashlib.sha256(to_json(parts, place).encode()).hexdigest()[:16]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, Decimal):

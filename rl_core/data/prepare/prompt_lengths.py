@@ -21,7 +21,7 @@ COUNTING_VERSION = "2"
 """Version of the counting, raised whenever the same prompts would be counted differently."""
 PARTED = b"control tokens are text"
 """Part of the key of prompts with control tokens, which were once counted as such."""
-CountItems = Callable[[Sequence[Item], Mapping[str, Any]], list[int]]
+CountItems = Callable[[Sequence[Item], Mapping[str, object]], list[int]]
 MAX_BATCH_CHARACTERS = 8 * 2**20
 
 
@@ -38,7 +38,7 @@ class LengthCounter:
     def __init__(
         self,
         tokenizer: Any,
-        template_kwargs: Mapping[str, Any] | None = None,
+        template_kwargs: Mapping[str, object] | None = None,
         *,
         num_workers: int = 0,
         cache_dir: Path | None = None,
@@ -126,7 +126,7 @@ class LengthCounter:
         return texts
 
 
-def _shown(item: Item) -> Any:
+def _shown(item: Item) -> object:
     images = item.get("env_extras", {}).get("images")
     return [item["prompt"], images] if images else item["prompt"]
 
@@ -143,7 +143,7 @@ def _batches(
             start, size = end, 0
 
 
-def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> bytes:
+def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, object]) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     vocabulary = (
         backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")

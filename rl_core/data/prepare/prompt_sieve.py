@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.prepare.prompt_items import Item, ItemMaker
 from rl_core.data.prepare.prompt_lengths import LengthCounter
@@ -17,7 +16,7 @@ class PromptSieve:
         self.num_dropped = 0
 
     def of_rows(
-        self, rows: Iterable[tuple[int, dict[str, Any]]], path: Path | str
+        self, rows: Iterable[tuple[int, dict[str, object]]], path: Path | str
     ) -> tuple[list[Item], list[int]]:
         """Return the items of a file's rows that fit, and their prompts' tokens.
 

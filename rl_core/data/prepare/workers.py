@@ -20,7 +20,7 @@ from rl_core.errors import WorkerDied
 
 Advance = Callable[[int], None]
 """Callback that receives the number of units of work done since the last call."""
-Runner = Callable[[str, Sequence[Any], Advance], list[Any]]
+Runner = Callable[[str, Sequence[object], Advance], list[Any]]
 """Function that applies another function, named `pkg.module:function`, to jobs and returns the
 results in order.
 
@@ -37,20 +37,20 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_here(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
+def run_here(function: str, jobs: Sequence[object], advance: Advance) -> list[object]:
     """Run the jobs one after the other in this process, for work that is too small to
     distribute."""
     call = named_function(function)
     return [call(job, advance) for job in jobs]
 
 
-def named_function(function: str) -> Callable[[Any, Advance], Any]:
+def named_function(function: str) -> Callable[[object, Advance], object]:
     """Return the function named `pkg.module:function`."""
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def run_in_processes(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
+def run_in_processes(function: str, jobs: Sequence[object], advance: Advance) -> list[object]:
     """Each job in another process, as many at once as there are cores; a single one runs here.
 
     Raises: the error of a job; WorkerDied when a worker ends without an answer.
@@ -96,7 +96,7 @@ def _start(progress: Connection, parent: int) -> None:
     _progress = progress
 
 
-def _work(function: str, job: Any) -> Any:
+def _work(function: str, job: object) -> object:
     """Run one job in a worker."""
     assert _progress is not None
     # A few bytes are written at once, so that workers need no lock.

@@ -97,7 +97,7 @@ def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bo
 
 
 def convert_row(
-    row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
+    row: Mapping[str, object], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
 ) -> Row:
     """Convert one row to another kind. Args: env_class: of rows that name none. Raises: DataError
     naming `place`."""
@@ -153,11 +153,11 @@ def _own_row(
     return made, SchemaName.PREFERENCE if "chosen" in made else SchemaName.PROMPT
 
 
-def _prompt_to_prompt(row: Mapping[str, Any], _place: str) -> Row:
+def _prompt_to_prompt(row: Mapping[str, object], _place: str) -> Row:
     return normalise(dict(row))
 
 
-def _media_to_prompt(row: Mapping[str, Any], place: str) -> Row:
+def _media_to_prompt(row: Mapping[str, object], place: str) -> Row:
     text = get(row, "prompt", "caption")
     if not isinstance(text, str):
         raise DataError(f"{place} field prompt: missing; expected a text under prompt or caption")
@@ -173,7 +173,7 @@ def _media_to_prompt(row: Mapping[str, Any], place: str) -> Row:
     return {"prompt": [{"role": "user", "content": text}], **metadata, **kept}
 
 
-def _response_to_prompt(row: Mapping[str, Any], place: str) -> Row:
+def _response_to_prompt(row: Mapping[str, object], place: str) -> Row:
     if problems := params_problems(get(row, PARAMS)):
         raise DataError(problems[0].at(place))
     made = as_prompt_row(row)
@@ -228,13 +228,13 @@ def _complete(row: Row, place: str) -> Row:
     return row
 
 
-def _refuse(value: Any) -> Any:
+def _refuse(value: object) -> object:
     raise DataError(
         f"a value of type {type(value).__name__} cannot be written as JSON; convert to .parquet"
     )
 
 
-_TO_PROMPT: dict[SchemaName, Callable[[Mapping[str, Any], str], Row]] = {
+_TO_PROMPT: dict[SchemaName, Callable[[Mapping[str, object], str], Row]] = {
     SchemaName.PROMPT: _prompt_to_prompt,
     SchemaName.MEDIA: _media_to_prompt,
     SchemaName.RESPONSE: _response_to_prompt,

@@ -19,7 +19,7 @@ from schemas.rows.problems import Problem, as_list, get
 from schemas.rows.prompt_rows import ROLES
 
 Row = dict[str, Any]
-Messages = list[dict[str, Any]]
+Messages = list[Row]
 
 
 class RowFormat(StrEnum):
@@ -53,7 +53,7 @@ _TRUTHS = ("ground_truth", "solution", "answer")
 """Columns in which rows of TRL keep what a reply is compared with."""
 
 
-def own_row(row: Mapping[str, Any], kind: RowFormat, place: str) -> Row:
+def own_row(row: Mapping[str, object], kind: RowFormat, place: str) -> Row:
     """A row of another system as a prompt row or a preference row, as far as it says.
 
     Raises: DataError naming `place`, field and value.
@@ -142,7 +142,7 @@ def _asked(row: Row, messages: Messages) -> Row:
     return _with_truth(row, answer)
 
 
-def _with_truth(row: Row, answer: Any) -> Row:
+def _with_truth(row: Row, answer: object) -> Row:
     truth = get(row, *_TRUTHS)
     truth = answer if truth is None else truth
     if truth is not None and get(row, "reward_spec", "reward_model") is None:
@@ -150,7 +150,7 @@ def _with_truth(row: Row, answer: Any) -> Row:
     return row
 
 
-def _messages(value: Any, where: str) -> Messages:
+def _messages(value: object, where: str) -> Messages:
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     items = as_list(value)
@@ -163,8 +163,8 @@ def _messages(value: Any, where: str) -> Messages:
 
 
 def _message(
-    item: Mapping[str, Any], where: str, messages: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+    item: Mapping[str, object], where: str, messages: Sequence[Mapping[str, object]]
+) -> dict[str, object]:
     role = item.get("role")
     if any(map(called_tools, messages)) and isinstance(item.get("content"), str):
         return dict(item)  # for the contract and the chat template to judge
@@ -175,7 +175,7 @@ def _message(
     return {"role": str(role), "content": _content(item.get("content"), f"{where}.content")}
 
 
-def _content(value: Any, where: str) -> str:
+def _content(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
     parts = as_list(value) or []
@@ -189,7 +189,7 @@ def _content(value: Any, where: str) -> str:
     return "".join(str(text) for text in texts)
 
 
-def _spoken(value: Any, where: str) -> str:
+def _spoken(value: object, where: str) -> str:
     """An answer as TRL writes it: a text, or a conversation of one message."""
     if isinstance(value, str):
         return value
@@ -199,7 +199,7 @@ def _spoken(value: Any, where: str) -> str:
     return messages[0]["content"]
 
 
-def _json(text: str, where: str, *, plain: bool) -> Any:
+def _json(text: str, where: str, *, plain: bool) -> object:
     """Read a JSON text. Args: plain: other texts are left as they are."""
     try:
         value = json.loads(text)

@@ -21,7 +21,7 @@ class _RepeatedKey(ValueError):
     """An object that gives one key two values, of which a parser would keep the last."""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) == len(pairs):
         return made
@@ -34,7 +34,7 @@ _decoder = json.JSONDecoder(object_pairs_hook=_object)
 _end_of = json.JSONDecoder().raw_decode
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> object:
     """Parse a JSON text; integers are exact. Raises: UnreadableJson, also for an object that has a
     key twice."""
     try:
@@ -61,7 +61,7 @@ def is_list(file: Path) -> bool:
     return False
 
 
-def list_values(file: Path) -> Iterator[tuple[Any, str]]:
+def list_values(file: Path) -> Iterator[tuple[object, str]]:
     """Yield the values of a document that is a list, each with its source text; an UnreadableJson
     for an object that has a key twice. Raises: DataError with the line."""
     with opened_text(file) as text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rl_core.builtin.data.prompt_files import made_spec, materialise_prompts, planned_prompts
 from rl_core.data.read.hub import DatasetNotHere
@@ -14,6 +14,7 @@ from rl_core.data.stages.diffusion import PROMPTS
 from rl_core.data.stages.published import split_files
 from schemas.recipe import Recipe
 from schemas.rows.column_map import ColumnMap
+from schemas.sections.parts import Block
 
 PromptFiles: TypeAlias = Mapping[str, list[Path]]
 """Files of `train` and of `eval`."""
@@ -55,12 +56,12 @@ def planned_prompt_files(recipe: Recipe, data_dir: Path) -> tuple[PromptFiles, s
     return files, first
 
 
-def _of(recipe: Recipe) -> list[tuple[str, list[str | dict[str, Any]]]]:
+def _of(recipe: Recipe) -> list[tuple[str, list[str | Block]]]:
     return [("train", recipe.data.train), ("eval", recipe.data.eval)]
 
 
 def _files(
-    entry: str | dict[str, Any],
+    entry: str | Block,
     split: str,
     data_dir: Path,
     mapping: ColumnMap,

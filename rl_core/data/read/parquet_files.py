@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
@@ -110,7 +110,7 @@ def _needs_cleaning(array: "pa.Array") -> bool:
     return not (strings or others or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def without_nulls(value: Any) -> Any:
+def without_nulls(value: object) -> object:
     """Return `value` without the keys that hold None, and with whole decimals (wide integers in
     Arrow) as integers."""
     if isinstance(value, dict):
@@ -128,7 +128,7 @@ def without_nulls(value: Any) -> Any:
 
 def _one_by_one(
     part: "pa.RecordBatch", first: int, file: Path, on_bad_line: OnBadLine
-) -> Iterator[Any]:
+) -> Iterator[object]:
     for i in range(part.num_rows):
         try:
             yield part.slice(i, 1).to_pylist(maps_as_pydicts="strict")[0]

@@ -1,12 +1,11 @@
 """Rows written as a Parquet file, if they come back from it as they are."""
 
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.read.parquet_files import without_nulls
 from rl_core.errors import DataError
 
-Row = dict[str, Any]
+Row = dict[str, object]
 
 
 def write_parquet_rows(rows: list[Row], target: Path) -> int:
@@ -39,7 +38,7 @@ def write_parquet_rows(rows: list[Row], target: Path) -> int:
     return len(rows)
 
 
-def _ordered(value: Any) -> Any:
+def _ordered(value: object) -> object:
     """A struct of Arrow has an order of its own."""
     if isinstance(value, dict):
         return {key: _ordered(value[key]) for key in sorted(value)}

@@ -31,7 +31,7 @@ from schemas.rows.messages import messages_of_text, plain_messages
 from schemas.rows.problems import as_list
 from schemas.rows.response_rows import PARAMS, as_prompt_row
 
-NumberedRow = tuple[int, dict[str, Any]]
+NumberedRow = tuple[int, dict[str, object]]
 
 
 def read_rows(
@@ -81,7 +81,7 @@ def check_file(path: Path | str) -> Path:
     return file
 
 
-def normalise(value: str | dict[str, Any], prompt_key: str = "prompt") -> dict[str, Any]:
+def normalise(value: str | dict[str, Any], prompt_key: str = "prompt") -> dict[str, object]:
     """Convert a raw value to a prompt row."""
     if isinstance(value, str):
         return {"prompt": messages_of_text(value)}

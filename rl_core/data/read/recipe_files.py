@@ -26,10 +26,11 @@ from rl_core.runtime.home import Home
 from schemas.recipe import Recipe
 from schemas.rows.column_map import ColumnMap
 from schemas.rows.contract import SchemaName
+from schemas.sections.parts import Block
 
 
 def resolve_sources(
-    entries: Sequence[str | dict[str, Any]], data_dir: Path, mapping: ColumnMap
+    entries: Sequence[str | Block], data_dir: Path, mapping: ColumnMap
 ) -> list[Path]:
     """Return the files of the entries; problems are generated and datasets fetched on first use,
     then reused.
@@ -50,7 +51,7 @@ def resolve_sources(
 
 
 def planned_sources(
-    entries: Sequence[str | dict[str, Any]], data_dir: Path, mapping: ColumnMap
+    entries: Sequence[str | Block], data_dir: Path, mapping: ColumnMap
 ) -> tuple[list[Path], str]:
     """Return the same files without generating or fetching any, and a description of that work
     (empty if there is none)."""
@@ -156,15 +157,15 @@ def validation_settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _is_task(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
+def _is_task(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "task" in entry
 
 
-def _is_pictures(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
+def _is_pictures(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "pictures" in entry
 
 
-def _is_builtin(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
+def _is_builtin(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "builtin" in entry
 
 

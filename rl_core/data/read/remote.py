@@ -117,6 +117,7 @@ def _filesystem(address: str) -> tuple["AbstractFileSystem", str]:
     return files, str(path)
 
 
+# Any: fsspec declares `glob` and `find` as lists or dicts of whatever.
 def _found(files: Any, path: str, address: str) -> list[str]:
     if address.lower().startswith("http") or files.isfile(path):
         return [path]
@@ -146,7 +147,7 @@ def _hidden(path: str) -> bool:
     return posixpath.basename(path).startswith(".") or is_aside(Path(posixpath.basename(path)))
 
 
-def _local(files: Any, path: str, address: str, *, download: bool) -> Path:
+def _local(files: "AbstractFileSystem", path: str, address: str, *, download: bool) -> Path:
     """Return the local copy of one remote file."""
     name = posixpath.basename(path.partition("?")[0]) or "rows"
     folder = _root() / _folder_name(address)
@@ -163,7 +164,12 @@ def _local(files: Any, path: str, address: str, *, download: bool) -> Path:
 
 
 def _fetch(
-    files: Any, path: str, address: str, folder: Path, name: str, version: str | None
+    files: "AbstractFileSystem",
+    path: str,
+    address: str,
+    folder: Path,
+    name: str,
+    version: str | None,
 ) -> Path:
     work = folder / f".part-{uuid.uuid4().hex[:8]}"
     work.mkdir()
@@ -194,7 +200,7 @@ def _folder_name(address: str) -> str:
     return "/".join([scheme.lower(), *parts, *digest])
 
 
-def _version(info: dict[str, Any]) -> str | None:
+def _version(info: dict[str, object]) -> str | None:
     """Return a short name of the content's version; None if the server says nothing of it."""
     stated = [info[key] for key in _VERSION_KEYS if info.get(key)]
     times = [info[key] for key in _TIME_KEYS if info.get(key)]

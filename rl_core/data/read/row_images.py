@@ -8,7 +8,7 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.data.order.vision_dataset import IMAGES, cache_path
 from rl_core.data.read.remote import base_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BASE64 = "data:;base64,"
 
 
-def placed_images(images: Sequence[Any], file: Path | str, place: str) -> list[str]:
+def placed_images(images: Sequence[object], file: Path | str, place: str) -> list[str]:
     """Return the images of a row of `file` as text. In a published vision cache, paths lead below
     `MMPR-Tiny/images`.
 
@@ -34,7 +34,7 @@ def placed_images(images: Sequence[Any], file: Path | str, place: str) -> list[s
     ]
 
 
-def image_identity(image: Any) -> str:
+def image_identity(image: object) -> str:
     """Return the identity of an image as written: the digest of its bytes, or its path."""
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if isinstance(content, bytes) and content:
@@ -49,7 +49,7 @@ def open_image(image: str) -> "Image":
     return load_image(image)
 
 
-def _placed(image: Any, folder: Path | str, where: str) -> str:
+def _placed(image: object, folder: Path | str, where: str) -> str:
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if isinstance(content, bytes) and content:
         return BASE64 + base64.b64encode(content).decode()

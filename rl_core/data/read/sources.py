@@ -12,7 +12,6 @@ the way.
 import glob
 import re
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -22,6 +21,7 @@ from rl_core.data.read.hub import HubName, files_of_copy, split_files
 from rl_core.data.read.remote import remote_files
 from rl_core.errors import DataError
 from schemas.rows.media_checks import is_remote
+from schemas.sections.parts import Block
 from schemas.sections.section import Section
 
 _SPLIT = re.compile(r"[\w.-]+")
@@ -40,7 +40,7 @@ class SourceSpec(Section):
     """Branch, tag or commit of the dataset."""
 
 
-def data_files(source: str | Path | dict[str, Any], *, download: bool = True) -> list[Path]:
+def data_files(source: str | Path | Block, *, download: bool = True) -> list[Path]:
     """Return the files of a source, in order.
 
     Args: source: a source as described above, or the fields of a `SourceSpec`. download: allow

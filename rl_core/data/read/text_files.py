@@ -121,7 +121,7 @@ def _is_value(line: str) -> bool:
     return True
 
 
-def check_text(source: str, value: Any) -> None:
+def check_text(source: str, value: object) -> None:
     """Refuse text that no UTF-8 file can hold. Raises: UnreadableJson.
 
     Args: source: the text that `value` was parsed from, in which a quick search excludes most
@@ -166,7 +166,7 @@ def refuse_other_encodings(file: Path) -> None:
         )
 
 
-def _row_list(document: Any, file: Path, prompt_key: str) -> list[Any]:
+def _row_list(document: object, file: Path, prompt_key: str) -> list[object]:
     """Return the rows of a document that is an object: a list in it, or the object itself."""
     keys = list(dict.fromkeys((prompt_key, "prompts", "caption", "prompt")))
     if isinstance(document, dict):
@@ -190,13 +190,13 @@ def _row_list(document: Any, file: Path, prompt_key: str) -> list[Any]:
     raise DataError(f"{file}: the top level is {_name(document)}; expected {expected}")
 
 
-def _is_conversation(value: list[Any]) -> bool:
+def _is_conversation(value: list[object]) -> bool:
     return bool(value) and all(
         isinstance(item, dict) and {"role", "content"} <= item.keys() for item in value
     )
 
 
-def _surrogate_in(value: Any) -> int | None:
+def _surrogate_in(value: object) -> int | None:
     """Return the first lone surrogate in any string of a value, or None."""
     if isinstance(value, str):
         try:
@@ -210,7 +210,7 @@ def _surrogate_in(value: Any) -> int | None:
     return next((found for part in parts if (found := _surrogate_in(part)) is not None), None)
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     names = {
         dict: "an object",
         list: "a list",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -238,12 +238,12 @@ def refuse_disagreement(work: Path, num_rows: int, built: Built) -> None:
         )
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write indented JSON with sorted keys and a final newline."""
     atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
 
 
-def write_preview(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_preview(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write a few rows for people to look at, one JSON object per line."""
     atomic_write_text(
         path, "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)

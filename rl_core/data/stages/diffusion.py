@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -213,7 +212,7 @@ class Diffusion(Stage[DiffusionConfig]):
         stored: Mapping[Path, tuple[str, str | None]],
         seen: set[str],
         tally: Tally,
-    ) -> dict[str, Any] | None:
+    ) -> dict[str, object] | None:
         if prompt.prompt_id in seen:
             tally.refuse(
                 "duplicate_prompt_id",

@@ -31,7 +31,7 @@ def fingerprint_all(
     memo = memo_dir / f"inputs-{hashlib.sha256(names).hexdigest()[:16]}.json"
     known = _read(memo)
 
-    def one(item: tuple[str, Path]) -> dict[str, Any]:
+    def one(item: tuple[str, Path]) -> dict[str, object]:
         found = _identify(item[1], known.get(item[0], {}))
         advance(1)
         return found
@@ -47,7 +47,7 @@ def fingerprint_all(
     return {label: _source(paths[label], found) for label, found in fresh.items()}
 
 
-def _identify(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+def _identify(path: Path, known: Mapping[str, object]) -> dict[str, object]:
     try:
         started_ns, stat = time.time_ns(), path.stat()
         key = dict(zip(_KEY, (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns), strict=True))
@@ -72,7 +72,7 @@ def _source(path: Path, found: Mapping[str, Any]) -> SourceFile:
     )
 
 
-def _read(memo: Path) -> dict[str, dict[str, Any]]:
+def _read(memo: Path) -> dict[str, dict[str, object]]:
     try:
         found = json.loads(memo.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -53,13 +53,13 @@ class TableConfig(PluginConfig):
         )
 
 
-def is_placeholder(row: Mapping[str, Any]) -> bool:
+def is_placeholder(row: Mapping[str, object]) -> bool:
     """Return True if a row refers to a table; a null in that column, as a union of datasets leaves
     it, does not."""
     return row.get(KEY) is not None
 
 
-def placeholder_of(row: Mapping[str, Any]) -> tuple[str, int] | None:
+def placeholder_of(row: Mapping[str, object]) -> tuple[str, int] | None:
     """Return the table and row that a placeholder names, or None if it names none."""
     name, pointer = row.get("dataset"), row.get(KEY)
     number = pointer.get("row") if isinstance(pointer, Mapping) else None
@@ -92,7 +92,7 @@ def fetch_rows(
     return found
 
 
-def resolve(row: Mapping[str, Any], found: Mapping[int, tuple[str, str]]) -> dict[str, Any]:
+def resolve(row: Mapping[str, Any], found: Mapping[int, tuple[str, str]]) -> dict[str, object]:
     """Return the complete row. Raises: DataError saying what the table lacks."""
     pointer = placeholder_of(row)
     if pointer is None:
@@ -116,7 +116,7 @@ def resolve(row: Mapping[str, Any], found: Mapping[int, tuple[str, str]]) -> dic
     return {**rest, "question": text, "expected_answer": answer, PARAMS: params}
 
 
-def fill_template(template: Any, question: str) -> str:
+def fill_template(template: object, question: str) -> str:
     """Insert the question into its template: `{prefix, suffix}` or a text with `{question}`;
     without one, return it unchanged."""
     if isinstance(template, Mapping):
@@ -131,7 +131,7 @@ def fill_template(template: Any, question: str) -> str:
     )
 
 
-def _follow(value: Any, path: Sequence[str | int]) -> Any:
+def _follow(value: object, path: Sequence[str | int]) -> object:
     for key in path:
         items = as_list(value)
         if isinstance(key, int) and items is not None and 0 <= key < len(items):
@@ -143,5 +143,5 @@ def _follow(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
-def _as_text(answer: Any) -> str:
+def _as_text(answer: object) -> str:
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)

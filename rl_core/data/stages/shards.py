@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeAlias
 
 from rl_core.data.overlap.questions import question_of
 from rl_core.data.prepare.workers import Advance
@@ -19,6 +19,7 @@ from rl_core.errors import DataError
 from schemas.rows.problems import as_list, get
 from schemas.rows.response_rows import PARAMS, input_messages, response_contract
 
+Row: TypeAlias = dict[str, Any]
 LEAK = "also_held_out"
 
 
@@ -51,10 +52,10 @@ class Written:
     label: str
     tally: Tally = field(default_factory=Tally)
     num_placeholders: int = 0
-    shards: list[dict[str, Any]] = field(default_factory=list)
+    shards: list[Row] = field(default_factory=list)
     val_keys: set[bytes] = field(default_factory=set)
     """Keys of the prompts that a part of the blend declares as held out."""
-    preview: list[dict[str, Any]] = field(default_factory=list)
+    preview: list[Row] = field(default_factory=list)
 
 
 def placeholder_rows(file: Path) -> Iterator[tuple[str, int]]:
@@ -68,7 +69,7 @@ def placeholder_rows(file: Path) -> Iterator[tuple[str, int]]:
             yield pointer
 
 
-def read_shard(file: Path) -> Iterator[dict[str, Any]]:
+def read_shard(file: Path) -> Iterator[Row]:
     """Yield the rows of a published shard, in order. Raises: DataError."""
     for raw in raw_values(file):
         yield raw.value
@@ -110,7 +111,7 @@ def write_shard(job: ShardJob, advance: Advance) -> Written:
     return written
 
 
-def prompt_digest(row: Mapping[str, Any]) -> bytes:
+def prompt_digest(row: Mapping[str, object]) -> bytes:
     """Return a digest of 16 bytes that depends only on the row's prompt."""
     question = question_of({PARAMS: {"input": _plain(input_messages(row))}})
     return hashlib.sha256(question[0].encode()).digest()[:16]
@@ -122,7 +123,7 @@ class _Shard:
     def __init__(self, work: Path, split: Split, index: int) -> None:
         self.split, self.name = split, f"{split}/{split}-{index:05d}.jsonl"
         self.num_rows, self._path, self._digest = 0, work / self.name, hashlib.sha256()
-        self._file: Any = None
+        self._file: BinaryIO | None = None
 
     def __enter__(self) -> "_Shard":
         return self
@@ -132,7 +133,9 @@ class _Shard:
             self._file.close()
 
     def write(self, line: str, copies: int) -> None:
-        if copies and self._file is None:
+        if not copies:
+            return
+        if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("xb")
         for _ in range(copies):
@@ -140,7 +143,7 @@ class _Shard:
             self._digest.update(line.encode())
             self.num_rows += 1
 
-    def entry(self, label: str) -> dict[str, Any]:
+    def entry(self, label: str) -> Row:
         digest = self._digest.hexdigest()
         return {
             "path": self.name,
@@ -151,7 +154,7 @@ class _Shard:
         }
 
 
-def _judged(value: Any, place: str, job: ShardJob, written: Written) -> dict[str, Any] | None:
+def _judged(value: Any, place: str, job: ShardJob, written: Written) -> Row | None:
     """Return the row in its final form, or None after counting it as refused."""
     row = {"prompt": value} if isinstance(value, str) else dict(value)
     if is_placeholder(row):
@@ -169,7 +172,7 @@ def _judged(value: Any, place: str, job: ShardJob, written: Written) -> dict[str
     return row
 
 
-def _with_params(row: dict[str, Any], text_field: str | None) -> dict[str, Any]:
+def _with_params(row: Row, text_field: str | None) -> Row:
     """Add `responses_create_params` from the blend's `text_field` to rows that have none."""
     prompt = get(row, text_field) if text_field else None
     if get(row, PARAMS) is not None or prompt is None:
@@ -194,7 +197,7 @@ def _fraction(content: bytes) -> float:
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") / 2**64
 
 
-def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _plain(messages: list[Row]) -> list[Row]:
     """Return the messages with their contents as text, joining lists of parts, so that they count
     in the comparison."""
     plain = []
@@ -212,6 +215,6 @@ def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return plain
 
 
-def _item(item: Mapping[str, Any]) -> dict[str, Any]:
+def _item(item: Mapping[str, object]) -> Row:
     """Convert an item that is not a message (a function call, its output) to the form of one."""
     return {"role": "item", "content": json.dumps(item, sort_keys=True, ensure_ascii=False)}

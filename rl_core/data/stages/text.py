@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -226,9 +225,9 @@ class Text(Stage[TextConfig]):
         self,
         tally: Tally,
         counts: Mapping[str, int],
-        shards: list[dict[str, Any]],
+        shards: list[dict[str, object]],
         ordered: list[Written],
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         return {
             "dataset_name": self.config.dataset_name,
             **{

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rl_core.errors import StorageError
 
@@ -99,6 +99,6 @@ def atomic_write_text(path: Path | str, text: str) -> None:
         file.write(text)
 
 
-def atomic_write_json(path: Path | str, value: Any) -> None:
+def atomic_write_json(path: Path | str, value: object) -> None:
     """Write `value` as indented JSON to `path` atomically. Raises: StorageError."""
     atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from rl_core.errors import EnvError
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def tool(function: F) -> F:
@@ -48,7 +48,7 @@ class ToolGroup:
         """Map each tool's name to this group's name."""
         return {name: self.name for name in self._tools}
 
-    def execute_tool(self, tool_name: str, *args: Any, **kwargs: Any) -> Any:
+    def execute_tool(self, tool_name: str, *args: object, **kwargs: object) -> Any:
         """Call a tool. Raises: EnvError when the group has no tool of that name."""
         chosen = self.get_tool(tool_name)
         if chosen is None:

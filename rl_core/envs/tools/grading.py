@@ -13,7 +13,6 @@ import math
 from ast import literal_eval
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any
 
 TOLERANCE = 1e-6
 """Tolerance of floats, relative, or absolute below 1."""
@@ -25,7 +24,7 @@ def same_output(got: str, expected: str) -> bool:
     return len(got_lines) == len(expected_lines) and all(map(_same_line, got_lines, expected_lines))
 
 
-def same_result(result: bytes, expected: Any, *, as_printed: bool) -> bool:
+def same_result(result: bytes, expected: object, *, as_printed: bool) -> bool:
     """Return True if a returned value (as JSON) is the expected one, which may be a value or its
     text.
 
@@ -40,7 +39,7 @@ def same_result(result: bytes, expected: Any, *, as_printed: bool) -> bool:
         return False
 
 
-def read_literal(text: str) -> Any:
+def read_literal(text: str) -> object:
     """Parse the value that a text denotes in JSON or Python; return the text itself if it denotes
     none."""
     for read in (json.loads, literal_eval):
@@ -51,7 +50,7 @@ def read_literal(text: str) -> Any:
     return text.strip()
 
 
-def same_value(got: Any, expected: Any) -> bool:
+def same_value(got: object, expected: object) -> bool:
     """Compare plain values as Python does, except that tuples equal lists and a float may differ by
     `TOLERANCE`."""
     if isinstance(expected, list | tuple):

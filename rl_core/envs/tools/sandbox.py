@@ -116,7 +116,7 @@ class Call:
     """A function (or method of the class `Solution`) to call, and its arguments."""
 
     name: str
-    arguments: Sequence[Any]
+    arguments: Sequence[object]
 
 
 class Sandbox:
@@ -214,7 +214,7 @@ class Sandbox:
         if self._home:
             shutil.rmtree(self._home, ignore_errors=True)
 
-    def _send(self, request: dict[str, Any]) -> None:
+    def _send(self, request: dict[str, object]) -> None:
         data = json.dumps(request).encode()
         pipe = self._process.stdin
         assert pipe is not None

@@ -358,6 +358,8 @@ def plain(value):
 def _finish(code):
     import atexit
 
+    # Python runs both when an interpreter ends, but this process ends by `os._exit`, and nothing
+    # public runs them. They can go when it ends in another way.
     try:
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()

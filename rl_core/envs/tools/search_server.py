@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 MAX_QUERIES = 256
+Document: TypeAlias = dict[str, str]
+"""A document of a corpus: its `id` and `contents`."""
 
 
 class RetrievalRequest(BaseModel):
@@ -41,7 +43,7 @@ class RetrievalRequest(BaseModel):
 class Corpus:
     """Documents and their BM25 index (`bm25s`)."""
 
-    def __init__(self, documents: list[dict[str, Any]]) -> None:
+    def __init__(self, documents: list[Document]) -> None:
         """Index the documents.
 
         Args: documents: `{"id", "contents"}` each. Raises: DataError when there are none.
@@ -73,7 +75,7 @@ class Corpus:
             raise DataError(f"{path}: cannot be read: {error}") from error
         return cls(documents)
 
-    def search(self, query: str, topk: int) -> list[tuple[dict[str, Any], float]]:
+    def search(self, query: str, topk: int) -> list[tuple[Document, float]]:
         """Return the best documents and their scores, best first; documents that share no word with
         the query are left out."""
         import bm25s
@@ -95,7 +97,7 @@ def build_app(corpus: Corpus) -> FastAPI:
 
     app = FastAPI(title="rl-train search")
 
-    def retrieve(request: RetrievalRequest) -> dict[str, Any]:
+    def retrieve(request: RetrievalRequest) -> dict[str, object]:
         queries = [request.query] if request.query is not None else request.queries or []
         return {
             "result": [
@@ -104,7 +106,7 @@ def build_app(corpus: Corpus) -> FastAPI:
             ]
         }
 
-    def health() -> dict[str, Any]:
+    def health() -> dict[str, object]:
         return {"status": "ok", "documents": len(corpus.documents)}
 
     app.post("/retrieve")(retrieve)
@@ -112,14 +114,14 @@ def build_app(corpus: Corpus) -> FastAPI:
     return app
 
 
-def _answer(found: list[tuple[dict[str, Any], float]], with_scores: bool) -> list[dict[str, Any]]:
+def _answer(found: list[tuple[Document, float]], with_scores: bool) -> list[dict[str, object]]:
     return [
         {"document": document, **({"score": score} if with_scores else {})}
         for document, score in found
     ]
 
 
-def _document(line: str, index: int, place: str) -> dict[str, Any]:
+def _document(line: str, index: int, place: str) -> Document:
     try:
         value = json.loads(line)
     except ValueError as error:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rl_core.envs.tools.core import ToolGroup, tool
 from rl_core.envs.tools.shared import Shared, leased
@@ -48,7 +47,7 @@ class QueryResult:
     """Result of a query."""
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    rows: tuple[tuple[object, ...], ...]
     is_complete: bool
     """False if there are more rows than were requested."""
     columns_read: frozenset[tuple[str, str]]
@@ -105,7 +104,7 @@ def is_ordered(sql: str) -> bool:
 
 
 def same_rows(
-    got: Sequence[Sequence[Any]], expected: Sequence[Sequence[Any]], *, ordered: bool
+    got: Sequence[Sequence[object]], expected: Sequence[Sequence[object]], *, ordered: bool
 ) -> bool:
     """Return True if two results are equal, as lists if `ordered`, else as multisets. Floats are
     compared to nine digits."""
@@ -117,7 +116,7 @@ def same_rows(
     )
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> object:
     if isinstance(value, float):
         return int(value) if value.is_integer() else float(f"{value:.9g}")
     return value
@@ -136,7 +135,7 @@ def as_table(result: QueryResult) -> str:
     )
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return "NULL" if value is None else str(value)
 
 

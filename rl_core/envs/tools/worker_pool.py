@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from threading import BoundedSemaphore, Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 from rl_core.envs.tools import worker_main
 
 START_TIMEOUT_S = 120.0
 GRACE_S = 5.0
+Payload: TypeAlias = tuple[str | float | None, ...]
+"""The arguments of a worker's `answer`, in order."""
 
 
 class WorkerOverran(Exception):
@@ -40,8 +42,8 @@ class WorkerPool:
         self._all: set[_Worker] = set()
         self._lock = Lock()
 
-    def ask(self, payload: Any, timeout_s: float) -> Any:
-        """Return the answer to a payload that `marshal` can serialise. Raises: WorkerOverran."""
+    def ask(self, payload: Payload, timeout_s: float) -> Any:
+        """Return what the file's `answer` gives for a payload. Raises: WorkerOverran."""
         with self._slots:
             with self._lock:
                 worker = self._idle.pop() if self._idle else _Worker(self.file)
@@ -83,7 +85,7 @@ class _Worker:
             start_new_session=True,
         )
 
-    def ask(self, payload: Any, timeout_s: float) -> Any:
+    def ask(self, payload: Payload, timeout_s: float) -> object:
         data = marshal.dumps((timeout_s, payload))
         deadline = time.monotonic() + timeout_s + (START_TIMEOUT_S if self._is_fresh else GRACE_S)
         self._is_fresh = False

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from rl_core.envs.registration import make
 from rl_core.envs.trials.oracle import play
-from rl_core.envs.trials.settings import Finding, Trial, TrialSettings, Verdict
+from rl_core.envs.trials.settings import Finding, Trial, TrialSettings, TrialValues, Verdict
 from rl_core.errors import MachineLacks
 
 _WHERE = re.compile(r"^\w+(?: row \S+)?: ")
@@ -31,7 +30,7 @@ class Builder:
         self.settings, self.started = settings, started
         self._lacking: dict[str, str] = {}
 
-    def __call__(self, sent: Sequence[tuple[Any, ...]]) -> list[Finding]:
+    def __call__(self, sent: Sequence[TrialValues]) -> list[Finding]:
         """Return what is wrong with the rows, each sent as the values of a `Trial`.
 
         A row that exceeds its time ends the process, by the kernel's timer, whatever code it is
@@ -89,5 +88,5 @@ def field_of(error: Exception, message: str, trial: Trial) -> str:
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else ""
 
 
-def _word(name: Any, text: str) -> re.Match[str] | None:
+def _word(name: object, text: str) -> re.Match[str] | None:
     return re.search(rf"(?<!\w){re.escape(str(name))}(?!\w)", text)

@@ -12,17 +12,15 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from rl_core.envs.base import BaseTextEnv
+from rl_core.envs.base import BaseTextEnv, Message
 from rl_core.envs.trials.settings import Verdict
 
 EPSILON = 1e-6
 MAX_TURNS = 32
 """Turns after which a conversation that does not end is left."""
 
-Prompt = list[dict[str, Any]]
 
-
-def play(build: Callable[[], Any], prompt: Prompt) -> list[tuple[Verdict, str]]:
+def play(build: Callable[[], Any], prompt: list[Message]) -> list[tuple[Verdict, str]]:
     """Return what is wrong with a row's rewards.
 
     Args: build: creates the row's environment, anew for each conversation.
@@ -60,7 +58,8 @@ def play(build: Callable[[], Any], prompt: Prompt) -> list[tuple[Verdict, str]]:
     return found + ([(Verdict.FREE, " and ".join(free))] if free else [])
 
 
-def _reward(env: Any, prompt: Prompt, reply: str) -> float:
+# Any: an environment of the user's need not derive from BaseTextEnv.
+def _reward(env: Any, prompt: list[Message], reply: str) -> float:
     """Return the rewards of a conversation in which the model always says the same."""
     try:
         if hasattr(env, "init"):
@@ -82,7 +81,7 @@ def _close(env: Any) -> None:
 
 
 def _result(value: Any) -> Any:
-    async def waited() -> Any:
+    async def waited() -> object:
         return await value
 
     return asyncio.run(waited()) if inspect.isawaitable(value) else value

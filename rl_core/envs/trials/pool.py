@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from threading import BoundedSemaphore, Lock
-from typing import Any
 
 from rl_core.envs.trials import child
 from rl_core.envs.trials.building import PLAY_TIMES
@@ -171,7 +170,7 @@ class _Worker:
         return _Lost(index, f"building it ended its process (exit code {code})")
 
     def _position(self) -> int:
-        data: Any = os.pread(self._progress.fileno(), child.POSITION.size, 0)
+        data = os.pread(self._progress.fileno(), child.POSITION.size, 0)
         return child.POSITION.unpack(data)[0]
 
     def _note(self, index: int) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
+from rl_core.envs.base import Message
 from rl_core.envs.registration import spec
 
 VERSION = "1"
@@ -21,7 +22,7 @@ VERSION = "1"
 class TrialSettings:
     """Settings that decide which environments rows are built with."""
 
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Options of each environment id, with own classes named by import path."""
     timeout_s: float = 60.0
     """Longest time that one row's environment may take to be built."""
@@ -41,10 +42,14 @@ class Trial:
     """A row that is tried."""
 
     env_class: str
-    extras: Mapping[str, Any]
+    extras: Mapping[str, object]
     """The row as its environment gets it."""
-    prompt: list[dict[str, Any]] | None = None
+    prompt: list[Message] | None = None
     """Messages of a row that is also played; None builds its environment alone."""
+
+
+TrialValues: TypeAlias = tuple[str, Mapping[str, object], list[Message] | None]
+"""The values of a `Trial` in order, as they are sent to another process."""
 
 
 class Verdict(StrEnum):
@@ -74,7 +79,7 @@ class Finding:
     """Column that the environment objects to, with dots; empty if it does not say."""
 
 
-def source_digest(options: Mapping[str, Mapping[str, Any]]) -> str:
+def source_digest(options: Mapping[str, Mapping[str, object]]) -> str:
     """Return a digest of the files of environments that options name by import path.
 
     Raises: EnvError when a class cannot be imported.

@@ -66,7 +66,7 @@ def classifier(judge: Judge) -> Any:
     first = 0 if judge is Judge.NETWORK else 1
     pixels, labels = digits.data[first::2] / LEVELS, digits.target[first::2]
     if judge is Judge.NETWORK:
-        model: Any = MLPClassifier(
+        model = MLPClassifier(
             (64,), alpha=1e-2, learning_rate_init=5e-3, max_iter=1000, random_state=0
         )
     else:

@@ -65,6 +65,7 @@ class ImageRewardScorer(ImageScorer):
 
         shape = loaded(BlipConfig, config.model)
         shape.vision_config.image_size = config.image_size
+        # Any: its parts are declared as modules or tensors alike.
         self.blip: Any = BlipForImageTextRetrieval(shape)
         self.processor = loaded(BlipProcessor, config.model)
         self.head = scoring_head(shape.text_config.hidden_size)

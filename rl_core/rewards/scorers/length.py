@@ -4,7 +4,7 @@ penalised."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -27,7 +27,7 @@ class LengthScorer(Scorer):
         """The full penalty."""
 
         @model_validator(mode="after")
-        def _buffer_fits(self) -> Any:
+        def _buffer_fits(self) -> Self:
             if self.buffer > self.max_length:
                 raise ValueError(
                     f"buffer must lie in 1..max_length ({self.max_length}), got {self.buffer}"

@@ -6,12 +6,12 @@ A truth that is a list holds alternatives. Only the model's own last reply is re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import Field
 
+from rl_core.envs.base import plain
 from rl_core.envs.tools.answers import AnswerPlace, read_answer
-from rl_core.envs.tools.maths import math_verifiers
+from rl_core.envs.tools.maths import MathVerifier, math_verifiers
 from rl_core.envs.tools.shared import leased
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
 
@@ -38,7 +38,7 @@ class MathScorer(Scorer):
         with leased(math_verifiers) as verifier:
             return [self._one(sample, verifier) for sample in samples]
 
-    def _one(self, sample: Sample, verifier: Any) -> float | Unscored:
+    def _one(self, sample: Sample, verifier: MathVerifier) -> float | Unscored:
         truths = _truths(sample.ground_truth)
         if not truths:
             return Unscored(
@@ -51,8 +51,8 @@ class MathScorer(Scorer):
         return 1.0 if found else self.config.wrong
 
 
-def _truths(value: Any) -> list[str]:
-    value = value.tolist() if hasattr(value, "tolist") else value
+def _truths(given: object) -> list[str]:
+    value = plain(given)
     if isinstance(value, dict):
         return _truths(value.get("target"))
     if isinstance(value, list | tuple):

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from rl_core.errors import RecipeError
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
+from rl_core.rewards.hub import image_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|\u201c([^\u201d]+)\u201d|(?<!\w)'([^']+)'(?!\w)")
 
@@ -52,6 +56,7 @@ class OcrScorer(ImageScorer):
             for kind in ("intra", "inter")
         }
         wanted = {"Global.log_level": "error", "Global.text_score": config.min_confidence}
+        # Any: its result has another type for each kind of reading.
         self._reader: Any = RapidOCR(params=wanted | threads)
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
@@ -62,10 +67,10 @@ class OcrScorer(ImageScorer):
         wanted = plain("".join(quoted(sample.prompt)))
         if not wanted:
             return Unscored(f"the prompt quotes no text to look for: {sample.prompt!r:.80}")
-        read = plain(self.read(sample.image))
+        read = plain(self.read(image_of(sample)))
         return 1.0 - edit_distance(wanted, read) / max(len(wanted), len(read))
 
-    def read(self, image: Any) -> str:
+    def read(self, image: Image) -> str:
         """Return the text in an image, line by line."""
         import numpy as np
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from itertools import islice
 
 from pydantic import Field
 
 from rl_core.errors import RecipeError
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
+from schemas.sections.parts import Block
 
 
 class FrameAverage(StrEnum):
@@ -30,7 +31,7 @@ class VideoFramesScorer(Scorer):
     class Config(Scorer.Config):
         """The image scorer, and the number of frames."""
 
-        scorer: dict[str, Any]
+        scorer: Block
         """An image scorer, `{name: ..., ...}`; its weight has no effect here."""
         num_frames: int = Field(default=4, ge=1)
         """Number of scored frames; all if there are fewer."""
@@ -56,17 +57,14 @@ class VideoFramesScorer(Scorer):
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score videos; a video without frames, or with a frame that cannot be scored, is
         unscored."""
-        chosen = [
-            [sample.frames[place] for place in self._places(len(sample.frames))]
-            for sample in samples
-        ]
-        asked = [
-            replace(sample, image=frame, frames=())
-            for sample, frames in zip(samples, chosen, strict=True)
-            for frame in frames
-        ]
+        asked: list[Sample] = []
+        numbers: list[int] = []
+        for sample in samples:
+            places = self._places(len(sample.frames))
+            asked += [replace(sample, image=sample.frames[one], frames=()) for one in places]
+            numbers.append(len(places))
         answers = iter(self.inner.score(asked) if asked else [])
-        return [self._together([next(answers) for _ in frames]) for frames in chosen]
+        return [self._together(list(islice(answers, number))) for number in numbers]
 
     def close(self) -> None:
         """Release the inner scorer's resources."""

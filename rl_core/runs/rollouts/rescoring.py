@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.shaping import soft_overlong_penalty
-from rl_core.data.store.prompt_rows import iter_prepared
+from rl_core.data.store.prompt_rows import load_prepared
 from rl_core.errors import RecipeError, StorageError
 from rl_core.rewards.base import Sample
 from rl_core.rewards.combine import Earned, combine
@@ -192,7 +192,7 @@ def _prepared(folder: RunFolder, uids: set[str]) -> dict[str, Mapping[str, Any]]
             "them what its environments need; run its recipe again to prepare them, or rescore a "
             "run of this version"
         )
-    return {item["uid"]: item for item in iter_prepared(path) if item["uid"] in uids}
+    return {item["uid"]: item for item in load_prepared(path) if item["uid"] in uids}
 
 
 def _last_length(row: Row) -> int:
