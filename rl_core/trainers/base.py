@@ -328,9 +328,8 @@ class Trainer(ABC):
         Args: choice: how replies are chosen, and how many; unset is as the recipe's `evaluation`.
         """
         with self._phase("evaluate"), self._evaluated_weights():
-            usual = self.recipe.evaluation
-            chosen = choice or (None if usual.is_greedy else usual)
-            return self.wiring.held_out.play(prompt_batch(items), max_new_tokens, chosen)
+            usual = None if self.recipe.evaluation.is_greedy else self.recipe.evaluation
+            return self.wiring.held_out.play(prompt_batch(items), max_new_tokens, choice or usual)
 
     def prepare(self, held_out: Sequence[Item]) -> None:
         """Compute everything that needs the model before training; called once, before a checkpoint
