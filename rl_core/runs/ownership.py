@@ -23,7 +23,7 @@ def owned_run(
 
     Args: note: is told which process this waits for. Raises: StorageError.
     """
-    home.runs.mkdir(parents=True, exist_ok=True)
-    lock = home.runs / f".{recipe.name}-{run_key(recipe, cache_hash)[:12]}.lock"
+    home.locks.mkdir(parents=True, exist_ok=True)
+    lock = home.locks / f"{recipe.name}-{run_key(recipe, cache_hash)[:12]}.lock"
     with output_lock(lock, note):
         yield

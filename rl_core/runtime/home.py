@@ -65,6 +65,11 @@ class Home:
         return self.root / "runs"
 
     @property
+    def locks(self) -> Path:
+        """Files that say which process works on a run."""
+        return self.root / "locks"
+
+    @property
     def evaluations(self) -> Path:
         """Root of the evaluations without training, one folder each, named by its MLflow run."""
         return self.root / "evaluations"
