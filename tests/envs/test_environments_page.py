@@ -36,19 +36,18 @@ def test_the_environment_of_the_page_plays_its_conversation(folder: Path) -> Non
 def test_a_recipe_with_it_validates_its_rows_from_the_folder_of_the_module(folder: Path) -> None:
     block = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert block
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": "40+2?"}],
+    for name, question in (("rows.jsonl", "40+2?"), ("held-out.jsonl", "41+1?")):
+        row = {
+            "prompt": [{"role": "user", "content": question}],
             "env_class": "sums",
             "reward_spec": {"ground_truth": 42},
         }
-    ]
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        (folder / name).write_text(json.dumps(row))
     values = yaml.safe_load(
         (ROOT / "deployments" / "recipes" / "smoke" / "text.yaml").read_text(encoding="utf-8")
     )
     values |= {"environments": yaml.safe_load(block[1])["environments"]}
-    values["data"] = {**values["data"], "train": ["rows.jsonl"], "eval": ["rows.jsonl"]}
+    values["data"] = {**values["data"], "train": ["rows.jsonl"], "eval": ["held-out.jsonl"]}
     (folder / "mine.yaml").write_text(yaml.safe_dump(values))
     command = [
         sys.executable,

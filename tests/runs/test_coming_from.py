@@ -72,9 +72,11 @@ def test_ours_passes_a_dry_run(name: str, tmp_path: Path):
         pd.DataFrame([row]).to_parquet(folder / f"{split}.parquet")
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("a cat\n")
+    held_out = tmp_path / "held-out.txt"
+    held_out.write_text("a dog on a sofa\n")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(OURS[name]))
-    files = {"DATA_PATH": str(prompts), "EVAL_DATA_PATH": str(prompts)}
+    files = {"DATA_PATH": str(prompts), "EVAL_DATA_PATH": str(held_out)}
     done = rl_train(tmp_path / "home", "run", str(recipe), "--dry-run", HOME=str(tmp_path), **files)
     assert done.returncode == 0, done.stderr
     assert f"name: {name}" in done.stdout

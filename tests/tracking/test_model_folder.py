@@ -86,6 +86,7 @@ def test_what_is_evaluated_falls_back_on_the_recipe_of_its_training(home: Home, 
     recipe = evaluation_recipe(version, None, ["evaluation.max_new_tokens=7"], None, home)
     assert (recipe.name, recipe.evaluation.max_new_tokens) == ("taken", 7)
     assert evaluation_recipe(version, "smoke/text", [], None, home).name != "taken"
+    (tmp_path / "config.json").write_text("{}")
     folder = find_candidate(str(tmp_path), home)
     with pytest.raises(RecipeError, match="--recipe"):
         evaluation_recipe(folder, None, [], None, home)
