@@ -48,8 +48,8 @@ UNSOUND_SCORERS = {
 """Tasks whose scorer in reasoning-gym 0.1.25 gives full reward to wrong answers, with the
 reason."""
 
-TIMEOUT_S = 5.0
-"""Seconds for one score. Right answers take milliseconds."""
+TIMEOUT_S = 15.0
+"""Seconds for one score. Right answers take milliseconds, and a busy machine some times that."""
 _WORKER = Path(__file__).parent / "tools" / "reasoning_worker.py"
 
 
@@ -195,12 +195,17 @@ class ReasoningGymEnv(BaseTextEnv):
         is_given = self.reward_spec.get("ground_truth") is not None
         truth = str(self.ground_truth) if is_given else None
         module = type(self._dataset).__module__
+        asked = (module, self.task, self._config_json, self.index, truth, answer)
         try:
-            return _scorers().ask(
-                (module, self.task, self._config_json, self.index, truth, answer), TIMEOUT_S
-            )
+            score, error = _scorers().ask(asked, TIMEOUT_S)
         except WorkerOverran:
             return 0.0, f"the scorer took longer than {TIMEOUT_S:g} s"
+        if score is None:
+            raise EnvError(
+                f"{self.where}: task {self.task!r} of the module {module} cannot be made in the "
+                f"scoring process: {error}"
+            )
+        return score, error
 
     def _field(self, name: str, kind: type) -> Any:
         value = plain(self.extra_info.get(name))

@@ -16,7 +16,7 @@ from rl_core.evaluation.bootstrap import paired_bootstrap
 from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.row_scores import deciding_score, paired_scores, row_scores
 from rl_core.runs.run_folder import RunFolder
-from schemas.receipts import ChoiceReceipt, EvalReceipt
+from schemas.receipts import ChoiceReceipt, EvalReceipt, ExportReceipt
 from schemas.recipe import Recipe
 from schemas.sections.registration import Weights
 
@@ -34,6 +34,10 @@ def chosen_iteration(folder: RunFolder, recipe: Recipe) -> int:
 def choose(folder: RunFolder, recipe: Recipe) -> ChoiceReceipt:
     """Compare the last iteration with those before it whose checkpoints are there."""
     last, settings = recipe.training.num_iterations, recipe.registration
+    exported = folder.receipt("export-model", ExportReceipt)
+    if exported is not None:  # by a run of this recipe that registered its last iteration
+        reason = "it was exported before the best was asked for; --fresh trains anew"
+        return ChoiceReceipt(iteration=exported.iteration or last, last=last, reason=reason)
     rows = _evaluated(folder, recipe)
     final = rows.pop(last)
     score = deciding_score(final, settings.score)

@@ -13,12 +13,14 @@ from rl_core.data.order.pair_rows import PairRows
 from rl_core.data.prepare.prompts import load_prepared
 from rl_core.data.store.atomic import sync_tree
 from rl_core.distributed import ray_cluster
+from rl_core.errors import StorageError
 from rl_core.evaluation.generated_samples import save_made
 from rl_core.evaluation.runner import played_rows
 from rl_core.models.family import check_located
 from rl_core.models.locate import is_model, locate
 from rl_core.parts import trainers
 from rl_core.runs.best import worth_keeping
+from rl_core.runs.checkpoint_digests import damage_of
 from rl_core.runs.held_out import Play, measure, sets_due
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
@@ -58,6 +60,7 @@ class TrainingSession:
         self._trainer: Trainer | None = None
         self._iteration = 0
         self._checked = False
+        self._intact: set[int] = set()
         self._tracking: TrackingRun | None = None
         self._cluster = ExitStack()
         self._opened: dict[str, Sequence[dict[str, Any]]] = {}
@@ -222,6 +225,7 @@ class TrainingSession:
             trainer.save(str(building))
             recorder.flush()
         self._iteration = iteration
+        self._intact.add(iteration)
         warn_of_nothing_learnt(self.recipe, steps, f"train-iteration {iteration}")
         return receipt
 
@@ -233,6 +237,21 @@ class TrainingSession:
         self._checked = True
         for sentence in self.folder.set_damaged_aside():
             announce(ProgressEvent("note", text=sentence))
+        self._intact.add(self.folder.last_complete())
+
+    def _check_intact(self, iteration: int) -> None:
+        """Compare a checkpoint that is about to be loaded with its digests, once.
+
+        Raises: StorageError when it is not as it was written.
+        """
+        if iteration in self._intact:
+            return
+        if (damage := damage_of(self.folder.checkpoint(iteration))) is not None:
+            raise StorageError(
+                f"checkpoint of iteration {iteration}: {damage}; restore it from a copy, or take "
+                "another iteration"
+            )
+        self._intact.add(iteration)
 
     def _trainer_at(self, iteration: int) -> Trainer:
         """Return a trainer with the weights after `iteration`."""
@@ -241,6 +260,7 @@ class TrainingSession:
             self._trainer = self._start_workers(self.recipe)
             self._trainer.prepare(self._rows("eval"))
             if iteration:
+                self._check_intact(iteration)
                 self._trainer.load(str(self.folder.checkpoint(iteration)))
                 self._trainer.load_state_dict(self.folder.trainer_state(iteration))
             self._iteration = iteration

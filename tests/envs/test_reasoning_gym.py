@@ -176,3 +176,16 @@ def test_a_row_that_cannot_be_graded_is_refused_before_the_model_is_asked(
         make(
             "reasoning_gym", {}, {**extras, "extra_info": {**extras["extra_info"], **change}}
         ).init([])
+
+
+def test_a_task_that_the_scoring_process_cannot_make_fails_its_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a task that a notebook registered; a score of 0 would say that the reply was wrong."""
+    from reasoning_gym.factory import DATASETS
+
+    monkeypatch.setitem(DATASETS, "of_this_test", DATASETS["chain_sum"])
+    env = make("reasoning_gym", {}, row("of_this_test"))
+    env.init([])
+    with pytest.raises(EnvError, match=r"of_this_test.* cannot be made in the scoring process"):
+        env.step("1")

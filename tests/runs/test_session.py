@@ -286,6 +286,20 @@ def test_a_checkpoint_that_changed_on_disk_is_set_aside_and_trained_anew(
     other.close()
 
 
+def test_a_damaged_checkpoint_is_not_loaded_for_an_evaluation(
+    plan: RunPlan, session: TrainingSession, started: list[OneWeight]
+):
+    for iteration in (1, 2, 3):
+        session.train_iteration(iteration)
+    path = session.folder.checkpoint(2) / "weight"
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    other = TrainingSession(plan)
+    with pytest.raises(StorageError, match="checkpoint of iteration 2: the content of"):
+        other.evaluate("iteration-2", 2)
+    other.evaluate("iteration-3", 3)
+    other.close()
+
+
 def test_a_damaged_receipt_is_named_with_what_to_do(
     plan: RunPlan, session: TrainingSession, started: list[OneWeight]
 ):

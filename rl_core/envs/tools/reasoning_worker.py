@@ -15,8 +15,9 @@ if __name__ == "worker":
     )
 
 
-def answer(asked: tuple[str, str, str, int, str | None, str]) -> tuple[float, str | None]:
-    """Return the score of an answer, and the scorer's error if it raised.
+def answer(asked: tuple[str, str, str, int, str | None, str]) -> tuple[float | None, str | None]:
+    """Return the score of an answer, and the scorer's error if it raised; no score when the entry
+    cannot be made here.
 
     Args: asked: module of the task's class, task, its configuration as JSON, index of the entry,
     the truth in place of the entry's own or None, and the answer.
@@ -26,6 +27,9 @@ def answer(asked: tuple[str, str, str, int, str | None, str]) -> tuple[float, st
         if task not in DATASETS:
             importlib.import_module(module)
         dataset, entry = _entry(task, config, index)
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+    try:
         if truth is not None:
             entry = entry | {"answer": truth}
         return float(dataset.score_answer(answer=given, entry=entry)), None
