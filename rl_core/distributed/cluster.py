@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from rl_core.errors import ServiceError, Unreachable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ANSWER_S = 10.0
+"""Seconds that a running cluster may take to accept a connection."""
 _early: threading.Event | None = None
 """Event that is set once the cluster of `early_cluster` has started."""
 
@@ -80,12 +85,31 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
         yield
 
 
+def check_answers(address: str) -> None:
+    """Check that something listens at a cluster's address; Ray itself looks for it for minutes.
+
+    Raises: ServiceError when it is no address; Unreachable when nothing answers there.
+    """
+    scheme, _, rest = address.rpartition("://")
+    if address in ("auto", "local") or scheme not in ("", "ray"):
+        return
+    host, _, port = rest.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ServiceError(f"Ray address {address!r}: expected HOST:PORT, ray://HOST:PORT or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise Unreachable(f"no Ray cluster answers at {address} ({error})") from error
+
+
 @contextmanager
 def _started(
     address: str | None, num_devices: int, device_kind: str, **options: Any
 ) -> Iterator[None]:
     import ray
 
+    if address is not None:
+        check_answers(address)
     if address is None:
         # Ray starts as many processes at once, each of which costs memory and, preloading, seconds.
         options["num_cpus"] = num_devices

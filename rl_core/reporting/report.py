@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.data.read.row_images import open_image
+from rl_core.data.store.atomic import atomic_write_text
 from rl_core.errors import DataError
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
 from rl_core.evaluation.row_scores import paired_scores, row_scores
@@ -28,11 +29,11 @@ PICTURE_SIDE = 512
 def write_report(record: RunRecord, home: Home, path: Path | None = None) -> Path:
     """Write the report of a run, finished or not.
 
-    Returns: its path; by default `report.html` in the run's folder.
+    Returns: its path; by default `report.html` in the run's folder. Raises: StorageError when it
+    cannot be written.
     """
     target = path or record.folder.root / "report.html"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(report_page(record, home), encoding="utf-8")
+    atomic_write_text(target, report_page(record, home))
     return target
 
 
