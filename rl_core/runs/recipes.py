@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError, UserError
 from rl_core.runs.recipe_paths import paths_from_recipe
+from rl_core.runtime.own_packages import search_beside
 from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.secrets import redact_values
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
@@ -51,13 +52,16 @@ def load_recipe(
     name_or_path: str, overrides: Sequence[str] = (), profile: str | None = None
 ) -> Recipe:
     """Load a recipe with its profile's placement and the overrides on top, and check every plug-in
-    block. Relative paths in it are those of files beside it, if there are such.
+    block. Relative paths in it are those of files beside it, if there are such, and so are the
+    modules of the classes that it names.
 
     Args: overrides: dotted assignments such as `algorithm.clip_high=0.28`. profile: a profile's
     name; unset takes the recipe's own `profile` key, else `cpu`.
     Raises: RecipeError naming file, key, value and what would be right.
     """
     path = find_recipe(name_or_path)
+    if not path.is_relative_to(DEPLOYMENTS):
+        search_beside(path)
     written = resolved(
         merge_overrides(paths_from_recipe(read_yaml(path), path), overrides, path), path
     )
