@@ -1,5 +1,6 @@
 """The `rl-train` command. Heavy packages are imported only by the commands that need them."""
 
+import errno
 import io
 import os
 import sys
@@ -52,6 +53,11 @@ app.add_typer(data, name="data")
 MACHINE_ERROR = 1
 USER_ERROR = 2
 INTERRUPTED = 130
+OF_A_PATH = (
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
+    *(errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+)
+"""Errors of the system that say that a path which the user gave, or its disk, cannot be used."""
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted assignments, e.g. algorithm.clip_high=0.28")
 ]
@@ -122,13 +128,22 @@ def main() -> None:
     except UserError as error:
         if "--debug" in sys.argv:
             raise
-        from flows.console import visible
-
-        typer.echo(f"error: {visible(redact(str(error)))}", err=True)
+        _say_error(str(error))
         sys.exit(USER_ERROR)
     except Unreachable as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
         sys.exit(MACHINE_ERROR)
+    except OSError as error:
+        if "--debug" in sys.argv or error.errno not in OF_A_PATH or error.filename is None:
+            raise
+        _say_error(f"{error.filename!s:.200}: {error.strerror}")
+        sys.exit(USER_ERROR)
+
+
+def _say_error(message: str) -> None:
+    from flows.console import visible
+
+    typer.echo(f"error: {visible(redact(message))}", err=True)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ class Display:
             weights=receipt.model_path,
             curve=str(folder.root / "reward-curve.png"),
             MLflow=f"mlflow ui --backend-store-uri {shlex.quote(Home.default().mlflow_uri)}",
-            Prefect="prefect server start",
+            Prefect="rl-train up",
         )
 
     def evaluation(self, name: str, receipt: EvalReceipt, recorded: float | None) -> None:

@@ -10,7 +10,12 @@ from rl_core.data.overlap.found import REASON, first_overlaps, refusal
 from rl_core.data.prepare.media_prompts import MediaSettings, plan_media
 from rl_core.data.prepare.pairs import plan_pairs
 from rl_core.data.prepare.prompts import plan_cache
-from rl_core.data.prepare.row_files import SplitFiles, compared_rows, rows_that_are_here
+from rl_core.data.prepare.row_files import (
+    SplitFiles,
+    check_files_exist,
+    compared_rows,
+    rows_that_are_here,
+)
 from rl_core.data.read.media_prompt_files import planned_prompt_files
 from rl_core.data.read.recipe_files import (
     check_settings,
@@ -20,10 +25,10 @@ from rl_core.data.read.recipe_files import (
     preparation_settings,
 )
 from rl_core.envs.turns import of_several_turns
-from rl_core.errors import DataError, ModelError
+from rl_core.errors import DataError
 from rl_core.models.checks.can_train import check_local_model
-from rl_core.models.locate import check_can_be_fetched, check_path, model_shape, tokenizer_identity
-from rl_core.runs.recipes import dump_recipe, load_recipe
+from rl_core.models.locate import check_models, check_path, model_shape, tokenizer_identity
+from rl_core.runs.recipes import dump_recipe, find_recipe, load_recipe
 from rl_core.runtime.home import Home
 from rl_core.train.sharding.memory import estimate_memory, unknown_sizes
 from schemas.recipe import Recipe
@@ -32,7 +37,8 @@ from schemas.sections.training import ContaminationPolicy
 
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
-    """Print the plan of a run. Raises: ModelError when its model cannot be trained that way."""
+    """Print the plan of a run. Raises: ModelError when its model cannot be trained that way, or is
+    neither here nor can be fetched; DataError when its rows cannot."""
     settings, home, console = (
         load_recipe(recipe, overrides, profile),
         Home.default(),
@@ -41,6 +47,7 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
     check_local_model(settings, home.models)
     console.say(dump_recipe(settings))
     check_turns(settings, home)
+    check_files_exist(settings, home, find_recipe(recipe).parent)
     with_files = located_artifacts(settings, home)
     for title, text in (
         ("rows", rows_plan(with_files, home)),
@@ -49,6 +56,7 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
         ("memory", memory_plan(settings, home)),
     ):
         console.say(f"{title}  {text}")
+    check_models(settings, home.models)
 
 
 def check_turns(recipe: Recipe, home: Home) -> None:
@@ -186,10 +194,6 @@ def memory_plan(recipe: Recipe, home: Home) -> str:
         return "not estimated for diffusion models"
     shape = model_shape(recipe.model.path, home.models)
     if shape is None:
-        try:
-            check_can_be_fetched(recipe.model.path, home.models)
-        except ModelError as error:
-            return f"unknown: {error}"
         return f"unknown until the model's config is on this machine ({recipe.model.path})"
     if unknown := unknown_sizes(shape):
         return f"unknown: the model's config.json says nothing of {', '.join(unknown)}"

@@ -4,15 +4,17 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from flows.local_api import LocalApi, start_local_api
+from rl_core.data.prepare.row_files import check_files_exist
 from rl_core.distributed.cluster import configured_address, early_cluster
 from rl_core.errors import causes
 from rl_core.models.checks.can_train import check_local_model
-from rl_core.models.locate import check_can_be_fetched
-from rl_core.runs.recipes import load_recipe
+from rl_core.models.locate import check_models
+from rl_core.runs.recipes import find_recipe, load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.fast_imports import fast_imports
 from rl_core.runtime.home import Home
@@ -29,7 +31,7 @@ def run_locally(
 ) -> None:
     """Validate the recipe, then run the flow with a live display and print a summary."""
     settings = load_recipe(recipe, overrides, profile)
-    _check_models(settings)
+    _check(settings, find_recipe(recipe).parent)
     check_addresses(*Server, ray_address=settings.placement.ray_address)
     with _displayed(settings, debug) as (display, api):
         with fast_imports():
@@ -42,14 +44,13 @@ def run_locally(
     display.summary(receipt)
 
 
-def _check_models(recipe: "Recipe") -> None:
-    """Report a mistyped model path, or a model that cannot be trained that way, before servers and
-    a cluster start."""
-    models = Home.default().models
-    check_can_be_fetched(recipe.model.path, models)
-    check_local_model(recipe, models)
-    if recipe.tracks:
-        check_can_be_fetched(recipe.tracks.images.model.path, models, "tracks.images.model.path")
+def _check(recipe: "Recipe", beside: Path | None) -> None:
+    """Report a mistyped path, or a model that cannot be trained that way, before servers and a
+    cluster start."""
+    home = Home.default()
+    check_models(recipe, home.models)
+    check_local_model(recipe, home.models)
+    check_files_exist(recipe, home, beside)
 
 
 def evaluate_locally(
@@ -71,8 +72,12 @@ def evaluate_locally(
     candidate = find_candidate(model, home := Home.default())
     settings = evaluation_recipe(candidate, recipe, overrides, profile, home)
     check_served(candidate, served_model, settings)
-    if candidate.iteration is None:
-        check_local_model(starting_from(settings, candidate.weights), home.models)
+    named = None if recipe is None else find_recipe(recipe).parent
+    # A server has no weights here, and those of an iteration are still to be exported.
+    if candidate.url is None and candidate.iteration is None:
+        _check(starting_from(settings, candidate.weights), named)
+    else:
+        check_files_exist(settings, home, named)
     if candidate.url is None:
         check_addresses(Server.RAY, ray_address=settings.placement.ray_address)
     with _displayed(settings, debug, workers=candidate.url is None) as (display, api):

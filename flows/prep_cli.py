@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rl_core.data.stages.base import Context, Stage
     from schemas.receipts import PrepReceipt
 
+MOST_MADE_UP = 100_000
+"""Rows of a fixture, which is to try a stage on."""
 _MIB = 2**20
 
 
@@ -62,7 +64,7 @@ def prep(
 
 def make_fixture(
     folder: Annotated[Path, typer.Argument(help="A new folder")],
-    rows: Annotated[int, typer.Option(help="Rows of each dataset")] = 24,
+    rows: Annotated[int, typer.Option(help="Rows of each dataset", max=MOST_MADE_UP)] = 24,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes")] = 0,
 ) -> None:
     """Generate small inputs in the format of each upstream dataset, to try every stage without a

@@ -35,6 +35,7 @@ def compare(
 ) -> None:
     """Compare runs: the scores of each, the confidence in the difference, and the differences of
     their recipes."""
+    from rl_core.data.store.atomic import atomic_write_text
     from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
     from rl_core.reporting.run_record import find_run
 
@@ -43,7 +44,7 @@ def compare(
     records = [find_run(home, run) for run in runs]
     _print(compare_runs(records), differing_settings(records))
     if to is not None:
-        to.write_text(compare_page(records), encoding="utf-8")
+        atomic_write_text(to, compare_page(records))
         typer.echo(to)
 
 

@@ -50,11 +50,16 @@ def serve_rewards(
     ] = "cpu",
 ) -> None:
     """Score samples for other machines, at POST /score; ends on Ctrl-C."""
+    from rl_core.errors import RecipeError
     from rl_core.rewards.server import build_app
     from rl_core.rewards.service import RewardService
 
     blocks, config = _reward_blocks(recipe)
-    service = RewardService(blocks, config, device=device)
+    _check_device(device)
+    try:
+        service = RewardService(blocks, config, device=device)
+    except RecipeError as error:
+        raise RecipeError(f"{recipe}: {error}") from error
     try:
         keys = ", ".join(service.asked)
         _serve(
@@ -93,6 +98,7 @@ def serve_demo(
     from rl_core.demo.contestants import load_demo
     from rl_core.runtime.home import Home
 
+    _check_device(device)
     typer.echo("loading both models")
     demo = load_demo(model, against, recipe, device, Home.default())
     names = " and ".join(one.name for one in demo.contestants)
@@ -106,10 +112,11 @@ def _reward_blocks(path: Path) -> tuple[list[dict[str, object]], RewardServiceCo
     from rl_core.errors import RecipeError
     from rl_core.runtime.registry import describe_validation_error
     from rl_core.runtime.settings_files import merge_overrides, read_yaml, resolved
+    from rl_core.runtime.user_paths import no_file
     from schemas.sections.rewards import RewardServiceConfig
 
     if not path.is_file():
-        raise RecipeError(f"{path} does not exist; give a YAML file with a list `rewards`")
+        raise RecipeError(f"{path}: {no_file(path)}; give a YAML file with a list `rewards`")
     values = resolved(merge_overrides(read_yaml(path), (), path), path)
     blocks = values.get("rewards")
     if (
@@ -129,6 +136,21 @@ def _reward_blocks(path: Path) -> tuple[list[dict[str, object]], RewardServiceCo
         ) from error
 
 
+def _check_device(device: str) -> None:
+    """Raises: RecipeError when this machine has no such device."""
+    import torch
+
+    from rl_core.errors import RecipeError
+
+    try:
+        named = torch.device(device)
+    except RuntimeError as error:
+        raise RecipeError(f"--device {device!r}: expected cpu, cuda or cuda:NUMBER") from error
+    count = torch.cuda.device_count()
+    if named.type == "cuda" and (named.index or 0) >= count:
+        raise RecipeError(f"--device {device}: this machine has {count} such devices")
+
+
 def _serve(app: Starlette, host: str, port: int, told: Callable[[str], str]) -> None:
     """Listen until Ctrl-C.
 
@@ -140,6 +162,8 @@ def _serve(app: Starlette, host: str, port: int, told: Callable[[str], str]) -> 
 
     from rl_core.errors import EnvError
 
+    if not host.strip():
+        raise EnvError("--host: empty, which would let others in; name an address to listen on")
     try:
         listener = socket.create_server((host, port))
     except OSError as error:

@@ -100,6 +100,8 @@ def validate(
 
     home = Home.default()
     add_environments(env or [])
+    if media_root is not None and not media_root.is_dir():
+        raise RecipeError(f"--media-root {media_root}: no such folder")
     settled = _recipe_of(recipe, home)
     settings = _settings(settled, schema, env_class, oracle_rows)
     settings = replace(
@@ -226,7 +228,7 @@ def _settings(
     from rl_core.data.check.parts import CheckSettings
     from rl_core.data.read.recipe_files import check_settings
     from rl_core.envs import accepted_ground_truths
-    from rl_core.envs.registration import portable_options
+    from rl_core.envs.registration import portable_options, spec
     from rl_core.envs.trials.settings import TrialSettings, source_digest
     from schemas.sections.training import ValidationConfig
 
@@ -245,6 +247,8 @@ def _settings(
             None if rows == ALL else rows,
             source_digest(options),
         )
+    if env_class is not None and env_class not in settings.allowed_env_classes:
+        spec(env_class)
     if trials is not None and oracle_rows is not None:
         trials = replace(trials, oracle_rows=wanted)
     return replace(
@@ -259,7 +263,7 @@ def _oracle_rows(text: str | None) -> int | None:
     """Return a number of rows, or None for all. Raises: RecipeError."""
     if text is None or text == ALL:
         return None
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise RecipeError(f"--oracle-rows {text}: write a number of rows, or all")
     return int(text)
 

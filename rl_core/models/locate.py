@@ -9,6 +9,8 @@ from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.errors import ModelError
 from rl_core.models.checks.shape import read_config
 from rl_core.runtime.hub_access import hub_problem
+from rl_core.runtime.user_paths import user_path
+from schemas.recipe import Recipe
 
 PIPELINE_INDEX = "model_index.json"
 """File that identifies a folder as a diffusers pipeline, whose parts have separate folders."""
@@ -33,7 +35,7 @@ def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
     """
     if path.startswith(embedded.PREFIX):
         return str(embedded.embedded_folder(path.removeprefix(embedded.PREFIX), models_dir))
-    folder = Path(path).expanduser()
+    folder = user_path(path)
     if folder.is_dir():
         if not is_model(folder):
             raise ModelError(
@@ -69,6 +71,15 @@ def check_can_be_fetched(path: str, models_dir: Path, key: str = "model.path") -
         return
     if (problem := hub_problem()) is not None:
         raise ModelError(f"{key} {path}: no such folder here, and {problem}")
+
+
+def check_models(recipe: Recipe, models_dir: Path) -> None:
+    """Check that every model that a recipe trains is on this machine, or that the hub answers.
+    Raises: ModelError."""
+    check_can_be_fetched(recipe.model.path, models_dir)
+    if recipe.tracks:
+        path = recipe.tracks.images.model.path
+        check_can_be_fetched(path, models_dir, "tracks.images.model.path")
 
 
 def is_model(folder: Path) -> bool:

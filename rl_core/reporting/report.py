@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rl_core.data.read.row_images import open_image
+from rl_core.data.store.atomic import atomic_write_text
 from rl_core.errors import DataError
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
 from rl_core.evaluation.row_scores import (
@@ -34,13 +35,13 @@ def write_report(record: RunRecord, home: Home, path: Path | None = None) -> Pat
     """Write the report of a run, finished or not, and beside it the page of its rollouts, if it
     stored any.
 
-    Returns: its path; by default `report.html` in the run's folder.
+    Returns: its path; by default `report.html` in the run's folder. Raises: StorageError when it
+    cannot be written.
     """
     target = path or record.folder.root / "report.html"
-    target.parent.mkdir(parents=True, exist_ok=True)
     rollouts = write_rollouts_page(record, home, target)
     page = report_page(record, home, rollouts=None if rollouts is None else rollouts.name)
-    target.write_text(page, encoding="utf-8")
+    atomic_write_text(target, page)
     return target
 
 

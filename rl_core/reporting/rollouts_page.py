@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.store.atomic import atomic_write_text
 from rl_core.reporting.pages import render
 from rl_core.reporting.run_record import RunRecord
 from rl_core.reporting.token_texts import TokenTexts
@@ -34,7 +35,7 @@ def write_rollouts_page(record: RunRecord, home: Home, report: Path) -> Path | N
     if not files_of(record.folder.rollouts):
         return None
     path = report.with_name(page_name(report))
-    path.write_text(rollouts_page(record, home, report.name), encoding="utf-8")
+    atomic_write_text(path, rollouts_page(record, home, report.name))
     return path
 
 

@@ -10,9 +10,11 @@ from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError, UserError
 from rl_core.runs.recipe_paths import paths_from_recipe
+from rl_core.runtime.own_packages import search_beside
 from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.secrets import redact_values
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
+from rl_core.runtime.user_paths import no_file, user_path
 from schemas.recipe import Recipe
 from schemas.sections.foreign_keys import foreign_key_lines
 from schemas.sections.parts import PARTS, USUAL_OPTIONS
@@ -33,14 +35,13 @@ def profile_names() -> list[str]:
 def find_recipe(name_or_path: str) -> Path:
     """Return the file of a shipped recipe or of a path. Raises: RecipeError naming the nearest
     known one."""
-    shipped = DEPLOYMENTS / "recipes" / f"{name_or_path}.yaml"
-    if shipped.is_file():
-        return shipped
-    path = Path(name_or_path).expanduser()
+    if name_or_path in recipe_names():
+        return DEPLOYMENTS / "recipes" / f"{name_or_path}.yaml"
+    path = user_path(name_or_path)
     if path.suffix.lower() in {".yaml", ".yml"}:
         if path.is_file():
             return path
-        raise RecipeError(f"recipe file {path} does not exist")
+        raise RecipeError(f"recipe file {path}: {no_file(path)}")
     raise RecipeError(
         f"unknown recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}, or give a "
         ".yaml path"
@@ -51,21 +52,26 @@ def load_recipe(
     name_or_path: str, overrides: Sequence[str] = (), profile: str | None = None
 ) -> Recipe:
     """Load a recipe with its profile's placement and the overrides on top, and check every plug-in
-    block. Relative paths in it are those of files beside it, if there are such.
+    block. Relative paths in it are those of files beside it, if there are such, and so are the
+    modules of the classes that it names.
 
     Args: overrides: dotted assignments such as `algorithm.clip_high=0.28`. profile: a profile's
     name; unset takes the recipe's own `profile` key, else `cpu`.
     Raises: RecipeError naming file, key, value and what would be right.
     """
     path = find_recipe(name_or_path)
+    if not path.is_relative_to(DEPLOYMENTS):
+        search_beside(path)
     written = resolved(
         merge_overrides(paths_from_recipe(read_yaml(path), path), overrides, path), path
     )
     named = written.pop("profile", None)
-    placement = written.get("placement") or {}
+    placement = written.get("placement")
+    placement = {} if placement is None else placement
     if not isinstance(placement, dict):
         raise RecipeError(f"{path.name}: placement: expected a mapping of keys, got {placement!r}")
-    written["placement"] = {**_read_profile(str(profile or named or "cpu")), **placement}
+    wanted = next((one for one in (profile, named) if one is not None), "cpu")
+    written["placement"] = {**_read_profile(str(wanted), path.name), **placement}
     return parse_recipe(written, where=path.name)
 
 
@@ -225,8 +231,8 @@ def _located(message: str, where: str) -> str:
     return "\n".join(f"{where}: {line}" for line in message.splitlines())
 
 
-def _read_profile(name: str) -> dict[str, object]:
+def _read_profile(name: str, where: str) -> dict[str, object]:
+    if name not in profile_names():
+        raise RecipeError(f"{where}: unknown profile {name!r}{nearest(name, profile_names())}")
     path = DEPLOYMENTS / "profiles" / f"{name}.yaml"
-    if not path.is_file():
-        raise RecipeError(f"unknown profile {name!r}{nearest(name, profile_names())}")
     return resolved(merge_overrides(read_yaml(path), (), path), path)

@@ -21,6 +21,7 @@ from rl_core.data.store.changes import Condition, check_sources
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import DataError, StorageError
 from rl_core.runs.recipes import dump_recipe, parse_recipe, recorded_values
+from rl_core.runtime.user_paths import user_path
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.tracking.lineage import Lineage
 
@@ -64,7 +65,7 @@ def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Rep
     Raises: StorageError when the folder is not empty, or the version recorded no digest of its
     weights; DataError naming the source files that have changed since.
     """
-    root = folder.expanduser().absolute()
+    root = user_path(folder).absolute()
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{folder} is not an empty folder; name a new one")
     if not lineage.weights_digest:

@@ -4,11 +4,13 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from rl_core.errors import StorageError
 from rl_core.runtime.process_record import find_process
 from rl_core.runtime.secrets import redact_logs
+from rl_core.runtime.user_paths import real_path
 
 
 def sqlite_url(path: Path, driver: str = "pysqlite") -> str:
@@ -28,7 +30,7 @@ class Home:
     @classmethod
     def default(cls) -> "Home":
         """Return `RL_TRAIN_HOME` if set, else `.rl-train` in the working directory."""
-        return cls(Path(os.environ.get("RL_TRAIN_HOME") or ".rl-train").expanduser().resolve())
+        return cls(real_path(os.environ.get("RL_TRAIN_HOME") or ".rl-train"))
 
     @property
     def mlflow_uri(self) -> str:
@@ -95,11 +97,26 @@ class Home:
 
     def _served(self, name: str) -> str:
         """Return the address of a service that `rl-train up` started; empty if it does not run."""
-        try:
-            entry = json.loads(self.services.read_text(encoding="utf-8"))[name]
-        except (FileNotFoundError, KeyError):
+        entry = self.service_records().get(name)
+        if entry is None or not find_process(entry["pid"], entry["started"]):
             return ""
-        return entry["url"] if find_process(entry["pid"], entry["started"]) else ""
+        return entry["url"]
+
+    def service_records(self) -> dict[str, Any]:
+        """Return what `services.json` says of the services that were started; empty if there is no
+        such file. Raises: StorageError when it is damaged."""
+        try:
+            found = json.loads(self.services.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise StorageError(
+                f"{self.services}: cannot be read ({error}); end the services that rl-train up "
+                "started by hand, and remove it"
+            ) from error
+        if not isinstance(found, dict):
+            raise StorageError(f"{self.services}: expected an object, got {found!r:.80}; remove it")
+        return found
 
     def environment(self) -> dict[str, str]:
         """Return the settings that keep services local and silent; the user's own settings override

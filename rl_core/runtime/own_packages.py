@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 OWN = frozenset({"flows", "tasks", "rl_core", "schemas", "deployments", "skyrl_gym", "skyrl_train"})
+FOLDERS = "RECIPE_MODULE_FOLDERS"
+"""Environment variable by which workers learn of the folders of recipes."""
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -36,9 +38,23 @@ def find_own_packages_first() -> None:
         sys.meta_path.insert(0, OwnPackages)
 
 
+def search_beside(recipe: Path) -> None:
+    """Search the folder of a recipe for modules too, after everything else: in this process, and in
+    those that it starts from now on."""
+    folder = str(recipe.absolute().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    if folder not in (known := _recipe_folders()):
+        os.environ[FOLDERS] = os.pathsep.join([*known, folder])
+
+
+def _recipe_folders() -> list[str]:
+    return [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+
+
 def search_users_folders_last() -> None:
     """Move the folders that Ray put before Python's own to the end of the search path, as in a
-    driver.
+    driver, and add those of recipes.
 
     Otherwise a `datasets.py` next to a recipe would be imported by transformers as `datasets`.
     Folders in `PYTHONPATH` keep their place.
@@ -47,16 +63,18 @@ def search_users_folders_last() -> None:
     before = sys.path[: sys.path.index(os.path.dirname(os.__file__))]
     moved = [folder for folder in before if folder not in wanted and not folder.endswith(".zip")]
     sys.path[:] = [*(folder for folder in sys.path if folder not in moved), *moved]
+    sys.path += [folder for folder in _recipe_folders() if folder not in sys.path]
 
 
 def hidden_module(name: str) -> tuple[Path, str] | None:
-    """Find a file of the working directory that `import name` does not reach, because another
-    module has its name.
+    """Find a file of the working directory, or beside a recipe, that `import name` does not reach,
+    because another module has its name.
 
     Returns: the file, and the path of the other module; None if nothing is hidden.
     """
     top = name.partition(".")[0]
-    places = [Path.cwd() / f"{top}.py", Path.cwd() / top / "__init__.py"]
+    folders = [Path.cwd(), *map(Path, _recipe_folders())]
+    places = [folder / name for folder in folders for name in (f"{top}.py", f"{top}/__init__.py")]
     there, module = next((place for place in places if place.is_file()), None), sys.modules.get(top)
     if there is None or module is None:
         return None

@@ -47,7 +47,7 @@ def merge_overrides(values: dict[str, object], overrides: Sequence[str], path: P
     for text in overrides:
         key, sep, assigned = text.partition("=")
         key = _INDEX.sub(r".\1", key.strip())
-        if not sep or not key:
+        if not sep or "" in key.split(".") or "[" in key or "]" in key:
             raise RecipeError(f"override {text!r} is not of the form key.subkey=value")
         try:
             base = _with_override(base, key, f"{key}={assigned}")

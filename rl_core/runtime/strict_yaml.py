@@ -46,7 +46,8 @@ def read_strict_yaml(path: Path) -> object:
         mark = error.problem_mark
         place = f"{path}: line {mark.line + 1}" if mark is not None else str(path)
         raise RecipeError(f"{place}: not valid YAML: {yaml_problem(error)}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
+        # A ValueError is of bytes that are no UTF-8, or of a date that no calendar has.
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     except RecursionError as error:
         raise RecipeError(f"{path}: nested too deeply") from error

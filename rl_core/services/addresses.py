@@ -45,6 +45,12 @@ class Address:
     def fault(self) -> str | None:
         """Return why the server at this address cannot be used; None if it can, or if the address
         is of a kind that cannot be asked, such as a database file or `auto`."""
+        try:
+            return self._asked()
+        except ValueError as error:  # of a host or port that cannot be read
+            return f"is no address ({error})"
+
+    def _asked(self) -> str | None:
         if self.server is Server.RAY:
             return _fault_of_ray(self.url)
         if self.url.startswith(("http://", "https://")):

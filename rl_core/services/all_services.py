@@ -4,7 +4,6 @@ logs are next to it."""
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -142,7 +141,7 @@ class Stack:
         """Deploy everything if `prefect.yaml` is not the one that was deployed to this server's
         database."""
         digest = hashlib.sha256(catalogue.PROJECT_FILE.read_bytes()).hexdigest()
-        if self._read().get(DEPLOYED) == digest and catalogue.ask(
+        if self.home.service_records().get(DEPLOYED) == digest and catalogue.ask(
             f"{prefect_url}/api/deployments/count", {}
         ):
             return
@@ -185,24 +184,21 @@ class Stack:
 
     def _records(self) -> dict[str, Record]:
         """Return the records in the order of their start."""
-        entries = {name: entry for name, entry in self._read().items() if name != DEPLOYED}
+        entries = self.home.service_records()
+        entries.pop(DEPLOYED, None)
         order = [name for name in catalogue.USUAL_PORTS if name in entries]
         return {
             name: Record.model_validate(entries[name])
             for name in dict.fromkeys([*order, *sorted(entries)])
         }
 
-    def _read(self) -> dict[str, object]:
-        path = self.home.services
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
     def _save(self, entries: dict[str, object]) -> None:
-        atomic_write_json(self.home.services, self._read() | entries)
+        atomic_write_json(self.home.services, self.home.service_records() | entries)
 
     def _forget(self, name: str) -> None:
-        atomic_write_json(
-            self.home.services, {key: value for key, value in self._read().items() if key != name}
-        )
+        entries = self.home.service_records()
+        entries.pop(name, None)
+        atomic_write_json(self.home.services, entries)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
-from pathlib import Path
 
 from rl_core.errors import DataError, ServiceError
+from rl_core.runtime.user_paths import user_path
 from rl_core.services.catalogue import tell
 
 EVENT = "rl-train.data.announced"
@@ -23,11 +23,11 @@ def announce(api: str, uri: str) -> str:
     Returns: the URI in the event; a local path is made absolute.
     Raises: DataError when there is no such file; ServiceError when there is no server.
     """
+    named = located(uri)
     if not api:
         raise ServiceError(
             "no Prefect server is known: start one (rl-train up), or set PREFECT_API_URL"
         )
-    named = located(uri)
     event = {
         "id": str(uuid.uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
@@ -49,7 +49,7 @@ def located(uri: str) -> str:
     local path does not exist."""
     if "://" in uri:
         return uri
-    path = Path(uri).expanduser().absolute()
+    path = user_path(uri).absolute()
     if not path.exists():
         raise DataError(
             f"{path} does not exist; announce what is there, or an address such as s3://bucket/rows"

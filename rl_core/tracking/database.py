@@ -39,9 +39,17 @@ def tracking_client(tracking_uri: str) -> MlflowClient:
     Raises: StorageError when the database is a file that cannot be created or used.
     """
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
     ensure_database(tracking_uri)
-    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    try:
+        return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    except (MlflowException, ValueError) as error:
+        raise StorageError(
+            f"MLFLOW_TRACKING_URI {tracking_uri}: not an address of MLflow's "
+            f"({str(error).strip().splitlines()[0]:.200}); give http://HOST:PORT or "
+            "sqlite:///FILE, or unset it"
+        ) from error
 
 
 def ensure_database(tracking_uri: str) -> None:

@@ -50,8 +50,10 @@ def filter_value(text: str) -> str | None:
     """Return a text in quotes for a filter of MLflow's; None if no filter can hold it.
 
     MLflow knows no escape inside quotes, so nothing that it stores can be found by a text with
-    both kinds of them.
+    both kinds of them; and no database stores a text that is not UTF-8 (`stored_text`).
     """
+    if stored_text(text) != text:
+        return None
     for quote in "'\"":
         if quote not in text:
             return f"{quote}{text}{quote}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from rl_core.data.store.atomic import atomic_write_text, storage_error, sync_tree
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
+from rl_core.runtime.user_paths import user_path
 from rl_core.tracking.lineage import Lineage
 
 LINEAGE = "lineage.json"
@@ -23,7 +24,7 @@ def export_version(lineage: Lineage, folder: Path) -> Path:
     StorageError when the folder is not empty, the weights are gone, or they are not those that were
     registered.
     """
-    target, source = folder.expanduser().absolute(), Path(lineage.model_dir)
+    target, source = user_path(folder).absolute(), Path(lineage.model_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StorageError(f"{folder} is not an empty folder; name a new one")
     if not source.is_dir():

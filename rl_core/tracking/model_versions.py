@@ -36,6 +36,8 @@ REQUIRED_TAGS = ("run_key", "cache_hash", "eval_digest", "accuracy", "checkpoint
 """Tags that the caller gives; `run_id` and `model_dir` are added."""
 
 
+LAST_VERSION = 2**63 - 1
+"""Largest number that a database can hold."""
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 _REFUSED_WHEN_LOGGED = re.compile(r"""[/:.%"']""")
 
@@ -182,7 +184,9 @@ def find_version(tracking_uri: str, model: str, version: int | None = None) -> R
         wanted = f"alias {named['alias']}"
     else:
         number = int(named["version"]) if named else version
-        found = next(iter(_versions(client, name, f"version_number = {number}")), None)
+        exists = number is not None and number <= LAST_VERSION
+        same = _versions(client, name, f"version_number = {number}") if exists else []
+        found = next(iter(same), None)
         wanted = f"version {number}"
     if found is None:
         raise StorageError(

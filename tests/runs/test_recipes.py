@@ -121,7 +121,7 @@ def test_unknown_names_name_the_nearest():
     assert "unknown environment 'gsm9k' (did you mean 'gsm8k'?)" in refusal(
         "text", "environments.gsm9k.max_turns=1"
     )
-    assert "does not exist" in refusal("nowhere/mine.yaml")
+    assert "recipe file nowhere/mine.yaml: no such file" in refusal("nowhere/mine.yaml")
 
 
 def test_environment_variable_or_its_default_fills_a_value(

@@ -114,10 +114,10 @@ def test_a_server_that_is_there_is_held_to_what_it_answers(
                 check_addresses(*Server)
 
 
-@pytest.mark.parametrize("address", ["head", "head:port", "http://"])
+@pytest.mark.parametrize("address", ["head", "head:port", "http://", "["])
 def test_what_is_no_address_of_ray_is_refused(address: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ServiceError, match="is no address of a Ray cluster"):
+    with pytest.raises(ServiceError, match="is no address"):
         check_addresses(Server.RAY)
 
 

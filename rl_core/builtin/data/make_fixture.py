@@ -16,6 +16,7 @@ from typing import Any
 from rl_core.builtin.data.picture_rows import write_mmpr_tiny, write_zip
 from rl_core.data.store.atomic import atomic_write_text, storage_error
 from rl_core.errors import DataError
+from rl_core.runtime.user_paths import user_path
 
 COLOURS = {
     "red": (200, 30, 30),
@@ -44,7 +45,7 @@ def make_fixture(folder: Path | str, *, num_rows: int = 24, seed: int = 0) -> di
     Args: num_rows: rows of each dataset. Returns: the raw folder of each stage. Raises: DataError
     when `folder` is not empty; StorageError.
     """
-    root = Path(folder).expanduser()
+    root = user_path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise DataError(f"{root} is not empty; name a new folder")
     if num_rows < 4:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rl_core.data.store.atomic import atomic_write_json
 from rl_core.errors import DataError
+from rl_core.runtime.user_paths import no_file
 from schemas.receipts import SourceFile
 
 SETTLE_NS = 1_000_000_000
@@ -35,10 +36,7 @@ def fingerprint(path: Path | str, memo_dir: Path | str) -> SourceFile:
     """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise DataError(
-            f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a "
-            "data file"
-        )
+        raise DataError(f"{path}: {no_file(path)}; give the path of a data file")
     stat = file.stat()
     # ctime is part of the key since a copy that keeps mtime (cp -p, rsync -t) still changes it.
     key = {

@@ -5,11 +5,16 @@ from pathlib import Path
 from rl_core.data.overlap.found import Contamination
 from rl_core.data.overlap.sides import Sides, sides_of
 from rl_core.data.prepare.pair_sources import files_of, pair_sides, pair_sources
+from rl_core.data.read.hub import DatasetNotHere
 from rl_core.data.read.media_prompt_files import planned_prompt_files, prompt_files
 from rl_core.data.read.recipe_files import planned_sources, resolve_sources
+from rl_core.data.read.sources import data_files
+from rl_core.errors import DataError
 from rl_core.runtime.home import Home
+from rl_core.runtime.user_paths import no_file, user_path
 from schemas.recipe import Recipe
 
+ARTIFACT = "art://"
 SplitFiles = tuple[list[Path], list[Path]]
 """Files of training rows, and of held-out rows."""
 
@@ -60,6 +65,28 @@ def compared_rows(
     sources = pair_sources(recipe, home.data, make=make)
     located = {split: [one for one in ones if one.path.exists()] for split, ones in sources.items()}
     return pair_sides(located, contamination.benchmarks, memo_dir)
+
+
+def check_files_exist(recipe: Recipe, home: Home, beside: Path | None = None) -> None:
+    """Check that the files which a recipe names are there; nothing is generated, fetched or mapped.
+
+    Args: beside: the folder of the recipe's file. Raises: DataError naming entry and folders.
+    """
+    if recipe.has_pairs:
+        pair_sources(recipe, home.data, make=False)
+        return
+    for part in ("train", "eval"):
+        for number, entry in enumerate(getattr(recipe.data, part)):
+            named = entry.get("path") if isinstance(entry, dict) else entry
+            if named is None or str(named).startswith(ARTIFACT):
+                continue
+            try:
+                files = data_files(entry, download=False)
+            except DatasetNotHere:
+                continue
+            for file in files:
+                if not user_path(file).exists():
+                    raise DataError(f"data.{part}[{number}]: {named}: {no_file(file, beside)}")
 
 
 def rows_that_are_here(recipe: Recipe, home: Home) -> SplitFiles:

@@ -153,7 +153,7 @@ def _explained(name: HubName, download: bool) -> Iterator[None]:
         if not is_offline_mode() and not download:
             raise DatasetNotHere(f"{name}: not in the local cache") from error
         advice = "unset HF_HUB_OFFLINE, or give the path of a file"
-        raise DatasetNotHere(
+        raise DataError(
             f"{name}: no such file, and no such dataset in the local cache; {advice}"
         ) from error
     except HfHubHTTPError as error:

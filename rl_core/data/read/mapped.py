@@ -18,26 +18,33 @@ from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import open_parquet
 from rl_core.data.read.parquet_rows import write_parquet_rows
 from rl_core.data.read.readers import check_file, raw_values
+from rl_core.data.read.text_files import NOT_MAPPED
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.errors import DataError
 from schemas.rows.column_map import ColumnMap, ColumnMapError
 
 if TYPE_CHECKING:
-    from rl_core.data.read.text_files import RawValue
+    from rl_core.data.read.text_files import OnBadLine, RawValue
 
 Row = dict[str, Any]
 _VERSION = "1"
 _NUM_LOOKED_AT = 20
 
 
-def source_rows(file: Path, mapping: ColumnMap, prompt_key: str = "prompt") -> Iterator[RawValue]:
+def source_rows(
+    file: Path,
+    mapping: ColumnMap,
+    prompt_key: str = "prompt",
+    on_bad_line: OnBadLine | None = None,
+) -> Iterator[RawValue]:
     """The rows of one file that a mapping is to be applied to.
 
-    Raises: DataError for a file as `raw_values`, or one that has no column of that name.
+    Args: on_bad_line: receives what cannot be read; unset, it is an error. Raises: DataError for a
+    file as `raw_values`, or one that has no column of that name.
     """
     if mapping:
         _check_columns(file, mapping)
-    yield from raw_values(file, prompt_key=prompt_key)
+    yield from raw_values(file, prompt_key=prompt_key, on_bad_line=on_bad_line)
 
 
 def mapped_row(mapping: ColumnMap, row: Row, place: str, over: Row | None = None) -> Row:
@@ -51,7 +58,8 @@ def mapped_row(mapping: ColumnMap, row: Row, place: str, over: Row | None = None
 def mapped_files(files: Sequence[Path], mapping: ColumnMap, data_dir: Path) -> list[Path]:
     """Each file under the mapping, made on first use and then kept; itself where that is empty.
 
-    Raises: DataError naming file and row that the mapping does not fit.
+    A row that the mapping does not fit is a bad row of its file, except in a table with pictures.
+    Raises: DataError for a file without a mapped column; for a row of a table with pictures.
     """
     made = planned_mapped(files, mapping, data_dir)
     for file, target in zip(files, made, strict=True):
@@ -75,16 +83,26 @@ def _planned(file: Path, mapping: ColumnMap, data_dir: Path) -> Path:
 
 
 def _make(file: Path, mapping: ColumnMap, target: Path) -> None:
-    rows = (
-        mapped_row(mapping, _as_row(raw.value), f"{file}:{raw.number}")
-        for raw in source_rows(file, mapping)
-    )
     if target.suffix == ".parquet":
+        rows = (
+            mapped_row(mapping, _as_row(raw.value), f"{file}:{raw.number}")
+            for raw in source_rows(file, mapping)
+        )
         write_parquet_rows(list(rows), target)
         return
     with atomic_writer(target) as out:
-        for row in rows:
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+        def refuse(_: int, error: DataError) -> None:
+            # Read back, it is a bad row of its file, which the recipe's on_invalid decides about.
+            out.write(f"{NOT_MAPPED}{' '.join(str(error).split())}\n")
+
+        for raw in source_rows(file, mapping, on_bad_line=refuse):
+            try:
+                row = mapped_row(mapping, _as_row(raw.value), f"{file}:{raw.number}")
+            except DataError as error:
+                refuse(raw.number, error)
+            else:
+                out.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def _check_columns(file: Path, mapping: ColumnMap) -> None:

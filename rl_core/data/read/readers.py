@@ -27,6 +27,7 @@ from rl_core.data.read.formats import KNOWN, READERS, format_of
 from rl_core.data.read.sources import data_files
 from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
+from rl_core.runtime.user_paths import no_file
 from schemas.rows.messages import messages_of_text, plain_messages
 from schemas.rows.problems import as_list
 from schemas.rows.response_rows import PARAMS, as_prompt_row
@@ -74,10 +75,7 @@ def check_file(path: Path | str) -> Path:
         expected = f"expected one of {KNOWN}, or the name of a Hugging Face dataset"
         raise DataError(f"{path}: unknown extension {file.suffix!r}; {expected}")
     if not file.is_file():
-        raise DataError(
-            f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a "
-            "data file"
-        )
+        raise DataError(f"{path}: {no_file(path)}; give the path of a data file")
     return file
 
 

@@ -20,6 +20,7 @@ from rl_core.data.read.formats import KNOWN, format_by_name
 from rl_core.data.read.hub import HubName, files_of_copy, split_files
 from rl_core.data.read.remote import remote_files
 from rl_core.errors import DataError
+from rl_core.runtime.user_paths import user_path
 from schemas.rows.media_checks import is_remote
 from schemas.sections.parts import Block
 from schemas.sections.section import Section
@@ -55,7 +56,7 @@ def data_files(source: str | Path | Block, *, download: bool = True) -> list[Pat
         if is_remote(spec.path):
             suffix = f":{spec.split}" if spec.split else ""
             return remote_files(f"{spec.path}{suffix}", download=download)
-        if (folder := Path(spec.path).expanduser()).is_dir():
+        if (folder := user_path(spec.path)).is_dir():
             if spec.revision is not None:
                 raise DataError(f"{spec.path}: a folder has no revision {spec.revision!r}")
             return _folder(folder, spec.split, spec.config)
@@ -67,12 +68,16 @@ def data_files(source: str | Path | Block, *, download: bool = True) -> list[Pat
     if not text.strip():
         raise DataError("an empty name of a file; is a variable empty that should hold it?")
     if text.startswith("hf://"):
+        if not HubName.is_name(_without_scheme(text)):
+            raise DataError(f"{text}: expected hf://repo[/config][@revision][:split]")
         return split_files(HubName.parse(_without_scheme(text)), download=download)
     if text.lower().startswith("file://"):
         return data_files(Path(url2pathname(urlsplit(text).path)))
     if is_remote(text):
         return remote_files(text, download=download)
-    path = Path(text).expanduser()
+    if "://" in text and not Path(text).exists():
+        raise DataError(f"{text}: no such file, and no address of s3, gs, http, https, file or hf")
+    path = user_path(text)
     if path.is_dir():
         return _folder(path)
     folder, _, split = text.rpartition(":")

@@ -30,6 +30,11 @@ _NO_TEXT = {
 """First bytes of formats that are no text, and their names."""
 
 
+NOT_MAPPED = "# not mapped: "
+"""Begin of the line that stands for a row which a column mapping does not fit, before the reason;
+no JSON begins so."""
+
+
 class RawValue(NamedTuple):
     """A row as written in the file."""
 
@@ -56,6 +61,8 @@ def read_jsonl(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[
         return
     for number, line in _lines(file, on_bad_line):
         try:
+            if line.startswith(NOT_MAPPED):
+                raise UnreadableJson(line.removeprefix(NOT_MAPPED))
             value = parse(line)
             if not isinstance(value, str | dict):
                 raise UnreadableJson(f"the line is {_name(value)}; expected an object or a string")

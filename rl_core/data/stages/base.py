@@ -17,6 +17,7 @@ from rl_core.data.store.atomic import atomic_write_text
 from rl_core.data.store.publish import Built
 from rl_core.errors import DataError, RLTrainError
 from rl_core.runtime.registry import PluginConfig
+from rl_core.runtime.user_paths import real_path, user_path
 from schemas.receipts import SourceFile
 from schemas.rows.problems import Problem
 
@@ -151,13 +152,13 @@ class Stage(ABC, Generic[ConfigT]):
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
-        self.input_dir = config.input_dir.expanduser()
-        self._refuse_nesting()
+        self.input_dir = user_path(config.input_dir)
+        self._check_places()
 
     @property
     def output(self) -> Path:
         """The folder that is published."""
-        return self.config.output_dir.expanduser().resolve()
+        return real_path(self.config.output_dir)
 
     @property
     def artifact_path(self) -> Path:
@@ -218,8 +219,10 @@ class Stage(ABC, Generic[ConfigT]):
             details=details,
         )
 
-    def _refuse_nesting(self) -> None:
-        raw, output = self.input_dir.resolve(), self.output
+    def _check_places(self) -> None:
+        raw, output = real_path(self.input_dir), self.output
+        if raw.exists() and not raw.is_dir():
+            raise DataError(f"input_dir {raw}: a file; name the folder of the raw files")
         if raw == output or raw in output.parents or output in raw.parents:
             raise DataError(
                 f"output_dir {output} and input_dir {raw} lie inside each other; the output "

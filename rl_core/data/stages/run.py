@@ -16,10 +16,12 @@ from rl_core.data.stages import stages
 from rl_core.data.stages.base import Context, Stage, StageConfig
 from rl_core.data.stages.inputs import fingerprint_all
 from rl_core.data.store.lock import Note
+from rl_core.data.store.publish import refuse_strangers
 from rl_core.errors import RecipeError
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
+from rl_core.runtime.user_paths import no_file, user_path
 from schemas.receipts import PrepReceipt, SourceFile
 
 
@@ -55,19 +57,27 @@ def load_stage(
 
     Raises: RecipeError naming file, key, value and the known keys.
     """
-    shipped = DEPLOYMENTS / "prep" / f"{name_or_path}.yaml"
-    path = shipped if shipped.is_file() else Path(name_or_path).expanduser()
-    if path.suffix.lower() not in {".yaml", ".yml"} or not path.is_file():
+    path = user_path(name_or_path)
+    if name_or_path in stage_names():
+        path = DEPLOYMENTS / "prep" / f"{name_or_path}.yaml"
+    if path.suffix.lower() not in {".yaml", ".yml"}:
         raise RecipeError(
             f"unknown stage {name_or_path!r}{nearest(name_or_path, stage_names())}, or give a "
             ".yaml path"
         )
+    if not path.is_file():
+        raise RecipeError(f"stage file {path}: {no_file(path)}")
     values = resolved(merge_overrides(read_yaml(path), overrides, path), path)
     values |= {"input_dir": str(input_dir)} if input_dir is not None else {}
     values |= {"output_dir": str(output_dir)} if output_dir is not None else {}
     target = values.pop("target", None)
     if target is None:
-        cls: Any = stages.get(str(values.get("stage", name_or_path)))
+        if values.get("stage") is None:
+            raise RecipeError(
+                f"{path.name}: names no stage; set stage to one of {', '.join(stage_names())}, or "
+                "target to a class of your own"
+            )
+        cls: Any = stages.get(str(values["stage"]))
     elif values.get("stage") is not None:
         raise RecipeError(
             f"{path.name}: give either stage or target, not both {values['stage']!r} and "
@@ -113,6 +123,7 @@ def plan_stage(stage: Stage[Any], home: Home | None = None) -> StagePlan:
     """Predict whether `prepare_stage` would be a hit, with the reason; fetches and writes nothing
     but digests of the inputs."""
     place = (stage.output, stage.artifact, stage.artifact_path)
+    refuse_strangers(stage.output, stage.sentinel)
     settings = stage.config.model_dump(mode="json")
     if stage.target is not None:
         settings = {"target": stage.target, **settings}

@@ -37,6 +37,7 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
         errno.EROFS: "the disk is read-only: write to another disk",
         errno.ENOLCK: "this disk does not support file locks: write to another disk",
         errno.EOPNOTSUPP: "this disk does not support file locks: write to another disk",
+        errno.EEXIST: "a part of the path is a file: move it away, or write to another folder",
         errno.ENOTDIR: "a part of the path is a file: move it away, or write to another folder",
     }
     return StorageError(f"cannot write {path}: {advice.get(error.errno or 0, str(error))}")
@@ -75,6 +76,8 @@ def atomic_writer(path: Path | str) -> Iterator[IO[str]]:
     Raises: StorageError when it cannot be written; `path` is then unchanged.
     """
     target = Path(path)
+    if target.is_dir():
+        raise StorageError(f"cannot write {target}: a folder; name a file")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

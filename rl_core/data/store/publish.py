@@ -153,7 +153,7 @@ def publish(
             if (sentinel := found()) is not None:
                 return sentinel, True
             _remove_leftovers(target)
-            _refuse_strangers(target, sentinel_name)
+            refuse_strangers(target, sentinel_name)
             draft = Sentinel(run_hash=run_hash, parts=dict(parts or {}), counts={}, files={})
             sentinel = _build_and_rename(target, build, check, sentinel_name, draft)
             if memo is not None:
@@ -215,11 +215,16 @@ def _build_and_rename(
     return sentinel
 
 
-def _refuse_strangers(target: Path, sentinel_name: str) -> None:
+def refuse_strangers(target: Path, sentinel_name: str) -> None:
     """Refuse to replace a folder that was not prepared here before, as shown by a sentinel, or a
-    receipt next to the folder."""
+    receipt next to the folder. Raises: StorageError."""
     if target.is_dir() and not any(target.iterdir()):
         return
+    above = next(folder for folder in target.parents if folder.exists())
+    if not above.is_dir():
+        raise StorageError(
+            f"{target}: {above} is a file; name an empty or new folder as the output"
+        )
     ours = (target / sentinel_name).is_file() or receipts_dir(target).is_dir()
     if target.exists() and not (target.is_dir() and ours):
         what = "holds files that no preparation wrote" if target.is_dir() else "is a file"

@@ -73,6 +73,8 @@ class Corpus:
                         documents.append(_document(line, len(documents), f"{path}:{number}"))
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot be read: {error}") from error
+        if not documents:
+            raise DataError(f"{path}: the corpus has no documents")
         return cls(documents)
 
     def search(self, query: str, topk: int) -> list[tuple[Document, float]]:

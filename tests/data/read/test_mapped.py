@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from rl_core.data.read.mapped import mapped_files, planned_mapped
+from rl_core.data.read.readers import raw_values
 from rl_core.errors import DataError, RecipeError
 from rl_core.runs.recipes import load_recipe
 from schemas.rows.column_map import ColumnMap
@@ -67,15 +68,18 @@ def test_a_column_that_no_row_has_is_named(parquet: Path, tmp_path: Path):
         mapped_files([parquet], mapping, tmp_path / "data")
 
 
-def test_a_row_that_does_not_fit_is_named_and_no_file_is_left(tmp_path: Path):
+def test_rows_that_do_not_fit_are_bad_rows_of_their_file(tmp_path: Path):
     path = tmp_path / "train.jsonl"
-    path.write_text(
-        "".join(json.dumps(row) + "\n" for row in [*ROWS, {"question": "x", "answer": "no mark"}])
+    lines = [json.dumps(row) for row in [*ROWS, {"question": "x", "answer": "no mark"}]]
+    path.write_text("\n".join(["{", *lines]) + "\n")
+    (made,) = mapped_files([path], MAPPING, tmp_path / "data")
+    bad: dict[int, str] = {}
+    good = list(
+        raw_values(made, on_bad_line=lambda number, error: bad.update({number: str(error)}))
     )
-    said = r"train\.jsonl:4: map ground_truth=answer\|after:####: 'no mark' has no '####'"
-    with pytest.raises(DataError, match=said):
-        mapped_files([path], MAPPING, tmp_path / "data")
-    assert [file for file in (tmp_path / "data").rglob("*") if file.parent.name == "mapped"] == []
+    assert [raw.value["prompt"] for raw in good] == [row["question"] for row in ROWS]
+    assert "invalid JSON" in bad[1]
+    assert "train.jsonl:5: map ground_truth=answer|after:####: 'no mark' has no '####'" in bad[5]
 
 
 def test_a_recipe_refuses_a_mapping_that_cannot_be_read():

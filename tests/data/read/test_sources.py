@@ -154,13 +154,16 @@ def test_a_table_of_a_dataset_is_read_as_texts(hub: Path) -> None:
     assert [row["answer"] for row in rows] == ["1", "02"]
 
 
-def test_dataset_that_is_not_here_is_refused_and_planned_as_a_fetch(
-    hub: Path, tmp_path: Path
+def test_dataset_that_is_not_here_is_refused_offline_and_planned_as_a_fetch_online(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        DataError, match=r"org/none:train: no such file, and no such dataset in the local cache"
-    ):
+    said = r"org/none:train: no such file, and no such dataset in the local cache"
+    with pytest.raises(DataError, match=said):
         data_files("org/none")
+    with pytest.raises(DataError, match=said):
+        planned_sources(["org/none"], tmp_path, ColumnMap({}))
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: False)
+    monkeypatch.setattr("rl_core.data.read.hub.hub_problem", lambda: None)
     files, first = planned_sources(["org/none"], tmp_path, ColumnMap({}))
     assert files == []
     assert first.startswith("the dataset would be fetched first")
