@@ -9,7 +9,13 @@ import pytest
 
 import rl_core
 from rl_core.runtime import own_packages
-from rl_core.runtime.own_packages import OWN, hidden_module, search_users_folders_last
+from rl_core.runtime.own_packages import (
+    FOLDERS,
+    OWN,
+    hidden_module,
+    search_beside,
+    search_users_folders_last,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,6 +49,7 @@ def test_what_ray_puts_first_is_searched_last(monkeypatch: pytest.MonkeyPatch, t
     # Not what an earlier test's Ray put first.
     usual = [folder for folder in sys.path if "lib" in folder and "ray" not in Path(folder).parts]
     monkeypatch.setenv("PYTHONPATH", "/wanted")
+    monkeypatch.delenv(FOLDERS, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), "/ray/workers", "/wanted", *usual])
     search_users_folders_last()
     assert sys.path == ["/wanted", *usual, str(tmp_path), "/ray/workers"]
@@ -68,3 +75,16 @@ def test_only_a_file_that_something_else_hides_is_hidden(
     assert hidden_module("users_own_module") is None
     assert hidden_module("email") is None
     assert hidden_module("never_imported") is None
+
+
+def test_the_folder_of_a_recipe_is_searched_by_its_run_after_everything_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv(FOLDERS, raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    search_beside(tmp_path / "mine.yaml")
+    search_beside(tmp_path / "other.yaml")
+    assert sys.path.count(str(tmp_path)) == 1 and sys.path[-1] == str(tmp_path)
+    sys.path.remove(str(tmp_path))
+    search_users_folders_last()  # as a worker does
+    assert sys.path[-1] == str(tmp_path)
