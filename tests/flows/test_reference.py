@@ -174,3 +174,17 @@ def test_messages_that_are_explained_occur_in_the_code():
         for message, parts in pieces.items()
         if not all(part.strip() in code for part in parts)
     ] == []
+
+
+def test_every_module_of_the_api_pages_is_there():
+    pages = (ROOT / "docs" / "reference" / "api").glob("*.md")
+    named = re.findall(r"auto(?:module|class):: ([\w.]+\.\w+)", "".join(map(Path.read_text, pages)))
+    assert named
+    assert not [name for name in named if not _is_importable(name)]
+
+
+def _is_importable(name: str) -> bool:
+    """Return True for a module, and for a name in one, without importing it."""
+    path = ROOT.joinpath(*name.split("."))
+    files = (path.with_suffix(".py"), path.parent.with_suffix(".py"))
+    return path.is_dir() or any(file.is_file() for file in files)
