@@ -11,10 +11,12 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 from rl_core.errors import ServiceError
+from rl_core.runtime.child_reaper import end_last
 from rl_core.services.exposure import LOCALHOST
 from rl_core.services.ports import free_port
 
@@ -34,22 +36,29 @@ AS_PREFECT_WOULD = {
 """Environment that Prefect sets for the servers that it starts by itself."""
 POLL_S = 0.05
 GRACE_S = 5.0
+RESTARTS = 5
+"""Times that a server that ended by itself is started again."""
 
 
 class LocalApi:
     """A starting server. Create it before Prefect is imported, since Prefect reads the address
-    then."""
+    then.
+
+    A server that once answered and then ends by itself, such as for lack of memory, is started
+    again at its address. Its database is a file, and Prefect's clients ask again for minutes, so
+    the run goes on.
+    """
 
     def __init__(self) -> None:
         from rl_core.services.catalogue import prefect_command
 
         self.port = free_port(LOCALHOST)
-        self.process = subprocess.Popen(
-            prefect_command(LOCALHOST, self.port, "--log-level", "error", "--lifespan", "on"),
-            env=os.environ | AS_PREFECT_WOULD,
-            # Ctrl-C is this process's to answer, which still has the run's end to report.
-            start_new_session=True,
+        self._stopping, self._change = False, threading.Lock()
+        self._command = prefect_command(
+            LOCALHOST, self.port, "--log-level", "error", "--lifespan", "on"
         )
+        self._environment = os.environ | AS_PREFECT_WOULD
+        self.process = self._start()
         # Registered first and therefore run last: Prefect sends its last logs and events at exit.
         atexit.register(self.stop)
 
@@ -66,6 +75,7 @@ class LocalApi:
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline:
             if answers(f"{self.url}/health"):
+                threading.Thread(target=self._keep_running, daemon=True, name="local API").start()
                 return
             time.sleep(POLL_S)
         ended = self.process.poll()
@@ -78,14 +88,37 @@ class LocalApi:
             f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log"
         )
 
+    def _start(self) -> subprocess.Popen[bytes]:
+        # Ctrl-C is this process's to answer, which still has the run's end to report.
+        process = subprocess.Popen(self._command, env=self._environment, start_new_session=True)
+        end_last(process.pid)  # if this process is killed, its flow run is marked first
+        return process
+
+    def _keep_running(self) -> None:
+        for _ in range(RESTARTS):
+            ended = self.process.wait()
+            with self._change:
+                if self._stopping:
+                    return
+                self.process = self._start()
+            _say(f"the local Prefect API ended with code {ended} and was started again")
+
     def stop(self) -> None:
         """Stop the server."""
+        with self._change:
+            self._stopping = True
         self.process.terminate()
         try:
             self.process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def _say(text: str) -> None:
+    from rl_core.trainers.progress import ProgressEvent, announce
+
+    announce(ProgressEvent("note", text=text))
 
 
 def start_local_api() -> LocalApi | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from prefect import flow
 
+from flows.killed_run import report_if_killed
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from schemas.receipts import EvalReceipt
@@ -48,10 +49,12 @@ def rl_evaluate(
     name = check_served(candidate, served_model, settings)
     values = settings.model_dump(mode="json")
     with no_orphans(), recorded(), delivered(), closing_sessions():
+        report_if_killed()
         report = validate_data(values)
         if candidate.iteration is not None:
             export_iteration(model)
         plan = open_evaluation(values, prepare_cache(values, report), model)
+        report_if_killed(plan)
         with close_run(plan):
             if candidate.url is not None and name is not None:
                 return evaluate_served(plan, LABEL, candidate.url, name)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from prefect import flow
 
+from flows.killed_run import report_if_killed
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from schemas.receipts import PrepReceipt
@@ -31,6 +32,7 @@ def rl_prepare(
     """
     Home.default().activate()
     with no_orphans(), recorded(), delivered():
+        report_if_killed()
         return prepare_stage(stage, overrides, input_dir, output_dir, force)
 
 

@@ -17,6 +17,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed
 
 from flows.approval import ask_for_approval, is_decided
+from flows.killed_run import report_if_killed
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
@@ -68,6 +69,7 @@ def rl_train(
     settings = load_recipe(recipe, overrides, profile)
     values, training = settings.model_dump(mode="json"), settings.training
     with no_orphans(), recorded(), delivered(), closing_sessions():
+        report_if_killed()
         report = validate_data(values)
         cache = prepare_cache(values, report)
         start_from = None
@@ -79,6 +81,7 @@ def rl_train(
         origin = starting_from(settings, start_from)
         with owned_run(origin, cache.identity, Home.default(), _say):
             plan = open_run(values, report, cache, fresh, start_from)
+            report_if_killed(plan)
             with close_run(plan):
                 baseline = evaluate(plan, "baseline", 0)
                 for iteration in range(1, training.num_iterations + 1):

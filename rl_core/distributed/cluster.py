@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import Unreachable
@@ -101,7 +103,7 @@ def _started(
     logging.getLogger("ray._private.worker").addFilter(
         lambda record: "SIGTERM handler" not in record.getMessage()
     )
-    with _keep_signal_handlers():
+    with _keep_signal_handlers(), _sessions_of_their_own(private=address is None):
         try:
             ray.init(
                 address=address or "local",
@@ -126,6 +128,28 @@ def _collected_output() -> AbstractContextManager[None]:
     from rl_core.distributed.output import collected_output
 
     return collected_output()
+
+
+@contextmanager
+def _sessions_of_their_own(*, private: bool) -> Iterator[None]:
+    """Start Ray's daemons outside the process group of this process.
+
+    `timeout`, systemd, Slurm and Prefect send SIGTERM to the whole group: daemons in it would be
+    gone before the run could stop its workers and report its end. They still end with the driver,
+    whose death the kernel tells them. Ray has no option for it; this replacement of a private name
+    can go when `ray.init` gets one.
+    """
+    if not private or sys.platform == "win32":
+        yield
+        return
+    from ray._private import services
+
+    usual = services.ConsolePopen
+    services.ConsolePopen = partial(usual, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = usual
 
 
 @contextmanager

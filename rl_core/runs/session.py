@@ -57,6 +57,8 @@ class TrainingSession:
         self.recipe = Recipe.model_validate(plan.recipe)
         self.folder = RunFolder(Path(plan.run_dir))
         self.home = Home.default()
+        self.started_workers = False
+        """True if there was anything left to do."""
         self._trainer: Trainer | None = None
         self._iteration = 0
         self._checked = False
@@ -284,6 +286,7 @@ class TrainingSession:
         return self._trainer_at(iteration).with_reference(items)
 
     def _start_workers(self, recipe: Recipe) -> Trainer:
+        self.started_workers = True
         announce(ProgressEvent("start workers"))
         placement = recipe.placement
         self._cluster.enter_context(
@@ -363,7 +366,8 @@ def close_sessions() -> None:
 def close_run(plan: RunPlan) -> Iterator[None]:
     """End the MLflow run with the block: as finished, failed, or killed if the flow was
     cancelled."""
-    tracking = session_for(plan).tracking
+    session = session_for(plan)
+    tracking = session.tracking
     try:
         yield
     except Exception:
@@ -372,4 +376,4 @@ def close_run(plan: RunPlan) -> Iterator[None]:
     except BaseException:
         tracking.finish(RunStatus.KILLED)
         raise
-    tracking.finish(RunStatus.FINISHED)
+    tracking.finish(RunStatus.FINISHED, nothing_done=not session.started_workers)

@@ -3,21 +3,26 @@
 
 Ray's agents and Prefect's embedded API server are not tied to the process that started them. A
 small watcher process keeps a list of all descendants of its parent (by process id and start time)
-and ends them when the parent is gone.
+and ends them when the parent is gone. Before that it may run one command, which says elsewhere that
+the parent was killed.
 """
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from select import select
+from typing import Any
 
 import psutil
 
 POLL_S = 0.5
-FAREWELL = b"."
-_watched = False
+REPORT_S = 30.0
+"""Seconds that the command of `run_if_killed` may take."""
+FAREWELL = "goodbye"
+_watcher: "subprocess.Popen[bytes] | None" = None
 
 
 @contextmanager
@@ -27,13 +32,13 @@ def no_orphans() -> Iterator[None]:
     A normal end of the block ends nothing: whoever started a process ends it. Nested blocks have no
     further effect.
     """
-    global _watched
-    if _watched:
+    global _watcher
+    if _watcher is not None:
         yield
         return
     # A session of its own keeps signals to the parent's group away; its end of input is the
     # parent's end.
-    watcher = subprocess.Popen(
+    _watcher = subprocess.Popen(
         # Without the current folder, in which anyone may keep a module with the name of one of
         # Python's.
         [sys.executable, "-P", __file__, str(os.getpid())],
@@ -42,29 +47,83 @@ def no_orphans() -> Iterator[None]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _watched = True
     try:
         yield
     finally:
-        _watched = False
-        watcher.communicate(FAREWELL)
+        watcher, _watcher = _watcher, None
+        watcher.communicate(_line(FAREWELL))
+
+
+def run_if_killed(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Have a command run if this process is killed inside the block of `no_orphans`; without effect
+    outside of one.
+
+    A later command replaces an earlier one. Args: environment: is added to this process's.
+    """
+    # Taken now: the watcher's own is that of the start of the block.
+    _tell({"command": list(command), "environment": {**os.environ, **environment}})
+
+
+def end_last(pid: int) -> None:
+    """Leave a process for the command of `run_if_killed`, which may need it, and end it
+    afterwards."""
+    _tell({"last": pid})
+
+
+def _tell(what: Mapping[str, Any]) -> None:
+    if _watcher is None or _watcher.stdin is None:
+        return
+    with suppress(BrokenPipeError):
+        _watcher.stdin.write(_line(what))
+        _watcher.stdin.flush()
+
+
+def _line(what: object) -> bytes:
+    return json.dumps(what).encode() + b"\n"
 
 
 def watch(parent: psutil.Process) -> None:
     """Follow the descendants of `parent` until it signs off, or is gone: then end them."""
     below: set[psutil.Process] = set()
-    me = psutil.Process()
-    while parent.is_running() and not select([sys.stdin], [], [], POLL_S)[0]:
+    written = b""
+    while parent.is_running():
         below |= _descendants(parent)
-    if parent.is_running() and sys.stdin.buffer.read(1) == FAREWELL:
-        return
-    last = below - {me}
-    while last:
+        if select([sys.stdin], [], [], POLL_S)[0]:
+            # Unbuffered: what a buffer holds, `select` does not see.
+            if not (part := os.read(sys.stdin.fileno(), 1 << 16)):
+                break
+            written += part
+            if written.endswith(_line(FAREWELL)):
+                return
+    told = {}
+    for line in written.splitlines(keepends=True):
+        # The last one may be cut where the parent was killed.
+        if line.endswith(b"\n"):
+            told |= json.loads(line)
+    below -= {psutil.Process()}
+    last = {process for process in below if process.pid == told.get("last")}
+    last = last.union(*map(_descendants, last))
+    _end(below - last, spared=last)
+    if "command" in told:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                told["command"],
+                env=told["environment"],
+                stdin=subprocess.DEVNULL,
+                timeout=REPORT_S,
+                check=False,
+            )
+    _end(last, spared=set())
+
+
+def _end(processes: set[psutil.Process], spared: set[psutil.Process]) -> None:
+    known = processes | spared | {psutil.Process()}
+    while processes:
         # Children are found before their parent is killed, which would hand them to another.
-        found = set().union(*map(_descendants, last)) - below - {me}
-        for process in last:
+        found = set().union(*map(_descendants, processes)) - known
+        for process in processes:
             _kill(process)
-        below, last = below | found, found
+        known, processes = known | found, found
 
 
 def _descendants(process: psutil.Process) -> set[psutil.Process]:

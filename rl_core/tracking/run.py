@@ -122,6 +122,8 @@ class TrackingRun:
         self.run_id = run_id
         self.resumed = resumed
         self._lock = threading.Lock()
+        self._last_end: int | None = None
+        """Time at which the run ended before it was opened again, in ms since 1970."""
         self._outbox = Outbox(outbox, lambda entry: send(client, run_id, entry))
         data = client.get_run(run_id).data
         self._num_non_finite = int(data.metrics.get(NON_FINITE_METRIC, 0))
@@ -160,6 +162,7 @@ class TrackingRun:
                 resumed=True,
                 outbox=outbox,
             )
+            run._last_end = known.info.end_time
             client.update_run(run.run_id, status="RUNNING")
         else:
             experiment_id = ensure_experiment(client, experiment, artifact_location)
@@ -275,14 +278,17 @@ class TrackingRun:
                 self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True
             )
 
-    def finish(self, status: RunStatus = RunStatus.FINISHED) -> None:
+    def finish(self, status: RunStatus = RunStatus.FINISHED, *, nothing_done: bool = False) -> None:
         """Store what is pending and end the run. The run ends even when something was refused.
+
+        Args: nothing_done: a run that had ended before it was opened keeps that time.
 
         Raises: StorageError as `flush` does; a run whose server does not answer is not marked as
         ended.
         """
         if self._outbox.wait(OUTAGE_S if status is RunStatus.FINISHED else HASTE_S):
-            self.client.set_terminated(self.run_id, status=status)
+            ended = self._last_end if nothing_done else None
+            self.client.set_terminated(self.run_id, status=status, end_time=ended)
         self.flush(0)
 
     def url(self, base: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 
 from rl_core.runs.recipes import recipe_names
 from tests.e2e.prefect_api import wait_until
@@ -90,3 +91,7 @@ def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe:
         lambda: services.api.flow_run(run["id"])["state"]["type"] == "CANCELLED", "the cancellation"
     )
     assert not still_running(started)
+    client = MlflowClient(f"sqlite:///{services.home / 'mlflow.db'}")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(experiments, f"tags.`prefect.flow_run_id` = '{run['id']}'")
+    assert [one.info.status for one in found] == ["KILLED"]

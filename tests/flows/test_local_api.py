@@ -11,6 +11,8 @@ import pytest
 
 from flows import local_api
 from rl_core.errors import ServiceError
+from rl_core.services.catalogue import answers
+from tests.e2e.prefect_api import wait_until
 
 
 @pytest.fixture
@@ -39,6 +41,10 @@ def test_it_answers_and_ends(nothing_chosen: Path):
             refused = httpx.post(f"{api.url}/deployments/", json={}, headers=foreign)
             assert refused.status_code == httpx.codes.FORBIDDEN, refused.text
             assert "access-control-allow-origin" not in refused.headers
+        killed = api.process
+        killed.kill()
+        wait_until(lambda: api.process is not killed and answers(f"{api.url}/health"), "a restart")
+        assert httpx.post(f"{api.url}/flow_runs/filter", json={}).json() == []
     finally:
         api.stop()
     assert not psutil.pid_exists(api.process.pid)
