@@ -7,6 +7,7 @@ the two cannot be told by their lengths: which one is longer is drawn for each p
 from __future__ import annotations
 
 import random
+from itertools import product
 
 from rl_core.errors import DataError
 
@@ -76,26 +77,25 @@ CURT = (
     "Nobody here cares about that.",
     "That was a silly question.",
 )
-_TRIES_PER_ROW = 50
 
 
 def courteous_replies(num_rows: int, seed: int) -> list[dict[str, str]]:
     """Generate rows with `question`, `chosen` and `rejected`, each question once. Raises: DataError
     when there are too few."""
-    rng, rows = random.Random(f"courteous replies {seed}"), dict[str, dict[str, str]]()
-    for _ in range(_TRIES_PER_ROW * num_rows):
-        row = _row(rng)
-        rows.setdefault(row["question"], row)
-        if len(rows) == num_rows:
-            return list(rows.values())
-    raise DataError(
-        f"fixture courtesy: num_rows {num_rows} is more than the {len(rows)} different questions "
-        "there are"
-    )
+    known = list(product(QUESTIONS, COLOURS, THINGS))
+    if num_rows > len(known):
+        raise DataError(
+            f"fixture courtesy: num_rows {num_rows} is more than the {len(known)} different "
+            "questions there are"
+        )
+    rng = random.Random(f"courteous replies {seed}")
+    return [
+        _row(rng, question, f"{colour} {thing}")
+        for question, colour, thing in rng.sample(known, num_rows)
+    ]
 
 
-def _row(rng: random.Random) -> dict[str, str]:
-    thing = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
+def _row(rng: random.Random, question: str, thing: str) -> dict[str, str]:
     first, second = (fact.format(**_words(rng, thing)) for fact in rng.sample(FACTS, 2))
     chosen_is_longer = rng.random() < 0.5
     while True:
@@ -105,8 +105,7 @@ def _row(rng: random.Random) -> dict[str, str]:
         lengths = len(chosen), len(rejected)
         if lengths[0] != lengths[1] and (lengths[0] > lengths[1]) == chosen_is_longer:
             break
-    question = rng.choice(QUESTIONS).format(thing=thing)
-    return {"question": question, "chosen": chosen, "rejected": rejected}
+    return {"question": question.format(thing=thing), "chosen": chosen, "rejected": rejected}
 
 
 def _mixed(rng: random.Random, fact: str, remark: str) -> str:
