@@ -25,13 +25,8 @@ from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.score_stack import MARGINS
 from schemas.sections.preference import PreferenceConfig
 
-MARGIN, PAIR_LOSS, CONFIDENCE, LONGER = (
-    "score_margin",
-    "pair_loss",
-    "confidence",
-    "longer_chosen",
-)
-SCORES = (MARGIN, PAIR_LOSS, CONFIDENCE, LONGER)
+MARGIN, CONFIDENCE, LONGER = "score_margin", "confidence", "longer_chosen"
+SCORES = (MARGIN, CONFIDENCE, LONGER)
 """Columns of `RewardPairEngine.evaluate` besides the reward."""
 
 
@@ -77,7 +72,7 @@ class RewardPairEngine:
         """Score each pair, one row per pair; an idle one counts as wrong.
 
         Returns: `rewards` [N], 1 if the chosen conversation has the higher score; the columns of
-        `SCORES`: the lead of the chosen score m, -log sigmoid(m), the probability sigmoid(m) that
+        `SCORES`: the lead of the chosen score m, the probability sigmoid(m) that
         the model gives to the chosen one, and whether the chosen answer is the longer one in tokens
         (1/2 for a tie), by which a rule that goes by length alone would be judged; NaN in idle
         pairs. Object columns, with the preferred answer as `response`.
@@ -154,7 +149,6 @@ class RewardPairEngine:
             "rewards": told_N.float(),
             "num_tokens": lengths_N2[:, 0],
             MARGIN: leads_N,
-            PAIR_LOSS: -torch.nn.functional.logsigmoid(leads_N),
             CONFIDENCE: leads_N.sigmoid(),
             LONGER: (0.5 * (longer_N + 1)).masked_fill(idle_N, torch.nan),
         }
