@@ -17,8 +17,8 @@ class UngradedEnv(BaseTextEnv):
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`; only the fields of the base class."""
 
-    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset()
-    """Accepted kinds of ground truth: none, since the environment does not read it."""
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
+    """Accepted kinds of ground truth: any, since only scorers may read it."""
 
     def __init__(
         self,

@@ -101,10 +101,10 @@ def settle_padding(tokenizer: PreTrainedTokenizerBase, config: ModelConfig) -> i
     last = tokenizer.encode(text, add_special_tokens=False)[-1]
     names = ("pad_token", "unk_token", "bos_token", "eos_token")
     for name in (one for one in names if getattr(tokenizer, one) is not None):
-        token = getattr(tokenizer, name)
-        if tokenizer.convert_tokens_to_ids(token) != last:
-            tokenizer.pad_token = token
-            return int(tokenizer.convert_tokens_to_ids(token))
+        number: int = getattr(tokenizer, f"{name}_id")
+        if number != last:
+            tokenizer.pad_token = getattr(tokenizer, name)
+            return number
     raise ModelError(
         f"model.path {config.path}: its conversations end with {tokenizer.decode([last])!r}, and "
         "its tokenizer has no other special token for padding; add one to the tokenizer"

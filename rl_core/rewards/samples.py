@@ -49,18 +49,21 @@ def samples_of(rollout: DataProto) -> list[Sample]:
             num_tokens=int(length),
             is_truncated=reason in ("length", "context"),
             metadata=metadata or {},
-            messages=_conversation(prompt, replies, turns),
+            messages=conversation_of(prompt, replies, turns),
         )
         for prompt, replies, truth, reason, image, video, length, metadata, turns in rows
     ]
 
 
-def _conversation(
+def conversation_of(
     prompt: str | Sequence[Message] | None,
     replies: Sequence[str] | None,
     turns: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[Mapping[str, Any], ...]:
-    """Return the prompt's messages with what followed; empty if the prompt is a plain text."""
+    """Return the prompt's messages with what followed; empty if the prompt is a plain text.
+
+    Args: replies: the model's own. turns: these with the messages of environments and tools.
+    """
     if isinstance(prompt, str) or prompt is None or not replies:
         return ()
     said = [{"role": one["role"], "content": one["content"]} for one in turns or ()]

@@ -6,7 +6,7 @@ resumed attempt mean the same weights; workers get that version's folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,11 @@ def with_folders(recipe: Recipe, home: Home) -> Recipe:
     return _changed(recipe, home, _folder)
 
 
+def blocks_with_folders(blocks: Sequence[Mapping[str, Any]], home: Home) -> list[dict[str, Any]]:
+    """Return entries of `rewards` as `with_folders` does. Raises: RecipeError."""
+    return _changed_blocks(blocks, home, _folder)
+
+
 def _folder(found: RegisteredVersion) -> str:
     folder = found.tags["model_dir"]
     if not Path(folder).is_dir():
@@ -44,11 +49,17 @@ def _folder(found: RegisteredVersion) -> str:
 
 
 def _changed(recipe: Recipe, home: Home, name: Callable[[RegisteredVersion], str]) -> Recipe:
-    rewards = [
-        _with_model(block, f"rewards.{index}.model", home, name)
-        for index, block in enumerate(recipe.rewards)
-    ]
+    rewards = _changed_blocks(recipe.rewards, home, name)
     return recipe if rewards == recipe.rewards else recipe.model_copy(update={"rewards": rewards})
+
+
+def _changed_blocks(
+    blocks: Sequence[Mapping[str, Any]], home: Home, name: Callable[[RegisteredVersion], str]
+) -> list[dict[str, Any]]:
+    return [
+        _with_model(block, f"rewards.{index}.model", home, name)
+        for index, block in enumerate(blocks)
+    ]
 
 
 def _with_model(

@@ -108,7 +108,7 @@ def _margin_problems(value: object) -> list[Problem]:
     if value is None:
         return []
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf:
+    if not (is_number and 0 <= float(str(value)) < math.inf):
         return [Problem("margin", "not a margin", value, "a number of 0 or more")]
     return []
 

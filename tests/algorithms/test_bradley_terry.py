@@ -23,7 +23,7 @@ MARGINS = torch.tensor([0.5, 0.5, 0.0, 0.0])
 def loss_of(
     scores_B: Tensor, margins_B: Tensor | None, center: float, num_rows: int | None = None
 ) -> tuple[Tensor, dict[str, float]]:
-    algorithm = BradleyTerry(BradleyTerry.Config(center_coefficient=center))
+    algorithm = BradleyTerry(BradleyTerry.Config.model_validate({"center_coefficient": center}))
     mask_BT = torch.ones(len(scores_B), 1)
     rewards_B = torch.tensor([1.0, 0.0]).repeat(len(scores_B) // 2)
     advantages_BT, _ = algorithm.advantages(rewards_B, torch.zeros(len(scores_B)), mask_BT)

@@ -164,11 +164,12 @@ def test_a_resumed_run_is_bit_identical_and_its_folder_goes_on(
 
 def test_what_does_not_train_scores_is_refused(tiny_model_dir: Path):
     values = recipe_of(tiny_model_dir).model_dump(mode="json")
-    for change, words in (
+    refused: list[tuple[dict[str, object], str]] = [
         ({"algorithm": {"name": "dpo"}}, "does not train scores"),
         ({"lora": {"export": "adapter"}}, "registered whole"),
         ({"preference": {"reference": "precomputed"}}, "compared with no reference"),
         ({"domain": "text"}, "set domain: reward_model"),
-    ):
+    ]
+    for change, words in refused:
         with pytest.raises(RecipeError, match=words):
             parse_recipe(values | change)

@@ -17,10 +17,10 @@ from schemas.sections.section import Section
 
 
 class PairQuestionsSpec(Section):
-    """A fixture of pairs whose questions are the prompts."""
+    """A fixture of pairs whose questions are the prompts, and chosen answers the truths."""
 
     fixture: Literal[PairFixture.TEXT, PairFixture.COURTESY]
-    """Generated pairs; their answers are left out."""
+    """Generated pairs."""
     num_rows: int = Field(default=400, ge=4)
     """Number of pairs to generate."""
     seed: int = Field(default=0, ge=0, lt=2**31)
@@ -45,19 +45,19 @@ def materialise_pair_questions(spec: PairQuestionsSpec, folder: Path | str) -> P
     path = planned_pair_questions(spec, folder)
     if path.is_file():
         return path
-    questions = [row["question"] for row in generated_rows(spec.fixture, spec.num_rows, spec.seed)]
+    pairs = generated_rows(spec.fixture, spec.num_rows, spec.seed)
     wanted = spec.split == "eval"
-    kept = [one for one in questions if belongs_to_eval(one, spec.eval_fraction) == wanted]
+    kept = [one for one in pairs if belongs_to_eval(one["question"], spec.eval_fraction) == wanted]
     with atomic_writer(path) as file:
-        for question in kept[: spec.size]:
-            file.write(json.dumps(_row(spec.fixture, question)) + "\n")
+        for pair in kept[: spec.size]:
+            file.write(json.dumps(_row(spec.fixture, pair)) + "\n")
     return path
 
 
-def _row(fixture: PairFixture, question: str) -> dict[str, object]:
+def _row(fixture: PairFixture, pair: dict[str, str]) -> dict[str, object]:
     return {
         "data_source": f"pairs/{fixture}",
-        "prompt": [{"role": "user", "content": question}],
+        "prompt": [{"role": "user", "content": pair["question"]}],
         "env_class": "ungraded",
-        "reward_spec": {"method": "rule", "ground_truth": None},
+        "reward_spec": {"method": "rule", "ground_truth": pair["chosen"]},
     }

@@ -133,7 +133,7 @@ def _one_label(config: PreTrainedConfig, padding: int | None) -> PreTrainedConfi
     return config
 
 
-def _classifier(policy_model: Any, bundle: ScoreBundle) -> nn.Module:
+def _classifier(policy_model: Any, bundle: ScoreBundle) -> PreTrainedModel:
     """Return a classifier around the policy's own modules."""
     config = _one_label(policy_model.config, bundle.padding)
     with torch.device("meta"):
