@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rl_core.builtin.data.courteous_replies import courteous_replies
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import parse_recipe
 from rl_core.trainers.reward_model import RewardModelTrainer
@@ -28,8 +29,7 @@ def item(index: int, **more: Any) -> dict[str, Any]:
         "chosen": f"yes {index}",
         "rejected": "no" * (1 + index % 3),
         "env_extras": {"data_source": "test", "images": []},
-        **more,
-    }
+    } | more
 
 
 ITEMS = [item(index, margin=0.25 * (index % 2)) for index in range(12)]
@@ -55,8 +55,13 @@ def recipe_of(model_dir: Path, **changes: Any) -> Recipe:
 class running:
     """A built trainer that ends with the block."""
 
-    def __init__(self, recipe: Recipe, source: Path | None = None) -> None:
-        self.trainer = RewardModelTrainer(recipe, str(source or recipe.model.path), ITEMS)
+    def __init__(
+        self,
+        recipe: Recipe,
+        source: Path | None = None,
+        items: list[dict[str, Any]] = ITEMS,
+    ) -> None:
+        self.trainer = RewardModelTrainer(recipe, str(source or recipe.model.path), items)
 
     def __enter__(self) -> RewardModelTrainer:
         try:
@@ -160,6 +165,34 @@ def test_a_resumed_run_is_bit_identical_and_its_folder_goes_on(
     with running(adapted, tmp_path / "model") as trainer:
         found = trainer.evaluate(HELD_OUT, 1).tensor("score_margin")
     assert torch.allclose(found, margins, atol=1e-4)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_it_tells_held_out_pairs_apart_that_their_lengths_do_not(tiny_model_dir: Path):
+    items = [
+        item(
+            number,
+            prompt=[{"role": "user", "content": row["question"]}],
+            chosen=row["chosen"],
+            rejected=row["rejected"],
+        )
+        for number, row in enumerate(courteous_replies(600, seed=1))
+    ]
+    recipe = recipe_of(
+        tiny_model_dir,
+        optimizer={"learning_rate": 4e-3},
+        preference={"max_length": 512},
+        training={"num_iterations": 1, "steps_per_iteration": 60, "prompts_per_step": 12},
+        placement={"threads_per_device": 1, "micro_batch_size": 24},
+    )
+    with running(recipe, items=items[:480]) as trainer:
+        before = trainer.evaluate(items[480:], 1).tensor("rewards").mean()
+        for _ in range(60):
+            trainer.step()
+        after = trainer.evaluate(items[480:], 1)
+    by_length = float(after.tensor("longer_chosen").mean())
+    assert float(before) < 0.6 and max(by_length, 1 - by_length) <= 0.6
+    assert float(after.tensor("rewards").mean()) >= 0.8
 
 
 def test_what_does_not_train_scores_is_refused(tiny_model_dir: Path):
