@@ -63,10 +63,11 @@ def rl_train(
     """
     from rl_core.runs.ownership import owned_run
     from rl_core.runs.run_plan import starting_from
+    from rl_core.runs.scorer_models import with_fixed_versions
     from rl_core.runs.session import close_run, closing_sessions
 
     Home.default().activate()
-    settings = load_recipe(recipe, overrides, profile)
+    settings = with_fixed_versions(load_recipe(recipe, overrides, profile), Home.default())
     values, training = settings.model_dump(mode="json"), settings.training
     with no_orphans(), recorded(), delivered(), closing_sessions():
         report_if_killed()

@@ -53,10 +53,13 @@ def serve_rewards(
     from rl_core.errors import RecipeError
     from rl_core.rewards.server import build_app
     from rl_core.rewards.service import RewardService
+    from rl_core.runs.scorer_models import blocks_with_folders
+    from rl_core.runtime.home import Home
 
     blocks, config = _reward_blocks(recipe)
     _check_device(device)
     try:
+        blocks = blocks_with_folders(blocks, Home.default())
         service = RewardService(blocks, config, device=device)
     except RecipeError as error:
         raise RecipeError(f"{recipe}: {error}") from error

@@ -21,6 +21,8 @@ class Domain(StrEnum):
     """Text from a vision-language model, whose prompts contain images."""
     PREFERENCE = "preference"
     """Preference learning without sampling: each row holds a better and a worse answer."""
+    REWARD_MODEL = "reward_model"
+    """Training of a reward model, which scores whole conversations, on pairs of answers."""
     DIFFUSION = "diffusion"
     """Images or videos from a flow-matching model, denoised from prompts."""
     PE = "pe"
@@ -107,6 +109,9 @@ class Traits:
     """True if evaluations give scores besides `accuracy` and `mean_reward`."""
     page: Page | None = None
     """Its demo page, if there is one."""
+    gives_scores: bool = False
+    """True if the trained model gives a score in place of a text, and learns by an algorithm of
+    scores."""
 
 
 TRAITS: Mapping[Domain, Traits] = MappingProxyType(
@@ -136,6 +141,14 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             samples_tokens=False,
             curve=PAIRS,
             page=Page.CHAT,
+        ),
+        Domain.REWARD_MODEL: Traits(
+            trainer="rl_core.trainers.reward_model:RewardModelTrainer",
+            rows=SchemaName.PREFERENCE,
+            model=ModelKind.TEXT,
+            samples_tokens=False,
+            curve=PAIRS,
+            gives_scores=True,
         ),
         Domain.DIFFUSION: Traits(
             trainer="rl_core.trainers.diffusion:DiffusionTrainer",

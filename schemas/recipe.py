@@ -84,7 +84,7 @@ class Recipe(Section):
     unified: UnifiedConfig | None = None
     """The text and the image stage in the domain `unified`."""
     preference: PreferenceConfig = PreferenceConfig()
-    """Reading of pairs in the domain `preference`."""
+    """Reading of pairs in the domains `preference` and `reward_model`."""
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     validation: ValidationConfig = ValidationConfig()
@@ -157,7 +157,8 @@ class Recipe(Section):
             )
         if self.has_pairs:
             raise ValueError(
-                "data.curriculum: pairs of the domain preference have no pass rate; leave it out"
+                f"data.curriculum: pairs of the domain {self.domain} have no pass rate; leave it "
+                "out"
             )
         return self
 
@@ -254,7 +255,7 @@ class Recipe(Section):
     def _pairs_are_not_sampled(self) -> "Recipe":
         if self.has_pairs and self.rollout != RolloutConfig():
             raise ValueError(
-                "rollout: nothing is sampled in the domain preference; leave the block out"
+                f"rollout: nothing is sampled in the domain {self.domain}; leave the block out"
             )
         if self.has_pairs and self.data.map is not None:
             raise ValueError(

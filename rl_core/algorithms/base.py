@@ -53,6 +53,8 @@ class ActionMeasures(TypedDict, total=False):
     """Errors of the implicit positive policy, with gradient; required by `diffusion_nft`."""
     negative_errors_BT: Tensor | None
     """Errors of the implicit negative policy, with gradient; required by `diffusion_nft`."""
+    margins_B: Tensor | None
+    """Required lead of a pair's chosen row, equal in both rows; read by `bradley_terry`."""
 
 
 class StageAlgorithm(ABC):

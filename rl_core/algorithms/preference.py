@@ -37,11 +37,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
-from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
+from rl_core.algorithms.base import ActionMeasures, StageAlgorithm, algorithms
 from rl_core.algorithms.blocks import Block, over_preset
 from rl_core.algorithms.metrics import Metric, MetricKind
+from rl_core.algorithms.pairs import PairAlgorithm, ahead, paired_rows
 from rl_core.algorithms.terms import Denominators, cleaned
-from rl_core.sde.precision import at_least_float32
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -122,17 +122,17 @@ class Pairs:
 
 def dpo(pairs: Pairs, config: PreferenceConfig) -> Tensor:
     """Return the DPO loss of each pair, [N]."""
-    return -_log_sigmoid(_ahead(pairs.rewards_N2))
+    return -_log_sigmoid(ahead(pairs.rewards_N2))
 
 
 def ipo(pairs: Pairs, config: PreferenceConfig) -> Tensor:
     """Return the IPO loss of each pair, [N]."""
-    return (_ahead(pairs.rewards_N2) / config.beta - 1.0 / (2.0 * config.beta)).square()
+    return (ahead(pairs.rewards_N2) / config.beta - 1.0 / (2.0 * config.beta)).square()
 
 
 def simpo(pairs: Pairs, config: PreferenceConfig) -> Tensor:
     """Return the SimPO loss of each pair, [N]."""
-    return -_log_sigmoid(config.beta * _ahead(pairs.means_N2) - config.margin)
+    return -_log_sigmoid(config.beta * ahead(pairs.means_N2) - config.margin)
 
 
 def orpo(pairs: Pairs, config: PreferenceConfig) -> Tensor:
@@ -140,7 +140,7 @@ def orpo(pairs: Pairs, config: PreferenceConfig) -> Tensor:
     # A mean of exactly 0 (every token certain) has infinite odds; the smallest step below keeps
     # them finite.
     means_N2 = pairs.means_N2.clamp(max=-1e-7)
-    return -_log_sigmoid(_ahead(means_N2 - (-means_N2.expm1()).log()))
+    return -_log_sigmoid(ahead(means_N2 - (-means_N2.expm1()).log()))
 
 
 def bco(pairs: Pairs, delta: float) -> Tensor:
@@ -168,7 +168,7 @@ QUALITY_LOSSES: dict[QualityLoss, Callable[[Pairs, float], Tensor]] = {
 }
 
 
-class Preference(StageAlgorithm):
+class Preference(PairAlgorithm):
     """Weighted sum of a comparison, a loss of each answer on its own, and the chosen answer's
     likelihood."""
 
@@ -176,28 +176,11 @@ class Preference(StageAlgorithm):
         """Settings without a preset."""
 
     config: PreferenceConfig
-    # No old policy enters the loss, so rows may be trained on as often as one likes.
-    supports_multi_update: bool = True
-    rows_per_unit: int = 2
 
     def __init__(self, config: PreferenceConfig) -> None:
         super().__init__(config)
         self.needs_reference = config.needs_reference
         self.delta = 0.0
-
-    def advantages(
-        self,
-        rewards_B: Tensor,
-        group_ids_B: Tensor,
-        mask_BT: Tensor,
-        **measured: Unpack[RowMeasures],
-    ) -> tuple[Tensor, dict[str, Metric]]:
-        """Return +1 at the actions of chosen rows (reward above 0) and -1 at those of rejected
-        ones, [B, T]."""
-        signs_B = (
-            at_least_float32(rewards_B.detach()).new_ones(len(rewards_B)).where(rewards_B > 0, -1.0)
-        )
-        return signs_B[:, None].expand(mask_BT.shape).masked_fill(mask_BT == 0, 0.0), {}
 
     def loss(
         self,
@@ -271,12 +254,7 @@ class Preference(StageAlgorithm):
             log_probs_BT.detach() if ref_log_probs_BT is None else ref_log_probs_BT.detach()
         )
         reference_BT = reference_BT.to(log_probs_BT).masked_fill(~kept_BT, 0.0)
-        lengths_B, signs_B = kept_BT.sum(1), advantages_BT.masked_fill(~kept_BT, 0.0).sum(1).sign()
-        acting_B = lengths_B > 0
-        if signs_B[acting_B].view(-1).tolist() != [1.0, -1.0] * (int(acting_B.sum()) // 2):
-            raise ValueError(
-                f"rows must be adjacent pairs, the chosen one first; signs {signs_B.tolist()}"
-            )
+        lengths_B, acting_B = kept_BT.sum(1), paired_rows(advantages_BT, mask_BT)
         rewards_B = self.config.beta * (log_probs_BT - reference_BT).sum(1)
         by_row = (log_probs_BT.sum(1), rewards_B, lengths_B.to(log_probs_BT))
         return Pairs(*(values_B[acting_B].view(-1, 2) for values_B in by_row))
@@ -288,16 +266,12 @@ def _metrics(shares: dict[str, Tensor], pairs: Pairs) -> dict[str, Metric]:
     metrics = {
         name: Metric(MetricKind.SUM, float(share.detach()), count) for name, share in shares.items()
     }
-    ahead_N = _ahead(rewards_N2)
+    leads_N = ahead(rewards_N2)
     return metrics | {
         "implicit_reward": Metric(MetricKind.MEAN, float(rewards_N2.sum()), 2 * count),
-        "reward_margin": Metric(MetricKind.MEAN, float(ahead_N.sum()), count),
-        "reward_accuracy": Metric(MetricKind.MEAN, float((ahead_N > 0).sum()), count),
+        "reward_margin": Metric(MetricKind.MEAN, float(leads_N.sum()), count),
+        "reward_accuracy": Metric(MetricKind.MEAN, float((leads_N > 0).sum()), count),
     }
-
-
-def _ahead(values_N2: Tensor) -> Tensor:
-    return values_N2[:, 0] - values_N2[:, 1]
 
 
 def _log_sigmoid(values: Tensor) -> Tensor:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from rl_core.algorithms.base import StageAlgorithm
+from rl_core.algorithms.bradley_terry import BradleyTerry
 from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
 from rl_core.algorithms.group_size import learning_tracks
+from rl_core.algorithms.pairs import PairAlgorithm
 from rl_core.algorithms.preference import Preference
 from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
 from rl_core.sde import action_steps
 from schemas.domains import ModelKind
-from schemas.recipe import Recipe
+from schemas.recipe import ExportKind, Recipe
+from schemas.sections.preference import ReferenceMode
 
 SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
 """Aggregations that give the same result for a row and for its parts."""
@@ -26,9 +29,10 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     Raises: RecipeError.
     """
     name = named(recipe)
-    if isinstance(algorithm, Preference):
+    if isinstance(algorithm, PairAlgorithm):
+        wanted = "preference" if isinstance(algorithm, Preference) else "reward_model"
         raise RecipeError(
-            f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo"
+            f"algorithm {name} learns from pairs of answers: set domain: {wanted}, or use grpo"
         )
     if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
         raise RecipeError(
@@ -53,6 +57,32 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         raise RecipeError(
             f"algorithm {name} has a critic, whose value head cannot be cut for "
             f"placement.tp_size = {recipe.placement.tp_size}; set 1"
+        )
+
+
+def check_serves_scores(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Refuse what a reward model is not trained with.
+
+    Raises: RecipeError.
+    """
+    if not isinstance(algorithm, BradleyTerry):
+        raise RecipeError(
+            f"algorithm {named(recipe)} does not train scores; the domain {recipe.domain} takes "
+            "algorithm: {name: bradley_terry}"
+        )
+    if recipe.lora is not None and recipe.lora.export is ExportKind.ADAPTER:
+        raise RecipeError(
+            "lora.export: adapter: a reward model is registered whole, with its score head; set "
+            "merged"
+        )
+    if recipe.preference.reference is not ReferenceMode.FORWARD:
+        raise RecipeError(
+            "preference.reference: a reward model is compared with no reference; leave it out"
+        )
+    if recipe.placement.tp_size > 1:
+        raise RecipeError(
+            f"placement.tp_size is {recipe.placement.tp_size}: the score head of a reward model "
+            "cannot be cut; set 1"
         )
 
 

@@ -14,6 +14,7 @@ from rl_core.data.store.atomic import atomic_write_text
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
+from rl_core.evaluation.calibration import calibration
 from rl_core.evaluation.intervals import wilson_interval
 from rl_core.evaluation.passes import FULL_REWARD, is_binary
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, named_error
@@ -168,7 +169,7 @@ def summarise(
         truncated_share=sum(row["stop_reason"] not in COMPLETE for row in kept) / len(kept),
         samples_path=str(samples_path),
         eval_digest=eval_digest(items),
-        scores={name: _mean([row[name] for row in kept]) for name in scores},
+        scores={name: _mean([row[name] for row in kept]) for name in scores} | calibration(kept),
         graded=is_graded(rows),
         num_failed=len(rows) - len(kept),
     )

@@ -1,5 +1,5 @@
-"""A language model as a critic: the same backbone, with a value head in place of the vocabulary
-projection."""
+"""A language model as a critic or a reward model: the same backbone, with one number per position
+in place of the vocabulary projection."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ P = TypeVar("P", bound=TokenPolicy)
 
 
 class ValueHead(nn.Linear):
-    """Linear layer from a hidden state to the expected return from there on; 0 everywhere until it
-    is trained."""
+    """Linear layer from a hidden state to one number: a critic's expected return from there on, or
+    a reward model's score of everything up to there. 0 everywhere until it is trained."""
 
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__(hidden_size, 1)
+    def __init__(self, hidden_size: int, *, bias: bool = True) -> None:
+        super().__init__(hidden_size, 1, bias=bias)
         nn.init.zeros_(self.weight)
-        nn.init.zeros_(self.bias)
+        if bias:
+            nn.init.zeros_(self.bias)
 
     def values(self, hidden_NH: Tensor) -> Tensor:
         """Return values [N] in float32."""
         return self(hidden_NH.to(self.weight.dtype)).float()[:, 0]
 
 
-def add_value_head(policy: P) -> P:
+def add_value_head(policy: P, *, bias: bool = True) -> P:
     """Put a value head in place of the vocabulary projection, in place.
 
     The policy's `forward` then gives the value before each action, [B, T], zero where the mask is
@@ -39,7 +40,7 @@ def add_value_head(policy: P) -> P:
     # A tied projection would otherwise be looked for among the embeddings when the model is saved
     # or adapted.
     model.config.tie_word_embeddings = False
-    model.set_output_embeddings(ValueHead(hidden_size))
+    model.set_output_embeddings(ValueHead(hidden_size, bias=bias))
     if policy.paths is not None:
         policy.paths = replace(policy.paths, truth=None)
     return policy

@@ -48,6 +48,15 @@ class Sample:
     """True if a length limit truncated the reply."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     """Further columns of the row."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The whole conversation in order, with system messages and those of environments and tools;
+    empty where only prompt and replies are known."""
+
+    @property
+    def conversation(self) -> tuple[Mapping[str, Any], ...]:
+        """The messages, or the prompt and the last reply where these alone are known."""
+        asked = {"role": "user", "content": self.prompt}
+        return self.messages or (asked, {"role": "assistant", "content": self.text})
 
     @property
     def text(self) -> str:
@@ -94,6 +103,10 @@ class Scorer(ABC):
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Return a score per sample, in order; NaN is the same as Unscored. An exception means that
         no sample was scored."""
+
+    def counts(self) -> dict[str, float]:
+        """Return what the scorer counted since the last call, by name, such as requests."""
+        return {}
 
     def close(self) -> None:
         """Release the scorer's resources."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rl_core.data.prepare.chat_template import with_reply
 from rl_core.envs.base import Message
 from rl_core.rewards.base import Sample
 
@@ -35,6 +36,7 @@ def samples_of(rollout: DataProto) -> list[Sample]:
         ),
         column("last_reply_tokens", 0),
         column("metadata"),
+        column("turns"),
         strict=True,
     )
     return [
@@ -47,9 +49,27 @@ def samples_of(rollout: DataProto) -> list[Sample]:
             num_tokens=int(length),
             is_truncated=reason in ("length", "context"),
             metadata=metadata or {},
+            messages=conversation_of(prompt, replies, turns),
         )
-        for prompt, replies, truth, reason, image, video, length, metadata in rows
+        for prompt, replies, truth, reason, image, video, length, metadata, turns in rows
     ]
+
+
+def conversation_of(
+    prompt: str | Sequence[Message] | None,
+    replies: Sequence[str] | None,
+    turns: Sequence[Mapping[str, Any]] | None,
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the prompt's messages with what followed; empty if the prompt is a plain text.
+
+    Args: replies: the model's own. turns: these with the messages of environments and tools.
+    """
+    if isinstance(prompt, str) or prompt is None or not replies:
+        return ()
+    said = [{"role": one["role"], "content": one["content"]} for one in turns or ()]
+    if said:
+        return (*with_reply(prompt, str(said[0]["content"])), *said[1:])
+    return tuple(with_reply(prompt, replies[0])) if len(replies) == 1 else ()
 
 
 def prompt_text(prompt: str | Sequence[Message] | None) -> str:

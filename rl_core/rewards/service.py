@@ -97,7 +97,13 @@ class RewardService:
             f"reward/{key}/retried": Metric(MetricKind.SUM, scored.num_retried, 1)
             for key, scored in found.by_key.items()
         }
-        return DataProto.from_dict({SCORES: scores_BK}, {ERRORS: errors}, {"metrics": retried})
+        counted = {
+            f"reward/{key}/{name}": Metric(MetricKind.SUM, count, 1)
+            for key in found.by_key
+            for name, count in self.asked[key].scorer.counts().items()
+        }
+        metrics = {"metrics": retried | counted}
+        return DataProto.from_dict({SCORES: scores_BK}, {ERRORS: errors}, metrics)
 
     def score_samples(self, samples: Sequence[Sample], keys: Sequence[str] | None = None) -> Scores:
         """Score samples.

@@ -148,7 +148,7 @@ class PairEngine:
         if "reference" in items[0]:
             tensors["ref_log_probs"] = _stored_references(items, mask_BT)
         ids = sibling_columns(groups_of(pairs), len(SIDES))
-        return DataProto.from_dict(tensors, ids | _texts(items, tokens))
+        return DataProto.from_dict(tensors, ids | pair_columns(items, tokens))
 
     def _log_probs(self, policy: Any, batch: DataProto) -> Tensor:
         """Return log-probabilities, [B, T] on the CPU. Every rank runs the same number of passes,
@@ -230,7 +230,9 @@ def _stored_references(items: list[dict[str, Any]], mask_BT: Tensor) -> Tensor:
     return pad_rows(rows, 0.0, length=mask_BT.shape[1])
 
 
-def _texts(items: list[dict[str, Any]], tokens: list[PairTokens]) -> dict[str, list[Any]]:
+def pair_columns(items: list[dict[str, Any]], tokens: list[PairTokens]) -> dict[str, list[Any]]:
+    """Return the texts of pairs and why some have no learning signal, as object columns, two rows
+    per pair."""
     both = [(item, side, pair) for item, pair in zip(items, tokens, strict=True) for side in SIDES]
     reasons = {None: "eos", Idle.OVERLONG: "length", Idle.EQUAL: "equal"}
     return {

@@ -119,6 +119,7 @@ def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
     from rl_core.algorithms.requirements import (
         check_multi_update,
+        check_serves_scores,
         check_serves_steps,
         check_serves_tokens,
         check_serves_tracks,
@@ -135,6 +136,8 @@ def _check_plugins(recipe: Recipe) -> None:
     produced = Modality.TEXT
     if recipe.domain.traits.samples_tokens:
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
+    if recipe.domain.traits.gives_scores:
+        check_serves_scores(algorithm_cls(algorithm_config), recipe)
     if recipe.tracks is not None or recipe.unified is not None:
         check_serves_tracks(algorithm_cls(algorithm_config), recipe)
     if recipe.draws:
@@ -193,12 +196,15 @@ def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
 def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
+    from rl_core.builtin.data.pair_questions import PairQuestionsSpec
     from rl_core.builtin.data.picture_rows import PicturesSpec
     from rl_core.builtin.data.reasoning_problems import GenerateSpec
     from rl_core.data.read.sources import SourceSpec
 
     if "pictures" in entry:
         return PicturesSpec
+    if "fixture" in entry:
+        return PairQuestionsSpec
     if "builtin" in entry:
         return BuiltinSpec
     return GenerateSpec if "task" in entry else SourceSpec

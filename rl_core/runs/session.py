@@ -27,6 +27,7 @@ from rl_core.runs.no_signal import SignalWatch
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import reopen_tracking, starting_from
+from rl_core.runs.scorer_models import with_folders
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import import_target
 from rl_core.tracking.evaluations import log_evaluation
@@ -292,6 +293,7 @@ class TrainingSession:
         self._cluster.enter_context(
             ray_cluster(placement.ray_address, placement.num_devices, placement.device)
         )
+        recipe = with_folders(recipe, self.home)
         source = locate(recipe.model.path, self.home.models)
         check_located(recipe, source)
         trainer_cls, chosen = trainers.chosen(

@@ -35,8 +35,8 @@ ASKED = (
     "failed",
     "response_mask",
 )
-MEDIA = ("images", "videos", "metadata")
-"""Columns that scorers get in addition to `ASKED`, if samples are pictures or videos."""
+MEDIA = ("images", "videos", "metadata", "turns")
+"""Columns that scorers get in addition to `ASKED`, where a batch has them."""
 
 
 @dataclass

@@ -115,13 +115,15 @@ def token_learner(
     bundle_class: type[ModelBundle],
     temperature: float | None = None,
     keeps_reference: bool | None = None,
+    stack_class: type[TrainStack] = TrainStack,
 ) -> Learner:
     """Place model, backend, algorithm and stack, and a critic if the algorithm needs one, in the
     open block.
 
     Args: backend: of a model that is already loaded. temperature: of the distribution whose
     log-probabilities are trained; None means the rollout's. keeps_reference: True if the workers
-    keep the model before training; None means if the algorithm needs it.
+    keep the model before training; None means if the algorithm needs it. stack_class: usual class
+    of the stack.
     """
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:
@@ -130,7 +132,7 @@ def token_learner(
         backend = wire_backend(recipe, bundle, with_reference=with_reference)
     stack = wire_stack(
         recipe,
-        TrainStack,
+        stack_class,
         backend,
         copies,
         max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,

@@ -4,6 +4,7 @@ The question is a text, or a conversation that ends with the user's message. The
 other systems write pairs are read by `schemas.rows.preference_shapes`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ class PreferencePair:
     """A text, or the messages of a conversation."""
     chosen: str
     rejected: str
+    margin: float = 0.0
+    """Lead that a reward model's score of the chosen answer is to have."""
 
     @property
     def prompt(self) -> list[dict[str, object]]:
@@ -56,13 +59,14 @@ def preference_contract(
         "question": _question_problems,
         "chosen": text("chosen"),
         "rejected": text("rejected"),
+        "margin": _margin_problems,
     }
     return RowContract(SchemaName.PREFERENCE, preference_values, fields, _answers_differ)
 
 
 def preference_values(row: Mapping[str, object]) -> dict[str, Any]:
     """Return the fields of a row, whatever system wrote it."""
-    return {"image": get(row, "image"), **pair_of(row)}
+    return {"image": get(row, "image"), "margin": get(row, "margin"), **pair_of(row)}
 
 
 def preference_pair(
@@ -80,7 +84,8 @@ def preference_pair(
         [values["image"]] if isinstance(values["image"], str) else as_list(values["image"]) or []
     )
     uris = tuple(resolve_uri(uri, folder) for uri in images)
-    return PreferencePair(uris, values["question"], values["chosen"], values["rejected"])
+    pair = uris, values["question"], values["chosen"], values["rejected"]
+    return PreferencePair(*pair, margin=float(values["margin"] or 0.0))
 
 
 def _image_problems(value: object, folder: Path | str | None, limits: MediaLimits) -> list[Problem]:
@@ -97,6 +102,15 @@ def _image_problems(value: object, folder: Path | str | None, limits: MediaLimit
             found = file_problems(field, resolve_uri(uri, folder), limits)
         problems += found
     return problems
+
+
+def _margin_problems(value: object) -> list[Problem]:
+    if value is None:
+        return []
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= float(str(value)) < math.inf):
+        return [Problem("margin", "not a margin", value, "a number of 0 or more")]
+    return []
 
 
 def _question_problems(value: object) -> list[Problem]:

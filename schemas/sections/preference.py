@@ -50,13 +50,16 @@ class PairFixture(StrEnum):
     TEXT = "text"
     """Described scenes with a question, the correct answer, and an answer that is true of another
     object in the scene."""
+    COURTESY = "courtesy"
+    """Two replies of a shop to a customer that say the same, of which the courteous one is
+    chosen."""
     MPO = "mpo"
     """Drawn pictures in MMPR's format, prepared by the stage `mpo`."""
 
 
 class PairSource(Section):
-    """An entry of `data.train` or `data.eval` in a recipe of the domain `preference`; a plain
-    string is its `path`."""
+    """An entry of `data.train` or `data.eval` in a recipe of the domains `preference` and
+    `reward_model`; a plain string is its `path`."""
 
     path: str | None = None
     """A cache published by the stage `mpo`, its `meta_public.json`, or

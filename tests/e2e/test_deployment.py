@@ -23,6 +23,7 @@ HAS_PICTURES = {
     "text": False,
     "vision": True,
     "mpo": False,
+    "reward-model": False,
     "diffusion": True,
     "pe": True,
     "unified": True,

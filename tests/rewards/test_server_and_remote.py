@@ -237,7 +237,7 @@ class Endless(BaseHTTPRequestHandler):
 def test_an_endless_answer_and_a_redirect_mark_the_samples(
     path: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rl_core.rewards.scorers.remote.MAX_ANSWER_BYTES", 2**20)
+    monkeypatch.setattr("rl_core.rewards.posting.MAX_ANSWER_BYTES", 2**20)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -2,6 +2,7 @@
 
 `text` describes a row of coloured things and asks for the colour, the neighbour or the number of
 some: the rejected answer is true of another thing in the scene, so it cannot be told by its form.
+`courtesy` are replies to customers (`courteous_replies`).
 `mpo` is the fixture of the stage `mpo`, drawn, written in MMPR's format and prepared like the real
 dataset.
 """
@@ -9,9 +10,11 @@ dataset.
 import hashlib
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_core.builtin.data.courteous_replies import courteous_replies
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.errors import DataError
 from schemas.sections.preference import PairFixture, PairSource
@@ -43,8 +46,7 @@ def planned_fixture(source: PairSource, folder: Path | str) -> Path:
         "version": _VERSION,
         **source.model_dump(include={"fixture", "num_rows", "seed"}, mode="json"),
     }
-    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
-    root = Path(folder).expanduser() / f"pairs-{source.fixture}-{digest}"
+    root = Path(folder).expanduser() / f"pairs-{source.fixture}-{text_digest(values)}"
     return (
         root / "prepared" / "MMPR-v1.2"
         if source.fixture is PairFixture.MPO
@@ -61,9 +63,21 @@ def make_pairs(source: PairSource, folder: Path | str) -> Path:
     elif not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_writer(target) as file:
-            for row in described_scenes(source.num_rows, source.seed):
+            for row in generated_rows(source.fixture, source.num_rows, source.seed):
                 file.write(json.dumps(row) + "\n")
     return target
+
+
+def text_digest(values: Mapping[str, object]) -> str:
+    """Return the digest of settings in the name of a generated file."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def generated_rows(fixture: PairFixture | None, num_rows: int, seed: int) -> list[dict[str, str]]:
+    """Generate the rows of a fixture of texts, each question once. Raises: DataError when there are
+    too few."""
+    make = courteous_replies if fixture is PairFixture.COURTESY else described_scenes
+    return make(num_rows, seed)
 
 
 def described_scenes(num_rows: int, seed: int) -> list[dict[str, str]]:

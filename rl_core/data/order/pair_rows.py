@@ -13,7 +13,8 @@ Item = dict[str, Any]
 
 
 class PairRows(View[Item]):
-    """Pairs of one split: `{"uid", "prompt", "chosen", "rejected", "env_extras"}` each.
+    """Pairs of one split: `{"uid", "prompt", "chosen", "rejected", "env_extras"}` each, and
+    `margin` where the row has one.
 
     Args: path: `train.parquet` or `eval.parquet` of a preparation. places: path of each source by
     its digest.
@@ -39,7 +40,8 @@ class PairRows(View[Item]):
     def item(self, place: int) -> Item:
         pairs, row = self._pairs[self._places.source_N[place]], int(self._places.row_N[place])
         pair = pairs[row]
-        return {
+        margin = {"margin": pair.margin} if pair.margin else {}
+        return margin | {
             "uid": self.uids.item(place),
             "prompt": pair.prompt,
             "chosen": pair.chosen,

@@ -88,7 +88,7 @@ def _write(
         return policy.model
 
     say = partial(bundle.said_by, policy, torch.device("cpu"))
-    format_of = formats(policy.model, _stored_dtype(bundle))
+    format_of = formats(policy.model, stored_dtype(bundle))
     model_class = type(policy.language_model)
     merge, places = not adapters_alone, places_in(bundle.compared_rows)
     return model_class, write_stored(
@@ -132,7 +132,7 @@ def _name_base(adapter: PeftConfig, source: str) -> None:
     adapter.revision = revision or None
 
 
-def _stored_dtype(bundle: TokenBundle) -> torch.dtype:
+def stored_dtype(bundle: TokenBundle) -> torch.dtype:
     from transformers import AutoConfig
 
     name, _, revision = bundle.source.partition("@")

@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import time
 from collections.abc import Sequence
 
 from pydantic import Field
 
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
+from rl_core.rewards.posting import open_client, posted
 from rl_core.rewards.protocol import asked, read_answer
-from rl_core.runtime.bounded_answers import read_bounded
 from schemas.sections.numbers import Seconds
-
-MAX_ANSWER_BYTES = 64 * 2**20
-"""Most that is read of an answer, which holds a few numbers and reasons per sample."""
 
 
 @reward_scorers.register("remote")
@@ -44,38 +39,19 @@ class RemoteScorer(Scorer):
 
     def __init__(self, config: Config, device: str = "cpu") -> None:
         super().__init__(config, device)
-        import httpx
-
         url = config.url.rstrip("/")
         self.url = url if url.endswith("/score") else f"{url}/score"
-        self._http = httpx.Client(
-            trust_env=False, follow_redirects=False, timeout=config.request_timeout_s
-        )
+        self._http = open_client(config.request_timeout_s)
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score samples. Raises: httpx.HTTPError, TimeoutError or ValueError when there
         is no usable answer."""
-        import httpx
-
-        start = time.monotonic()
         body = {
             "samples": [asked(sample, self.config.jpeg_quality) for sample in samples],
             "rewards": None if self.config.reward is None else [self.config.reward],
         }
-        deadline = start + self.config.request_timeout_s
-        with self._http.stream("POST", self.url, json=body) as response:
-            answer = read_bounded(response, MAX_ANSWER_BYTES, deadline)
-        if not response.is_success:
-            reason = answer.decode("utf-8", "replace").strip()[:300]
-            if response.has_redirect_location:
-                reason = f"a redirect to {response.headers['location']}, which is not followed"
-            raise httpx.HTTPStatusError(
-                f"{self.url} answered {response.status_code} after "
-                f"{time.monotonic() - start:.1f} s: {reason}",
-                request=response.request,
-                response=response,
-            )
-        scores, errors = read_answer(json.loads(answer), self.config.reward, len(samples))
+        answer = posted(self._http, self.url, body, self.config.request_timeout_s)
+        scores, errors = read_answer(answer, self.config.reward, len(samples))
         return [_one(score, error) for score, error in zip(scores, errors, strict=True)]
 
     def close(self) -> None:

@@ -23,11 +23,13 @@ from rl_core.data.store.prompt_rows import load_prepared
 from rl_core.errors import RecipeError, StorageError
 from rl_core.rewards.base import Sample
 from rl_core.rewards.combine import Earned, combine
-from rl_core.rewards.samples import prompt_text
+from rl_core.rewards.samples import conversation_of, prompt_text
 from rl_core.rewards.service import RewardService
 from rl_core.runs.rollouts.reading import Row, read_rows, steps_of
 from rl_core.runs.rollouts.replay import replay, replies_of
 from rl_core.runs.run_folder import RunFolder
+from rl_core.runs.scorer_models import with_folders
+from rl_core.runtime.home import Home
 from schemas.recipe import Recipe
 from schemas.sections.tracks import Propagation
 
@@ -70,6 +72,7 @@ def rescore(
             else f"the recipe is of the domain {recipe.domain}, the run of {before.domain}"
         )
         raise RecipeError(f"rescore: {why}")
+    recipe = with_folders(recipe, Home.default())
     service = RewardService(recipe.rewards, recipe.reward_service)
     try:
         for path in steps_of(folder.rollouts, step).values():
@@ -211,6 +214,7 @@ def _sample(folder: Path, row: Row) -> Sample:
         num_tokens=_last_length(row),
         is_truncated=row["stop_reason"] in ("length", "context"),
         metadata=json.loads(row["metadata"]) if row["metadata"] else {},
+        messages=conversation_of(json.loads(row["prompt"]), replies_of(row), row["turns"]),
     )
 
 

@@ -25,7 +25,7 @@ PLAYED: dict[str, dict[str, Any]] = {
 }
 ELSEWHERE = {"text2sql"}
 """Played where there is a database, in its own test."""
-SILENT = {"lcb", "rewrite"}
+SILENT = {"lcb", "rewrite", "ungraded"}
 """A row has no program that passes its tests, or no truth at all."""
 
 
