@@ -49,6 +49,8 @@ NON_FINITE_METRIC = "num_non_finite"
 NON_FINITE_TAG = "non_finite"
 OUTAGE_S = 600.0
 """Seconds that the end of a run waits for a server that does not answer."""
+STOPPED_TAG = "stopped_by"
+"""Tag of a run that a watcher stopped: which one, and why. It goes when the run is continued."""
 HASTE_S = 10.0
 """Seconds that the end of a failed or cancelled run waits for a server that does not answer."""
 
@@ -61,7 +63,7 @@ class RunStatus(StrEnum):
     FAILED = "FAILED"
     """An error ended the run; it may be opened again and continued."""
     KILLED = "KILLED"
-    """A user cancelled the run."""
+    """A user cancelled the run, or a watcher stopped it, as its recipe asks."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ class TrackingRun:
                 outbox=outbox,
             )
             client.update_run(run.run_id, status="RUNNING")
+            if STOPPED_TAG in known.data.tags:
+                client.delete_tag(run.run_id, STOPPED_TAG)
         else:
             experiment_id = ensure_experiment(client, experiment, artifact_location)
             created = client.create_run(experiment_id, run_name=run_name)
