@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
 from prefect.events import emit_event
@@ -39,8 +40,9 @@ def emit(plan: RunPlan, alarm: Alarm) -> None:
         event=name,
         id=uuid5(NAMESPACE_URL, f"{name}:{place}"),
         resource={
-            "prefect.resource.id": f"rl-train.run.{plan.run_key[:12]}",
+            "prefect.resource.id": f"rl-train.run.{Path(plan.run_dir).name}",
             "prefect.resource.name": str(plan.recipe["name"]),
+            "rl-train.run": Path(plan.run_dir).name,
             "rl-train.watcher": alarm.watcher,
             "rl-train.reaction": alarm.reaction.value,
         },

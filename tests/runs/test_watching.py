@@ -87,7 +87,9 @@ def test_a_run_stops_where_its_recipe_asks_and_goes_on_where_it_no_longer_does(
     folder.checkpoint(1).mkdir(parents=True)
     (folder.checkpoint(1) / ".complete").touch()
     stopping = load_recipe("text", ["watch.length=stop"])
-    with pytest.raises(StoppedByWatcher, match="checkpoint of iteration 1.*watch.length=warn") as e:
+    with pytest.raises(
+        StoppedByWatcher, match=r"checkpoint of iteration 1.*watch.length=warn"
+    ) as e:
         RunWatch(stopping, folder).check()
     assert isinstance(e.value, UserError), "which no task retries"
     RunWatch(load_recipe("text"), folder).check()
