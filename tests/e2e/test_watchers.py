@@ -1,5 +1,5 @@
-"""A sick run stops where its recipe asks a watcher to, says so everywhere, loses nothing, and goes on
-once the recipe no longer asks."""
+"""A sick run stops where its recipe asks a watcher to, says so everywhere, loses nothing, and goes
+on once the recipe no longer asks."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

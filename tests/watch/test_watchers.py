@@ -157,3 +157,9 @@ def test_recorded_runs_of_shipped_recipes_ring_none(name: str):
         for at in range(num_steps)
     ]
     assert alarms(steps, recipe=name) == []
+
+
+def test_the_page_says_of_each_watcher_what_the_code_does():
+    page = (Path(__file__).parents[2] / "docs" / "watchers.md").read_text()
+    for one in WATCHERS:
+        assert f"| `{one.name}` | {one.sign} | {one.advice} |" in page
