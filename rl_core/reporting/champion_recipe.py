@@ -1,4 +1,4 @@
-"""Where the recipe of a run differs from that of the champion it was to beat."""
+"""Comparison of a run's recipe with that of the champion it was to beat."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SHOWN_FIRST = (
 )
 """Metrics to show first, next to the reward, in this order."""
 SHOWN_EVEN = ("clip_fraction", "delta_log_prob_mean", "lr", "peak_memory_gb")
-"""Those of them that are shown even if they never changed."""
+"""Metrics of `SHOWN_FIRST` that are shown even if they never changed."""
 Z_95 = 1.96
 
 

@@ -107,7 +107,7 @@ class RunRecord:
 
     @cached_property
     def alarms(self) -> list[Alarm]:
-        """What the watchers of the recipe find in the metrics, in the order of the first steps."""
+        """Alarms of the recipe's watchers, found in the metrics, in order of their first steps."""
         return Watch(self.recipe, self.steps).alarms
 
     @property

@@ -32,7 +32,7 @@ class Watcher:
     name: str
     """Key in the recipe's `watch`."""
     sign: str
-    """What is looked for, and where that comes from."""
+    """The sign that it looks for, and where that comes from."""
     cause: str
     """Usual causes, in one sentence without its full stop."""
     advice: str
