@@ -183,5 +183,5 @@ def _legend(series: Sequence[Series]) -> list[str]:
             f'fill="{colour_of(index)}"/>'
         )
         parts.append(f'<text x="{x + 14:.0f}" y="{HEIGHT - 6}">{escape(one.label)}</text>')
-        x += 26 + 6.0 * len(one.label)
+        x += 26 + 7.0 * len(one.label)
     return parts

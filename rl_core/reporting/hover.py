@@ -12,7 +12,7 @@ from html import escape
 from itertools import pairwise
 
 MOST_COLUMNS = 100
-LINE_HEIGHT = 13
+LINE_HEIGHT = 14
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class TrainingSession:
             signal.observe(steps[-1], rollout)
             self.tracking.log_metrics(metrics, trainer.step_count)
             for alarm in watch.observe(steps[-1], record):
-                self.tracking.set_tags({f"watch.{alarm.title}": str(alarm)})
+                self.tracking.tag_later({f"watch.{alarm.key}": str(alarm)})
         return steps
 
     def check_watchers(self) -> None:

@@ -279,6 +279,11 @@ class TrackingRun:
                 self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True
             )
 
+    def tag_later(self, tags: Mapping[str, object]) -> None:
+        """Set or replace tags in the background, so that a training does not wait for a server."""
+        shown = {stored_key(k): shortened(v, MAX_TAG_LENGTH) for k, v in tags.items()}
+        self._outbox.put(tags_entry(shown))
+
     def finish(self, status: RunStatus = RunStatus.FINISHED) -> None:
         """Store what is pending and end the run. The run ends even when something was refused.
 

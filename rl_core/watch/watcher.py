@@ -70,6 +70,11 @@ class Alarm:
         return f"steps {self.first_step} to {self.last_step}"
 
     @property
+    def key(self) -> str:
+        """Return its name in tags, with that of its track: `images/kl`."""
+        return f"{self.track}/{self.watcher}" if self.track else self.watcher
+
+    @property
     def title(self) -> str:
         """Return its name with that of its track."""
         return f"{self.track}: {self.watcher}" if self.track else self.watcher
