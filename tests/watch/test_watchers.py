@@ -146,17 +146,37 @@ def test_a_metric_of_an_earlier_step_is_not_looked_at_again():
 
 
 RECORDED = Path(__file__).with_name("recorded.json")
+RECORDED_SICK = Path(__file__).with_name("recorded_sick.json")
+"""Runs of `smoke/text` on a random model, made sick by overrides and `sick_parts.py`."""
+RANG = {
+    "constant reward": ["signal"],
+    "a judge that can be hacked": ["truncation", "judges", "entropy", "signal"],
+    "stale weights": ["truncation", "delta"],
+}
+
+
+def recorded(path: Path, name: str) -> list[dict[str, float]]:
+    columns = json.loads(path.read_text())[name]
+    return [
+        {key: values[at] for key, values in columns.items() if values[at] is not None}
+        for at in range(len(columns["step"]))
+    ]
+
+
+@pytest.mark.parametrize("name", RANG)
+def test_recorded_runs_that_were_made_sick_ring(name: str):
+    """A random model seldom ends its replies, so `truncation` rings rightly, too."""
+    judges = (
+        "rewards=[{target: 'tests.watch.sick_parts:PaysForOneLetter', key: pays}, {target: "
+        "'tests.watch.sick_parts:Variety', key: variety, weight: 0}]"
+    )
+    found = alarms(recorded(RECORDED_SICK, name), judges, recipe="smoke/text")
+    assert [one.watcher for one in found] == RANG[name]
 
 
 @pytest.mark.parametrize("name", sorted(json.loads(RECORDED.read_text())))
 def test_recorded_runs_of_shipped_recipes_ring_none(name: str):
-    columns = json.loads(RECORDED.read_text())[name]
-    num_steps = len(columns["step"])
-    steps = [
-        {key: values[at] for key, values in columns.items() if values[at] is not None}
-        for at in range(num_steps)
-    ]
-    assert alarms(steps, recipe=name) == []
+    assert alarms(recorded(RECORDED, name), recipe=name) == []
 
 
 def test_the_page_says_of_each_watcher_what_the_code_does():
