@@ -67,6 +67,7 @@ class TrainingSession:
         self._cluster = ExitStack()
         self._opened: dict[str, Sequence[dict[str, Any]]] = {}
         self._watch: RunWatch | None = None
+        self._shares: SourceShares | None = None
 
     @property
     def tracking(self) -> TrackingRun:
@@ -104,7 +105,8 @@ class TrainingSession:
         metrics of each."""
         steps: list[dict[str, float]] = []
         signal = SignalWatch(self.recipe, self.folder)
-        shares, watch = SourceShares(self.folder.history()), self._watchers()
+        watch = self._watchers()
+        self._shares = shares = self._shares or SourceShares(self.folder.history())
         last = self.recipe.training.steps_per_iteration - 1
         for number in range(last + 1):
             metrics, rollout = trainer.step()

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rl_core.algorithms.group_size import LearningTrack, learning_tracks
 from rl_core.rewards.combine import ENVIRONMENT
-from rl_core.rewards.resolve import resolve_scorers
+from rl_core.rewards.resolve import stated_weights
 from rl_core.watch import (
     clip,
     delta,
@@ -106,7 +106,7 @@ def _reaction(recipe: Recipe, watcher: Watcher) -> Reaction:
 
 
 def _facts(recipe: Recipe, track: LearningTrack) -> Facts:
-    weights = {key: config.weight for key, _, config in resolve_scorers(recipe.rewards)}
+    weights = stated_weights(recipe.rewards)
     return Facts(
         max_grad_norm=recipe.training.max_grad_norm,
         prompts_per_step=recipe.training.prompts_per_step,

@@ -183,3 +183,10 @@ def test_the_page_says_of_each_watcher_what_the_code_does():
     page = (Path(__file__).parents[2] / "docs" / "watchers.md").read_text()
     for one in WATCHERS:
         assert f"| `{one.name}` | {one.sign} | {one.advice} |" in page
+
+
+def test_a_scorer_that_is_not_here_does_not_keep_a_run_from_being_watched():
+    gone = [{"target": "gone.module:Judge", "weight": 0}, {"name": "format", "key": "form"}]
+    recipe = load_recipe("text").model_copy(update={"rewards": gone})
+    paid = {"reward/form/mean": RISING, "reward/judge/mean": [1 - one for one in RISING]}
+    assert [one.watcher for one in Watch(recipe, history(30, **paid)).alarms] == ["judges"]
