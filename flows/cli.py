@@ -17,7 +17,7 @@ from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, status, up
 from flows.validate_cli import validate
-from rl_core.errors import Unreachable, UserError
+from rl_core.errors import StoppedByWatcher, Unreachable, UserError
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 
@@ -52,6 +52,8 @@ app.add_typer(data, name="data")
 
 MACHINE_ERROR = 1
 USER_ERROR = 2
+STOPPED = 3
+"""Exit code of a run that ended as its recipe's `watch` asks."""
 INTERRUPTED = 130
 OF_A_PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
@@ -129,7 +131,7 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         _say_error(str(error))
-        sys.exit(USER_ERROR)
+        sys.exit(STOPPED if isinstance(error, StoppedByWatcher) else USER_ERROR)
     except Unreachable as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
         sys.exit(MACHINE_ERROR)

@@ -34,6 +34,7 @@ from tasks.open_run import open_run
 from tasks.prepare_cache import prepare_cache
 from tasks.promote_model import promote_model
 from tasks.register_model import register_model
+from tasks.stop_if_asked import stop_if_asked
 from tasks.task_runs import recorded
 from tasks.train_iteration import train_iteration
 from tasks.validate_data import validate_data
@@ -87,6 +88,7 @@ def rl_train(
                 baseline = evaluate(plan, "baseline", 0)
                 for iteration in range(1, training.num_iterations + 1):
                     train_iteration(plan, iteration)
+                    stop_if_asked(plan)
                     if settings.evaluates_after(iteration):
                         evaluate(plan, f"iteration-{iteration}", iteration, baseline)
                 chosen = training.num_iterations

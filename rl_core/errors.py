@@ -58,6 +58,11 @@ class NoSignal(UserError):
     """A training from whose rewards nothing can be learnt."""
 
 
+class StoppedByWatcher(UserError):
+    """A run that ended after a checkpoint, because a watcher rang that its recipe sets to
+    `stop`."""
+
+
 class RewardError(RLTrainError):
     """A reward is missing or not finite."""
 

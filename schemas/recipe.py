@@ -42,6 +42,7 @@ from schemas.sections.tracking import TrackingConfig
 from schemas.sections.tracks import TracksConfig
 from schemas.sections.training import EvaluationConfig, TrainingConfig, ValidationConfig
 from schemas.sections.unified import UnifiedConfig
+from schemas.sections.watching import WatchConfig
 
 
 class Recipe(Section):
@@ -91,6 +92,7 @@ class Recipe(Section):
     registration: RegistrationConfig = RegistrationConfig()
     retraining: RetrainingConfig = RetrainingConfig()
     tracking: TrackingConfig = TrackingConfig()
+    watch: WatchConfig = WatchConfig()
     placement: PlacementConfig = PlacementConfig()
     bundle: PartBlock | None = None
     """Class that loads the model; unset takes that of the domain."""

@@ -16,6 +16,7 @@ from schemas.receipts import IterationReceipt, RunPlan
 from tasks import artifacts
 from tasks.notes import logged_notes
 from tasks.retrying import worth_retrying
+from tasks.watch_events import alarms_as_events
 
 
 def _run_name() -> str:
@@ -44,7 +45,7 @@ def train_iteration(plan: RunPlan, iteration: int) -> IterationReceipt:
 
     listeners.append(follow)
     try:
-        with logged_notes():
+        with logged_notes(), alarms_as_events(plan):
             receipt = session.train_iteration(iteration)
     finally:
         listeners.remove(follow)

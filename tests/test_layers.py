@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rl_core.distributed", "rl_core.tracking"),
     ("rl_core.parts",),
     ("rl_core.evaluation",),
+    ("rl_core.watch",),
     ("rl_core.trainers",),
     ("rl_core.runs",),
     ("rl_core.reporting", "rl_core.services", "rl_core.doctor", "rl_core.demo"),

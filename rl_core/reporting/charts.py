@@ -1,5 +1,5 @@
-"""Line charts as inline SVG, which need no script, print sharply, and take their colours from the
-page's style."""
+"""Line charts as inline SVG, which need no script, print sharply, take their colours from the
+page's style, and show the values under the pointer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from html import escape
 
 from markupsafe import Markup
+
+from rl_core.reporting.hover import Frame, columns
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 30, 44
@@ -56,8 +58,13 @@ class _Axes:
         )
 
 
-def line_chart(title: str, series: Sequence[Series], x_label: str = "step") -> Markup:
-    """Return an `<svg>` of `series` on one pair of axes, or a note if there is nothing to draw."""
+def line_chart(
+    title: str, series: Sequence[Series], x_label: str = "step", *, legend: bool = True
+) -> Markup:
+    """Return an `<svg>` of `series` on one pair of axes, or a note if there is nothing to draw.
+
+    Args: legend: name the lines below the chart; else the page does.
+    """
     drawn = [Series(one.label, _finite(one.points), one.dots) for one in series]
     parts = [f'<text class="title" x="{LEFT}" y="16">{escape(title)}</text>']
     if not any(one.points for one in drawn):
@@ -66,18 +73,31 @@ def line_chart(title: str, series: Sequence[Series], x_label: str = "step") -> M
         axes = _axes([point for one in drawn for point in one.points])
         parts += _grid(axes)
         for index, one in enumerate(drawn):
-            colour = f"var(--c{index % NUM_COLOURS})"
-            parts += _dots(one, axes, colour) if one.dots else _line(one, axes, colour)
-        parts += _legend(drawn)
+            colour = colour_of(index)
+            parts += _dots(one, axes, colour) if one.dots else _line(one, axes, colour, index)
+        parts += _legend(drawn) if legend else []
         parts.append(
             f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 28}" '
             f'text-anchor="end">{escape(x_label)}</text>'
         )
+        named = [(one.label, {point.x: _said(point) for point in one.points}) for one in drawn]
+        parts += columns(named, x_label, axes.x, Frame(LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM))
     label = escape(f"{title}: {', '.join(one.label for one in drawn)}", quote=True)
     body = "\n".join(parts)
     return Markup(
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">\n{body}\n</svg>'
     )
+
+
+def colour_of(index: int) -> str:
+    """Return the colour of a line by its number, as CSS."""
+    return f"var(--c{index % NUM_COLOURS})"
+
+
+def _said(point: Point) -> str:
+    if point.low is None or point.high is None:
+        return f"{point.y:.4g}"
+    return f"{point.y:.4g} ({point.low:.4g} to {point.high:.4g})"
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:
@@ -121,7 +141,7 @@ def _grid(axes: _Axes) -> list[str]:
     return parts
 
 
-def _line(one: Series, axes: _Axes, colour: str) -> list[str]:
+def _line(one: Series, axes: _Axes, colour: str, index: int) -> list[str]:
     banded = [(p.x, p.low, p.high) for p in one.points if p.low is not None and p.high is not None]
     parts = []
     if banded:
@@ -131,7 +151,11 @@ def _line(one: Series, axes: _Axes, colour: str) -> list[str]:
             f'<polygon class="band" fill="{colour}" points="{_path([*upper, *lower], axes)}"/>'
         )
     corners = _path([(point.x, point.y) for point in one.points], axes)
-    return [*parts, f'<polyline class="curve" stroke="{colour}" points="{corners}"/>']
+    # Colours that come a second time are told apart by their dashes.
+    again = index // NUM_COLOURS
+    dashes = f' stroke-dasharray="{2 * again + 2} 3"' if again else ""
+    line = f'<polyline class="curve" stroke="{colour}"{dashes} points="{corners}"/>'
+    return [*parts, line]
 
 
 def _path(corners: Sequence[tuple[float, float]], axes: _Axes) -> str:
@@ -154,10 +178,10 @@ def _dots(one: Series, axes: _Axes, colour: str) -> list[str]:
 def _legend(series: Sequence[Series]) -> list[str]:
     parts, x = [], float(LEFT)
     for index, one in enumerate(series):
-        colour = f"var(--c{index % NUM_COLOURS})"
         parts.append(
-            f'<rect x="{x:.0f}" y="{HEIGHT - 15}" width="10" height="10" rx="2" fill="{colour}"/>'
+            f'<rect x="{x:.0f}" y="{HEIGHT - 15}" width="10" height="10" rx="2" '
+            f'fill="{colour_of(index)}"/>'
         )
         parts.append(f'<text x="{x + 14:.0f}" y="{HEIGHT - 6}">{escape(one.label)}</text>')
-        x += 26 + 6.0 * len(one.label)
+        x += 26 + 7.0 * len(one.label)
     return parts

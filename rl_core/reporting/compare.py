@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
 from rl_core.evaluation.gate import uids
 from rl_core.evaluation.row_scores import ACCURACY, deciding_score, paired_scores
-from rl_core.reporting.charts import line_chart
-from rl_core.reporting.curves import held_out_series, mean_series
+from rl_core.reporting.charts import Point, Series, colour_of, line_chart
+from rl_core.reporting.curves import (
+    further_names,
+    held_out_series,
+    mean_series,
+    metric_series,
+    names_shown_first,
+)
 from rl_core.reporting.pages import render
-from rl_core.reporting.run_record import RunRecord
+from rl_core.reporting.run_record import SECONDS, RunRecord
 from schemas.receipts import EvalReceipt
 
 
@@ -58,12 +66,42 @@ def compare_page(records: Sequence[RunRecord]) -> str:
         mean_series(record, record.recipe.domain.traits.curve, record.name) for record in records
     ]
     held_out = [held_out_series(record, record.name) for record in records]
+    first = _names(records, names_shown_first)
+    others = [name for name in _names(records, further_names) if name not in first]
     return render(
         "compare.html",
         runs=compare_runs(records),
         settings=differing_settings(records),
-        charts=[line_chart("Learning", learned), line_chart("Held-out accuracy", held_out)],
+        legend=[(record.name, colour_of(index)) for index, record in enumerate(records)],
+        charts=[
+            line_chart("Learning", learned, legend=False),
+            line_chart("Held-out accuracy", held_out, legend=False),
+            *(_overlaid(records, name) for name in first),
+            line_chart("seconds per step", list(map(_seconds, records)), legend=False),
+        ],
+        further=[_overlaid(records, name) for name in others],
     )
+
+
+def _overlaid(records: Sequence[RunRecord], name: str) -> Markup:
+    """Draw a metric of all runs; a run without it has no line, and keeps its colour."""
+    series = [metric_series(record.steps, name, record.name) for record in records]
+    return line_chart(name.replace("_", " "), series, legend=False)
+
+
+def _seconds(record: RunRecord) -> Series:
+    """Return the seconds of each step, all phases together."""
+    points = [
+        Point(step["step"], sum(one for key, one in step.items() if key.startswith(SECONDS)))
+        for step in record.steps
+    ]
+    return Series(record.name, points)
+
+
+def _names(
+    records: Sequence[RunRecord], of_one: Callable[[RunRecord], list[str]]
+) -> dict[str, None]:
+    return dict.fromkeys(name for record in records for name in of_one(record))
 
 
 def _change(first: RunRecord, other: RunRecord) -> Change | None:

@@ -15,14 +15,12 @@ from schemas.domains import Curve
 from schemas.receipts import EvalReceipt
 
 SHOWN_FIRST = (
-    "response_length_mean",
-    "truncated_share",
-    "entropy",
-    "approx_kl",
-    "loss",
-    "grad_norm",
+    *("response_length_mean", "truncated_share", "entropy", "approx_kl", "kl_ref"),
+    *("clip_fraction", "delta_log_prob_mean", "loss", "grad_norm", "lr", "peak_memory_gb"),
 )
-"""Metrics to show first, next to the reward."""
+"""Metrics to show first, next to the reward, in this order."""
+SHOWN_EVEN = ("clip_fraction", "delta_log_prob_mean", "lr", "peak_memory_gb")
+"""Metrics of `SHOWN_FIRST` that are shown even if they never changed."""
 Z_95 = 1.96
 
 
@@ -70,12 +68,41 @@ def _held_out(one: EvalReceipt, record: RunRecord) -> Point:
 
 
 def first_curves(record: RunRecord) -> list[Markup]:
-    """Draw charts of the most important metrics, as far as the run has them."""
-    return [_chart(record.steps, name) for name in _varying(record.steps) if _is_shown_first(name)]
+    """Draw charts of the most important metrics, as far as the run has them, and of the time per
+    phase."""
+    charts = [_chart(record.steps, name) for name in names_shown_first(record)]
+    phases = phase_series(record)
+    return [*charts, line_chart("seconds per phase", phases)] if phases else charts
+
+
+def names_shown_first(record: RunRecord) -> list[str]:
+    """Return the metrics of `SHOWN_FIRST` that a run has, of every track, in that order."""
+    varying = set(_varying(record.steps))
+    names = [
+        name
+        for name in dict.fromkeys(name for step in record.steps for name in step)
+        if _is_shown_first(name) and (name in varying or _last_part(name) in SHOWN_EVEN)
+    ]
+    return sorted(names, key=lambda name: SHOWN_FIRST.index(_last_part(name)))
+
+
+def phase_series(record: RunRecord) -> list[Series]:
+    """Return the seconds of each phase by step, the longest phase first."""
+    return [metric_series(record.steps, SECONDS + phase, phase) for phase in record.phase_seconds()]
+
+
+def metric_series(steps: Sequence[Mapping[str, float]], name: str, label: str) -> Series:
+    """Return a metric by step. A step without it is a gap."""
+    return Series(label, [Point(step["step"], step.get(name, math.nan)) for step in steps])
 
 
 def further_curves(record: RunRecord) -> list[Markup]:
     """Draw charts of every other metric that changed during the run."""
+    return [_chart(record.steps, name) for name in further_names(record)]
+
+
+def further_names(record: RunRecord) -> list[str]:
+    """Return the metrics that changed, and are not among those shown first."""
     curve = record.recipe.domain.traits.curve
     left_out = {"step", curve.mean, curve.spread}
     names = [
@@ -83,7 +110,8 @@ def further_curves(record: RunRecord) -> list[Markup]:
         for name in _varying(record.steps)
         if name not in left_out and not name.startswith(SECONDS) and DELTA_AT not in name
     ]
-    return [_chart(record.steps, name) for name in names if not _is_shown_first(name)]
+    shown = set(names_shown_first(record))
+    return [name for name in names if name not in shown]
 
 
 def delta_by_place(record: RunRecord) -> Markup | None:
@@ -109,12 +137,15 @@ def delta_by_place(record: RunRecord) -> Markup | None:
 def _is_shown_first(name: str) -> bool:
     """Return True for the metrics shown first, of the run or of any of its tracks:
     `text/entropy`."""
-    return name.rpartition("/")[2] in SHOWN_FIRST
+    return _last_part(name) in SHOWN_FIRST
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _chart(steps: Sequence[Mapping[str, float]], name: str) -> Markup:
-    points = [Point(step["step"], step.get(name, math.nan)) for step in steps]
-    return line_chart(name.replace("_", " "), [Series(name, points)])
+    return line_chart(name.replace("_", " "), [metric_series(steps, name, name)])
 
 
 def _varying(steps: Sequence[Mapping[str, float]]) -> list[str]:

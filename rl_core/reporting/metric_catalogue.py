@@ -92,6 +92,13 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "groups",
             "Groups that were still missing when the rollouts had to end.",
         ),
+        (
+            "source/<name>/sampled_share",
+            "share",
+            "Rows of one `data_source` among those of the step; of runs with several sources.",
+        ),
+        ("source/<name>/reward_mean", "reward", "Mean reward of its rows."),
+        ("source/<name>/learning_share", "share", "Its rows that had an advantage."),
         ("curriculum/pass_rate", "share", "Right replies among those of the step."),
         ("curriculum/tried_share", "share", "Rows that were tried at least once."),
     ),

@@ -6,6 +6,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rl_core.data.read.row_images import open_image
@@ -18,14 +19,18 @@ from rl_core.evaluation.row_scores import (
     paired_scores,
     row_scores,
 )
+from rl_core.reporting.champion_recipe import difference_to_champion
 from rl_core.reporting.curves import delta_by_place, first_curves, further_curves, learning_curve
 from rl_core.reporting.pages import render
 from rl_core.reporting.rollouts_page import write_rollouts_page
 from rl_core.reporting.run_record import RunRecord, embedded_pictures
 from rl_core.runs.learning import what_taught_nothing
 from rl_core.runs.no_signal import read_silence
+from rl_core.runs.rollouts.reading import Order, Wanted, files_of, select
+from rl_core.runs.watching import NUM_ROWS, sample_ids
 from rl_core.runtime.home import Home
 from rl_core.tracking.lineage import RunLineage, trace, trace_run, validation_of
+from rl_core.watch.watcher import Alarm
 
 NUM_SAMPLES = 16
 PICTURE_SIDE = 512
@@ -60,6 +65,9 @@ def report_page(record: RunRecord, home: Home, rollouts: str | None = None) -> s
         change=score_change(record),
         warnings=what_taught_nothing(record.recipe, record.steps),
         silence=read_silence(record.folder),
+        alarms=[_with_rows(alarm, record) for alarm in record.alarms],
+        stopped_by=record.stopped_by,
+        against_champion=difference_to_champion(record, home),
         learning=learning_curve(record),
         curves=[*first_curves(record), *filter(None, [delta_by_place(record)])],
         further=further_curves(record),
@@ -74,6 +82,15 @@ def report_page(record: RunRecord, home: Home, rollouts: str | None = None) -> s
         lineage=lineage,
         rollouts=rollouts,
     )
+
+
+def _with_rows(alarm: Alarm, record: RunRecord) -> Alarm:
+    """Return an alarm with the rows of its last step that show it, if that step is stored."""
+    if alarm.last_step not in files_of(record.folder.rollouts):
+        return alarm
+    wanted = Wanted(step=alarm.last_step, track=alarm.track or None)
+    rows = select(record.folder.rollouts, wanted, Order(alarm.rows), NUM_ROWS)
+    return replace(alarm, sample_ids=sample_ids(alarm, rows))
 
 
 def score_change(record: RunRecord) -> Change | None:

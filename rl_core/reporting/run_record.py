@@ -21,6 +21,8 @@ from rl_core.runs.run_plan import flatten
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import nearest
 from rl_core.tracking.model_versions import find_version
+from rl_core.watch.watch import Watch, stopping
+from rl_core.watch.watcher import Alarm
 from schemas.receipts import ChoiceReceipt, EvalReceipt, ModelReceipt
 from schemas.recipe import Recipe
 
@@ -102,6 +104,16 @@ class RunRecord:
     def steps(self) -> list[dict[str, float]]:
         """Metrics of every finished step, in order."""
         return self.folder.history()
+
+    @cached_property
+    def alarms(self) -> list[Alarm]:
+        """Alarms of the recipe's watchers, found in the metrics, in order of their first steps."""
+        return Watch(self.recipe, self.steps).alarms
+
+    @property
+    def stopped_by(self) -> Alarm | None:
+        """The alarm that stopped the run; None if it ended otherwise, or goes on."""
+        return stopping(self.alarms) if self.model is None else None
 
     @property
     def model(self) -> ModelReceipt | None:

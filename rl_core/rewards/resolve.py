@@ -4,6 +4,7 @@ reading a recipe."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rl_core.errors import RecipeError
 from rl_core.rewards.base import Modality, Scorer, reward_scorers
@@ -24,9 +25,7 @@ def resolve_scorers(
     for index, block in enumerate(blocks):
         where = f"rewards.{index}"
         cls, config = reward_scorers.resolve(block, where)
-        key = config.key or str(
-            block.get("name") or str(block["target"]).rpartition(":")[2].lower()
-        )
+        key = config.key or _usual_key(block)
         if key in found or key in TAKEN:
             raise RecipeError(
                 f"{where}: the key {key!r} is taken; give this entry a key of its own (key: ...)"
@@ -38,3 +37,19 @@ def resolve_scorers(
             )
         found[key] = key, cls, config
     return list(found.values())
+
+
+def stated_weights(blocks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the weight of every entry of `rewards` by its key, as the recipe states it.
+
+    No class is imported, so that a report can be written where a scorer of the user's is not.
+    """
+    usual = Scorer.Config().weight
+    return {
+        str(block.get("key") or _usual_key(block)): float(block.get("weight", usual))
+        for block in blocks
+    }
+
+
+def _usual_key(block: Mapping[str, object]) -> str:
+    return str(block.get("name") or str(block["target"]).rpartition(":")[2].lower())

@@ -23,7 +23,7 @@ ORIGIN_TAG = "origin."
 
 def origin_of(recipe: Recipe, cache: CacheReceipt) -> dict[str, str]:
     """Return digests of a training's inputs: the content of its files, the code, and the recipe."""
-    left_out = {"placement", "registration", "retraining", "validation"}
+    left_out = {"placement", "registration", "retraining", "validation", "watch"}
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
     values = without_default_evaluation(without_default_sampling(values))
     files = [source.sha256 for source in cache.sources]

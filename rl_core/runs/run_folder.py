@@ -33,8 +33,8 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     on other hardware.
 
     An unset `data.source` is left out, too, as is sampling at its defaults. The rows that
-    `data.map` gives are in the hash of the cache, and `training.on_no_signal` and `tracking` change
-    no step; validation decides whether a run starts, not what it does.
+    `data.map` gives are in the hash of the cache, and `training.on_no_signal`, `tracking` and
+    `watch` change no step; validation decides whether a run starts, not what it does.
     """
     left_out = {
         "placement": True,
@@ -42,6 +42,7 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
         "retraining": True,
         "tracking": True,
         "validation": True,
+        "watch": True,
         "data": {"map"},
         "training": {"on_no_signal", "no_signal_steps"},
     }

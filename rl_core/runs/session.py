@@ -13,7 +13,7 @@ from rl_core.data.order.pair_rows import PairRows
 from rl_core.data.prepare.prompts import load_prepared
 from rl_core.data.store.atomic import sync_tree
 from rl_core.distributed import ray_cluster
-from rl_core.errors import StorageError
+from rl_core.errors import StoppedByWatcher, StorageError
 from rl_core.evaluation.generated_samples import save_made
 from rl_core.evaluation.runner import played_rows
 from rl_core.models.family import check_located
@@ -26,14 +26,16 @@ from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
-from rl_core.runs.run_plan import reopen_tracking, starting_from
+from rl_core.runs.run_plan import is_registered, reopen_tracking, starting_from
 from rl_core.runs.scorer_models import with_folders
+from rl_core.runs.watching import RunWatch
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import import_target
 from rl_core.tracking.evaluations import log_evaluation
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.progress import ProgressEvent, announce
+from rl_core.trainers.source_shares import SourceShares
 from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
 from schemas.recipe import Recipe
 from schemas.sections.evaluation_sets import SampledReplies
@@ -67,6 +69,8 @@ class TrainingSession:
         self._tracking: TrackingRun | None = None
         self._cluster = ExitStack()
         self._opened: dict[str, Sequence[dict[str, Any]]] = {}
+        self._watch: RunWatch | None = None
+        self._shares: SourceShares | None = None
 
     @property
     def tracking(self) -> TrackingRun:
@@ -89,25 +93,52 @@ class TrainingSession:
         recorder = RolloutRecorder(self.recipe, self.folder, self.tracking)
         try:
             trainer = self._trainer_at(iteration - 1)
-            steps = []
-            signal = SignalWatch(self.recipe, self.folder)
-            for _ in range(self.recipe.training.steps_per_iteration):
-                metrics, rollout = trainer.step()
-                steps.append({"step": float(trainer.step_count), **metrics})
-                recorder.put(getattr(trainer, "record", None))
-                signal.observe(steps[-1], rollout)
-                self.tracking.log_metrics(metrics, trainer.step_count)
-            # It only grows, and to ask takes some milliseconds.
-            memory = {"peak_memory_gb": trainer.peak_memory() / 1e9}
-            self.tracking.log_metrics(memory, trainer.step_count)
-            steps[-1] |= memory
+            steps = self._train_steps(trainer, recorder)
             receipt = self._finish_iteration(trainer, iteration, steps, recorder)
         except BaseException:
             recorder.settle()
             self._drop_workers()
+            self._watch = None
             raise
         self.tracking.check()
         return receipt
+
+    def _train_steps(self, trainer: Trainer, recorder: RolloutRecorder) -> list[dict[str, float]]:
+        """Run the steps of an iteration, and have them recorded, logged and watched. Returns: the
+        metrics of each."""
+        steps: list[dict[str, float]] = []
+        signal = SignalWatch(self.recipe, self.folder)
+        watch = self._watchers()
+        self._shares = shares = self._shares or SourceShares(self.folder.history())
+        last = self.recipe.training.steps_per_iteration - 1
+        for number in range(last + 1):
+            metrics, rollout = trainer.step()
+            record = getattr(trainer, "record", None)
+            metrics |= shares(record)
+            if number == last:
+                # It only grows, and to ask takes some milliseconds.
+                metrics["peak_memory_gb"] = trainer.peak_memory() / 1e9
+            steps.append({"step": float(trainer.step_count), **metrics})
+            recorder.put(record)
+            signal.observe(steps[-1], rollout)
+            self.tracking.log_metrics(metrics, trainer.step_count)
+            for alarm in watch.observe(steps[-1], record):
+                self.tracking.tag_later({f"watch.{alarm.key}": str(alarm)})
+        return steps
+
+    def check_watchers(self) -> None:
+        """Check that no watcher rang that is to stop the run; one that registered its model is
+        done.
+
+        Raises: StoppedByWatcher saying which, and how to go on.
+        """
+        if not is_registered(self.folder):
+            self._watchers().check()
+
+    def _watchers(self) -> RunWatch:
+        if self._watch is None:
+            self._watch = RunWatch(self.recipe, self.folder)
+        return self._watch
 
     def evaluate(self, label: str, iteration: int, *, exported: bool = False) -> EvalReceipt:
         """Score the held-out rows with the weights after `iteration` (0: before training).
@@ -367,11 +398,14 @@ def close_sessions() -> None:
 @contextmanager
 def close_run(plan: RunPlan) -> Iterator[None]:
     """End the MLflow run with the block: as finished, failed, or killed if the flow was
-    cancelled."""
+    cancelled or a watcher stopped it."""
     session = session_for(plan)
     tracking = session.tracking
     try:
         yield
+    except StoppedByWatcher:
+        tracking.finish(RunStatus.KILLED)
+        raise
     except Exception:
         tracking.finish(RunStatus.FAILED)
         raise

@@ -49,6 +49,8 @@ NON_FINITE_METRIC = "num_non_finite"
 NON_FINITE_TAG = "non_finite"
 OUTAGE_S = 600.0
 """Seconds that the end of a run waits for a server that does not answer."""
+STOPPED_TAG = "stopped_by"
+"""Tag of a run that a watcher stopped: which one, and why. It goes when the run is continued."""
 HASTE_S = 10.0
 """Seconds that the end of a failed or cancelled run waits for a server that does not answer."""
 
@@ -61,7 +63,7 @@ class RunStatus(StrEnum):
     FAILED = "FAILED"
     """An error ended the run; it may be opened again and continued."""
     KILLED = "KILLED"
-    """A user cancelled the run."""
+    """A user cancelled the run, or a watcher stopped it, as its recipe asks."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ class TrackingRun:
             )
             run._last_end = known.info.end_time
             client.update_run(run.run_id, status="RUNNING")
+            if STOPPED_TAG in known.data.tags:
+                client.delete_tag(run.run_id, STOPPED_TAG)
         else:
             experiment_id = ensure_experiment(client, experiment, artifact_location)
             created = client.create_run(experiment_id, run_name=run_name)
@@ -277,6 +281,11 @@ class TrackingRun:
             self.client.log_batch(
                 self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True
             )
+
+    def tag_later(self, tags: Mapping[str, object]) -> None:
+        """Set or replace tags in the background, so that a training does not wait for a server."""
+        shown = {stored_key(k): shortened(v, MAX_TAG_LENGTH) for k, v in tags.items()}
+        self._outbox.put(tags_entry(shown))
 
     def finish(self, status: RunStatus = RunStatus.FINISHED, *, nothing_done: bool = False) -> None:
         """Store what is pending and end the run. The run ends even when something was refused.

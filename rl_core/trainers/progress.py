@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rl_core.watch.watcher import Alarm
 from schemas.receipts import Receipt
 
 
@@ -23,6 +24,8 @@ class ProgressEvent:
     """Receipt that a task returned, if the event is its end."""
     text: str = ""
     """Message for the user, if the event is a `note`."""
+    alarm: Alarm | None = None
+    """Alarm that the `note` is about, if a watcher rang."""
 
 
 Listener = Callable[[ProgressEvent], None]

@@ -7,7 +7,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rl_core.reporting.charts import HEIGHT, WIDTH, Point, Series, line_chart, ticks
+from rl_core.reporting.charts import (
+    HEIGHT,
+    NUM_COLOURS,
+    WIDTH,
+    Point,
+    Series,
+    line_chart,
+    ticks,
+)
+from rl_core.reporting.hover import MOST_COLUMNS
 
 
 def parsed(svg: str) -> ElementTree.Element:
@@ -52,6 +61,26 @@ def test_names_are_text_and_never_markup():
     svg = line_chart("<script>", [Series('"><b>', [Point(1, 1.0)])])
     assert not re.search("<script>|<b>", svg)
     parsed(svg)
+
+
+def test_each_step_has_its_values_under_the_pointer_and_a_long_run_some_of_them():
+    line = Series("a", [Point(1, 0.25, 0.2, 0.3), Point(3, 1.0)])
+    other = Series("b", [Point(1, 2.0), Point(2, math.nan)])
+    root = parsed(line_chart("t", [line, other]))
+    said = [[one.text for one in group.iter("text")] for group in root.iter("g")]
+    assert said == [["step 1", "a: 0.25 (0.2 to 0.3)", "b: 2"], ["step 3", "a: 1"]]
+    bounds = [(float(r.get("x", "")), float(r.get("width", ""))) for r in root.iterfind("g/rect")]
+    assert bounds[0][0] + bounds[0][1] == pytest.approx(bounds[1][0]), "without a gap"
+    long = parsed(line_chart("t", [Series("a", [Point(step, 1.0) for step in range(5000)])]))
+    assert len(list(long.iter("g"))) == MOST_COLUMNS
+
+
+def test_the_seventh_line_has_dashes_and_a_page_may_name_the_lines_itself():
+    lines = [Series(f"run {n}", [Point(1, n), Point(2, n)]) for n in range(NUM_COLOURS + 1)]
+    svg = line_chart("t", lines, legend=False)
+    assert svg.count("stroke-dasharray") == 1
+    names = [one.text for one in parsed(svg) if one.tag == "text"]
+    assert not {"run 0", "run 6"} & set(names)
 
 
 def test_ticks_are_round_numbers_inside():

@@ -13,13 +13,15 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from rl_core.errors import StorageError
+from rl_core.reporting.champion_recipe import difference_to_champion
 from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
 from rl_core.reporting.curves import first_curves, further_curves
-from rl_core.reporting.report import write_report
+from rl_core.reporting.report import report_page, write_report
 from rl_core.reporting.run_record import RunRecord, find_run
 from rl_core.runs.session import close_sessions
 from rl_core.runtime.home import Home
 from schemas.receipts import Approval
+from schemas.sections.watching import Reaction, WatchConfig
 from tasks import write_report as write_report_task
 from tasks.judge_model import judge_model
 from tasks.promote_model import promote_model
@@ -129,6 +131,37 @@ def test_what_a_person_looks_at_first_comes_first_of_every_track(runs: list[Made
     assert [name in further for name in names] == [False, False, True]
 
 
+def test_a_report_shows_what_rang_and_each_chart_its_values(home: Home, runs: list[MadeRun]):
+    record = RunRecord(runs[1].folder)
+    vars(record)["steps"] = [
+        {"step": step, "clip_fraction": 0.5, "lr": 1e-5, "seconds/rollout": 2.0, "reward_mean": 0.1}
+        for step in range(1, 5)
+    ]
+    text = report_page(record, home)
+    Page(text)
+    assert '<h2 id="watchers">' in text and "<b>clip</b>, steps 3 to 4: 50% of the actions" in text
+    assert "Stopped by" not in text and "No watcher rang" not in text
+    for title in ("clip fraction", "lr", "seconds per phase"):
+        (chart,) = re.findall(f'<svg[^>]*aria-label="{title}: .*?</svg>', text, re.DOTALL)
+        assert chart.count('<g class="at">') == 4, title
+    assert ">clip_fraction: 0.5<" in text and ">rollout: 2<" in text
+    sections = {"watch": WatchConfig(clip=Reaction.STOP)}
+    vars(record)["recipe"] = record.recipe.model_copy(update=sections)
+    del vars(record)["alarms"]
+    assert "Stopped by the watcher clip (watch.clip: stop)" in report_page(record, home)
+
+
+def test_a_report_compares_its_recipe_with_the_champions(home: Home, runs: list[MadeRun]):
+    own = RunRecord(runs[0].folder)
+    assert difference_to_champion(own, home) is None, "it beat the baseline"
+    other = RunRecord(runs[1].folder)
+    found = difference_to_champion(other, home)
+    assert found is not None
+    assert (found.other, found.rows) == ("rl-train-made v1", {"seed": ("0", "1")})
+    assert 'id="champion-recipe"' in report_page(other, home)
+    assert 'id="champion-recipe"' not in report_page(own, home)
+
+
 def test_pictures_asked_about_and_made_are_shown_small(
     home: Home, runs: list[MadeRun], tmp_path: Path
 ):
@@ -195,5 +228,7 @@ def test_a_comparison_names_what_differs_and_by_how_much(home: Home, runs: list[
     text = compare_page(records)
     assert Page(text).fetched == []
     assert all(made.folder.root.name in text for made in runs)
-    assert len(re.findall("<polyline", text)) == 2
+    # Rewards, loss and seconds, of both runs; held-out scores are dots.
+    assert len(re.findall("<polyline", text)) == 6
+    assert text.count('<li class="mono"><i style="border-color:') == len(records)
     assert "+0.250" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -120,6 +120,12 @@ def select(
 
     chosen = sorted(found()) if limit is None else heapq.nsmallest(limit, found())
     return _whole(folder, [(step, number) for _, step, number in chosen])
+
+
+def first_rows(rows: Iterable[Row], order: Order, limit: int) -> list[Row]:
+    """Return the first `limit` rows in an order. Args: rows: with the columns of a file."""
+    column = _COLUMN.get(order)
+    return heapq.nsmallest(limit, rows, key=lambda row: _rank(row, column))
 
 
 def messages_of(row: Row) -> list[dict[str, Any]]:
