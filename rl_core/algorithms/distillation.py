@@ -250,8 +250,8 @@ class Distillation(PolicyGradient):
 
 @algorithms.register("self_distillation")
 class SelfDistillation(Distillation):
-    """Self-distillation with a privileged context (arXiv 2601.19897): the model before training
-    reads the row's answer as a hint, and teaches the policy, which does not."""
+    """Self-distillation with a privileged context (OPSD, arXiv 2601.18734): the model before
+    training reads the row's answer as a hint, and teaches the policy, which does not."""
 
     class Config(Distillation.Config):
         """Settings of the exact forward KL to the base weights with a hint."""

@@ -84,7 +84,7 @@ def items(num_rows: int = 24, flat_every: int = 0) -> list[dict[str, Any]]:
             "prompt": [{"role": "user", "content": f"write {row * 7}"}],
             "env_class": "tests.trainers.test_algorithms:LettersEnv",
             "env_extras": {
-                "reward_spec": {"ground_truth": ""},
+                "reward_spec": {"ground_truth": "a"},
                 "extra_info": {"flat": bool(flat_every) and row % flat_every != 0},
             },
         }
