@@ -75,7 +75,7 @@ class ServedTeacher:
                 words = choice["logprobs"].get("tokens")
             else:
                 places = choice.get("prompt_logprobs") or answer.json()["prompt_logprobs"]
-                said = [None, *(self._of(place, one) for place, one in _pairs(places, row))]
+                said = [0.0, *(self._of(place, one) for place, one in _pairs(places, row))]
                 words = None
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise ServiceError(

@@ -176,7 +176,7 @@ class Judging(Protocol):
     """Teachers of a learner, as the driver sees them."""
 
     handles: tuple[ParkedHandle, ...]
-    """Those with weights of their own on the ranks."""
+    """Teachers with weights of their own on the ranks."""
 
     def add_to(
         self, batch: DataProto | DataProtoRef, items: Mapping[str, Mapping[str, object]]

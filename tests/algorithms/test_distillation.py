@@ -134,7 +134,8 @@ def test_a_block_that_cannot_teach_is_refused(block: dict[str, Any], complaint: 
 
 
 def test_best_of_n_learns_the_best_rewarded_reply_of_each_group() -> None:
-    cls, config = algorithms.resolve({"name": "rejection_sampling"}, "algorithm")
+    block = {"name": "rejection_sampling", "advantage": {"name": "best_of_n"}}
+    cls, config = algorithms.resolve(block, "algorithm")
     algorithm = cls(config)
     rewards_B = torch.tensor([0.0, 2.0, 1.0, 0.0, 0.0, 1.0, 1.0])
     groups_B = torch.tensor([0, 0, 0, 1, 1, 2, 2])

@@ -3,6 +3,7 @@ weights with a hint."""
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.requirements import check_serves_tokens
+from rl_core.builtin.data.pictures import draw
+from rl_core.data.read.row_images import placed_images
 from rl_core.distributed import Block, DevicePool, placement
+from rl_core.distributed.blocks import _open_block
 from rl_core.errors import DataError, ModelError, RecipeError, ServiceError, Unreachable
 from rl_core.trainers.same_tokens import check_prompts, check_vocabulary
 from rl_core.trainers.served_teacher import ServedTeacher
+from rl_core.trainers.text import wire_replies
+from rl_core.trainers.vision import SEEING, TRACK
+from rl_core.trainers.wiring import side_by_side
 from tests.chat_server import Server
 from tests.conftest import character_tokenizer
 from tests.trainers.test_algorithms import WarmTrainer, items, recipe_of, start
@@ -38,8 +45,13 @@ def warm(ray_cluster: None) -> Iterator[Block]:
 def teacher_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model with other weights, surer of what it says, and the same tokenizer."""
     folder = tmp_path_factory.mktemp("teacher") / "model"
-    shutil.copytree(tiny_model_dir, folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    return perturbed(tiny_model_dir, folder, AutoModelForCausalLM)
+
+
+def perturbed(source: Path, folder: Path, auto_class: Any) -> Path:
+    """Copy a model, with noise on its weights."""
+    shutil.copytree(source, folder)
+    model = auto_class.from_pretrained(folder)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -290,3 +302,39 @@ def test_what_a_teacher_cannot_serve_is_refused(
     cls, config = algorithms.resolve(algorithm, "algorithm")
     with pytest.raises(RecipeError, match=complaint):
         check_serves_tokens(cls(config), recipe_of(Path("unused"), algorithm, **blocks))
+
+
+class SeeingTrainer(WarmTrainer):
+    """A vision trainer in processes that are already there."""
+
+    def build(self) -> None:
+        token = _open_block.set(self.block)
+        try:
+            policy = side_by_side(SEEING, self.recipe, self.source_model)
+            self.wiring = wire_replies(TRACK, self.recipe, policy, reward_service=None)
+        finally:
+            _open_block.reset(token)
+
+
+def test_a_seeing_student_learns_from_a_seeing_teacher(
+    warm: Block, tiny_vlm_dir: Path, tmp_path: Path
+) -> None:
+    teacher = perturbed(tiny_vlm_dir, tmp_path / "teacher", AutoModelForImageTextToText)
+    rng, rows = random.Random(0), items(8)
+    for row in rows:
+        picture = draw(rng)
+        shown = placed_images([{"bytes": picture.png}], "rows.parquet", row["uid"])
+        row["env_extras"]["images"] = shown
+        row["prompt"] = [{"role": "user", "content": picture.questions[0].text}]
+    algorithm = {
+        "name": "distillation",
+        "teacher": str(teacher),
+        "divergence": "jsd",
+        "vocabulary": "top_k",
+        "top_k": 8,
+    }
+    recipe = recipe_of(tiny_vlm_dir, algorithm, domain="vision")
+    trainer = SeeingTrainer(warm, recipe, str(tiny_vlm_dir), rows)
+    trainer.build()
+    steps = [trainer.step()[0] for _ in range(8)]
+    assert steps[-1]["teacher_divergence"] < 0.8 * steps[0]["teacher_divergence"]
