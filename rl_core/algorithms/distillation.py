@@ -30,7 +30,6 @@ from pydantic import Field, field_validator, model_validator
 from rl_core.algorithms import terms
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.base import ActionMeasures, RowMeasures, algorithms
-from rl_core.algorithms.blocks import PolicyGradientConfig
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.policy_gradient import PolicyGradient
 from rl_core.algorithms.teacher import OwnWeights, TeacherConfig, teacher_block
@@ -94,7 +93,7 @@ def _kl(of_NV: Tensor, other_NV: Tensor) -> Tensor:
     return (of_NV.exp() * (of_NV - other_NV)).sum(-1)
 
 
-class DistillationConfig(PolicyGradientConfig):
+class DistillationConfig(PolicyGradient.Config):
     """The recipe's `algorithm` block without its name."""
 
     teacher: TeacherConfig | None = None
@@ -156,7 +155,7 @@ class Distillation(PolicyGradient):
     class Config(DistillationConfig):
         """Settings of the reverse KL on sampled tokens, without rewards."""
 
-    config: DistillationConfig
+    config: DistillationConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: DistillationConfig) -> None:
         super().__init__(config)

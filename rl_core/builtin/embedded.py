@@ -32,7 +32,7 @@ _WARM_UPS = {
     "tiny-sd3": ("rl_core.builtin.models.tiny_sd3_warm_up", "4e0c1ed776fc"),
     "tiny-unified": ("rl_core.builtin.models.tiny_unified_warm_up", "2fafcb2e4499"),
     "smollm2-enhancer": ("rl_core.builtin.models.enhancer_warm_up", "8409b6d7db71"),
-    "smollm2-adder": ("rl_core.builtin.models.adder_warm_up", "VERSION"),
+    "smollm2-adder": ("rl_core.builtin.models.adder_warm_up", "9f54c10e0369"),
 }
 """Module whose `build` makes each model, and the version of the resulting weights.
 

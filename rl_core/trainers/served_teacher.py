@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -46,7 +47,7 @@ class ServedTeacher:
             ThreadPoolExecutor(AT_ONCE) as threads,
         ):
             try:
-                return list(threads.map(lambda row: self._row(client, row), rows))
+                return list(threads.map(partial(self._row, client), rows))
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise

@@ -52,9 +52,14 @@ def test_a_shorter_row_beside_a_longer_one_costs_what_it_costs_alone(
     torch.testing.assert_close(both_B[:1], alone_B, atol=5e-2, rtol=0)  # bfloat16
 
 
-def test_it_learns_its_lessons_or_is_an_error(model: LlamaForCausalLM, tokenizer: Any) -> None:
+def test_a_warm_up_that_does_not_get_there_is_an_error(
+    model: LlamaForCausalLM, tokenizer: Any
+) -> None:
     with pytest.raises(ModelError, match=r"smollm2-adder gives right answers with 0\.00; 0\.8 is"):
         start.warm_up(model, tokenizer, LESSONS, LESSONS, steps=1)
+
+
+def test_it_learns_its_lessons(model: LlamaForCausalLM, tokenizer: Any) -> None:
     with torch.no_grad():
         before = start.losses(model, tokenizer, LESSONS).mean()
     made, able = start.warm_up(model, tokenizer, LESSONS, LESSONS, steps=8, wanted=0.0)
@@ -73,9 +78,9 @@ def test_it_never_saw_what_the_recipe_holds_out() -> None:
     assert not asked.keys() & held_out.keys()
     recipe = load_recipe("distill")
     assert recipe.algorithm["teacher"] == "embedded:smollm2-adder"
-    for split, given in (("train", recipe.data.train), ("eval", recipe.data.eval)):
-        spec = start.lessons_spec(split)
-        assert given == [spec.model_dump(exclude_unset=True)]
+    given = [recipe.data.train, recipe.data.eval]
+    specs = [start.lessons_spec("train"), start.lessons_spec("eval")]
+    assert given == [[spec.model_dump(exclude_unset=True)] for spec in specs]
 
 
 def test_its_folder_is_named_by_the_code_that_makes_it(tmp_path: Path) -> None:
