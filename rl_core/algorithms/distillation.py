@@ -30,6 +30,7 @@ from pydantic import Field, field_validator, model_validator
 from rl_core.algorithms import terms
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.base import ActionMeasures, RowMeasures, algorithms
+from rl_core.algorithms.kl import KlPlace
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.policy_gradient import PolicyGradient
 from rl_core.algorithms.teacher import OwnWeights, TeacherConfig, teacher_block
@@ -133,6 +134,19 @@ class DistillationConfig(PolicyGradient.Config):
                 f"divergence {self.divergence} needs the teacher's distribution, of which "
                 "vocabulary: sampled has one token; set vocabulary: top_k or full"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rewards_count_where_they_are_asked_for(self) -> DistillationConfig:
+        if self.reward_weight > 0:
+            return self
+        asking = {
+            "dynamic_sampling": self.dynamic_sampling,
+            "kl.place: reward": self.kl.coef > 0 and self.kl.place is KlPlace.REWARD,
+        }
+        for key, is_set in asking.items():
+            if is_set:
+                raise ValueError(f"{key} works on rewards, whose reward_weight is 0; leave it out")
         return self
 
     @property

@@ -62,12 +62,12 @@ class Teaching:
             tensors[TEACHER] = torch.tensor([self.numbers.get(key, -1) for key in keys])
         prompts: list[list[int] | None] = [None] * len(rows)
         if any(teacher.hint is not None for teacher in self.teachers.values()):
-            known: dict[tuple[str, str], list[int] | None] = {}
+            known: dict[str, list[int] | None] = {}
+            own = _prompts_of(batch)
             for row, (key, item) in enumerate(zip(keys, rows, strict=True)):
-                place = key, item["uid"]
-                if place not in known:
-                    known[place] = self._prompt(self.teachers[key], item)
-                prompts[row] = known[place]
+                if item["uid"] not in known:
+                    known[item["uid"]] = self._prompt(self.teachers[key], item, own[row])
+                prompts[row] = known[item["uid"]]
             objects[TEACHER_PROMPT] = prompts
         if self.served:
             tensors[SERVED] = self._ask(batch, keys, prompts)
@@ -86,10 +86,21 @@ class Teaching:
             f"{known}, or set algorithm.teacher for all others"
         )
 
-    def _prompt(self, teacher: TeacherConfig, item: Mapping[str, Any]) -> list[int] | None:
-        """Return the tokens of the prompt with the row's hint; None for the row's own prompt."""
+    def _prompt(
+        self, teacher: TeacherConfig, item: Mapping[str, Any], own: list[int]
+    ) -> list[int] | None:
+        """Return the tokens of the prompt with the row's hint; None for the row's own prompt.
+
+        Args: own: tokens of the prompt as the policy read it.
+        """
         if teacher.hint is None:
             return None
+        if encode_chat(self.tokenizer, list(item["prompt"]), self.template_kwargs) != own:
+            raise DataError(
+                f"row {item['uid']}: its environment {item['env_class']} changes the prompt, so "
+                "that a teacher with a hint would read another one; leave the hint out, or write "
+                "the whole prompt into the row"
+            )
         value: Any = item["env_extras"]
         for part in teacher.hint.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -118,16 +129,15 @@ class Teaching:
         ids_BL, used_BL = batch.tensor("input_ids"), batch.tensor("attention_mask").bool()
         mask_BT = batch.tensor("response_mask")
         num_prompt = ids_BL.shape[1] - mask_BT.shape[1]
-        said_BT = torch.zeros(mask_BT.shape)
+        said_BT, own = torch.zeros(mask_BT.shape), _prompts_of(batch)
         for key, server in self.served.items():
             chosen = [
                 row for row, one in enumerate(keys) if one == key and bool(mask_BT[row].any())
             ]
             asked, lengths = [], []
             for row in chosen:
-                own = ids_BL[row, :num_prompt][used_BL[row, :num_prompt]].tolist()
                 reply = ids_BL[row, num_prompt:][used_BL[row, num_prompt:]].tolist()
-                asked.append((prompts[row] or own) + reply)
+                asked.append((prompts[row] or own[row]) + reply)
                 lengths.append(len(reply))
             answers = server.log_probs(asked)
             for row, length, answer in zip(chosen, lengths, answers, strict=True):
@@ -138,15 +148,20 @@ class Teaching:
         """Check once that the teachers' tokenizers give the tokens of the prompts."""
         if not self.unchecked:
             return
-        ids_BL, used_BL = batch.tensor("input_ids"), batch.tensor("attention_mask").bool()
-        num_prompt = ids_BL.shape[1] - batch.tensor("response_mask").shape[1]
-        prompts = {
-            tuple(ids[used].tolist())
-            for ids, used in zip(ids_BL[:, :num_prompt], used_BL[:, :num_prompt], strict=True)
-        }
+        prompts = {tuple(ids) for ids in _prompts_of(batch)}
         for name, tokenizer in self.unchecked.items():
             check_prompts(name, tokenizer, self.tokenizer, prompts)
         self.unchecked = {}
+
+
+def _prompts_of(batch: DataProto | DataProtoRef) -> list[list[int]]:
+    """Return the tokens of each row's prompt, without padding."""
+    ids_BL, used_BL = batch.tensor("input_ids"), batch.tensor("attention_mask").bool()
+    num_prompt = ids_BL.shape[1] - batch.tensor("response_mask").shape[1]
+    return [
+        ids[used].tolist()
+        for ids, used in zip(ids_BL[:, :num_prompt], used_BL[:, :num_prompt], strict=True)
+    ]
 
 
 def taught_by_base(recipe: Recipe) -> bool:

@@ -122,6 +122,8 @@ def test_a_divergence_enters_the_loss_on_the_denominators_of_the_step() -> None:
     [
         ({"divergence": "jsd"}, "set vocabulary: top_k or full"),
         ({"teacher": {"path": "a", "own": "base"}}, "got path and own"),
+        ({"dynamic_sampling": True}, "dynamic_sampling works on rewards, whose reward_weight is 0"),
+        ({"kl": {"coef": 0.1, "kind": "k1", "place": "reward"}}, "kl.place: reward works on"),
         ({"teacher": {}}, "got none of them"),
         ({"teacher": {"url": "http://127.0.0.1:1/v1"}}, "also needs model"),
         ({"teacher": {"path": "a", "model": "b"}}, "goes with url"),

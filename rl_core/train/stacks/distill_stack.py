@@ -212,8 +212,9 @@ class DistillStack(TrainStack):
 
     @property
     def _num_words(self) -> int:
-        """Size of the student's vocabulary."""
-        return self.backend.policy.language_model.config.get_text_config().vocab_size
+        """Number of tokens that the student may sample, from the first."""
+        policy = self.backend.policy
+        return policy.num_choices or policy.language_model.config.get_text_config().vocab_size
 
     def _read_by(self, micro: DataProto, number: int) -> DataProto:
         """Return the rows as one teacher reads them; those of others train nothing."""
