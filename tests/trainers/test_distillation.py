@@ -338,3 +338,27 @@ def test_a_seeing_student_learns_from_a_seeing_teacher(
     trainer.build()
     steps = [trainer.step()[0] for _ in range(8)]
     assert steps[-1]["teacher_divergence"] < 0.8 * steps[0]["teacher_divergence"]
+
+
+@pytest.mark.parametrize("own", ["base", "average"])
+def test_a_student_of_itself_goes_on_where_it_was_and_is_evaluated(
+    warm: Block, teacher_dir: Path, tmp_path: Path, own: str
+) -> None:
+    """With adapters, whose moving average or absence is the teacher."""
+    teacher = {"own": own, "hint": "reward_spec.ground_truth"}
+    block = {"name": "self_distillation", "teacher": teacher, "top_k": 4}
+    blocks: dict[str, Any] = {"lora": {"rank": 4}, "ema_lora": {"decay": 0.5, "evaluate": False}}
+    first = trainer_of(warm, teacher_dir, block, **blocks)
+    first.step()
+    first.save(str(tmp_path))
+    state = first.state_dict()
+    metrics = first.step()[0]
+    resumed = trainer_of(warm, teacher_dir, block, **blocks)
+    resumed.load(str(tmp_path))
+    resumed.load_state_dict(state)
+    again = resumed.step()[0]
+    names = ("loss", "teacher_divergence", "teacher_kl", "teacher_entropy", "grad_norm")
+    assert [again[name] for name in names] == [metrics[name] for name in names]
+    assert metrics["teacher_divergence"] > 0
+    played = resumed.evaluate(items(3), 6)
+    assert len(played) == 3
