@@ -3,8 +3,9 @@ out.
 
 SmolLM2-135M-Instruct gives the sum of two numbers up to ten in most cases, in a sentence and with
 slips. Some dozen steps of cross-entropy on the training questions of the recipe `distill`, each
-answered by the bare number, make a model that is right on nearly all of them, held-out questions
-included. It is what the recipe's student learns from; no reward is involved.
+answered by the bare number, make the model that the recipe's student learns from. It has to give
+the right answers to held-out questions, which it never saw, with a mean probability of `ABLE`; no
+reward is involved.
 """
 
 from __future__ import annotations
