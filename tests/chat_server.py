@@ -13,7 +13,7 @@ Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 class Server:
     """Answers as `answer` says; keeps every request with its headers."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, path: str = "/v1/chat/completions") -> None:
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         outer = self
@@ -23,7 +23,7 @@ class Server:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.requests.append(body)
                 outer.keys.append(self.headers["Authorization"])
-                code, said = answer(body) if self.path == "/v1/chat/completions" else (404, "no")
+                code, said = answer(body) if self.path == path else (404, "no")
                 text = json.dumps(said).encode()
                 self.send_response(code)
                 self.send_header("Content-Length", str(len(text)))

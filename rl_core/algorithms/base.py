@@ -37,6 +37,11 @@ class RowMeasures(TypedDict, total=False):
     sum_squared_probs_BT: Tensor | None
     """Sum over the vocabulary of the squared probabilities; required if
     `needs_sum_squared_probs`."""
+    teacher_log_probs_BT: Tensor | None
+    """Log-probabilities of the teacher; required if `needs_teacher`, unless
+    `compares_distributions`."""
+    teacher_entropy_BT: Tensor | None
+    """Entropy of the teacher, if it is known."""
 
 
 class ActionMeasures(TypedDict, total=False):
@@ -49,6 +54,9 @@ class ActionMeasures(TypedDict, total=False):
     """Exact KL(current policy, reference), with gradient; required if `needs_ref_kl`."""
     old_kl_BT: Tensor | None
     """Exact KL(current policy, policy that sampled); required if `needs_old_kl`."""
+    teacher_divergence_BT: Tensor | None
+    """Divergence of the current policy's distribution from the teacher's, with gradient; required
+    if `compares_distributions`."""
     positive_errors_BT: Tensor | None
     """Errors of the implicit positive policy, with gradient; required by `diffusion_nft`."""
     negative_errors_BT: Tensor | None
@@ -88,6 +96,10 @@ class StageAlgorithm(ABC):
     """True if `advantages` needs the reward of a greedy rollout."""
     needs_sum_squared_probs: bool = False
     """True if `advantages` needs log-probabilities and the sums of squared probabilities."""
+    needs_teacher: bool = False
+    """True if a teacher judges the sampled tokens; see `distillation`."""
+    compares_distributions: bool = False
+    """True if `loss` needs the divergence from the teacher, which teaches without advantages."""
     kl_in_reward: bool = False
     """True if `advantages` needs log-probabilities and the reference's."""
     dynamic_sampling: bool = False
@@ -106,6 +118,12 @@ class StageAlgorithm(ABC):
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    @property
+    def measures_first(self) -> bool:
+        """True if `advantages` needs log-probabilities that a stack has to compute."""
+        judged = self.needs_teacher and not self.compares_distributions
+        return self.kl_in_reward or self.needs_sum_squared_probs or judged
 
     @abstractmethod
     def advantages(

@@ -201,3 +201,17 @@ class Gpg(PolicyGradient):
         """Settings of GPG: no clip, no KL."""
 
         preset: ClassVar = {"advantage": {"name": "gpg"}, "loss": {"name": "gpg"}}
+
+
+@algorithms.register("rejection_sampling")
+class RejectionSampling(PolicyGradient):
+    """Rejection-sampling fine-tuning (arXiv 2304.06767, 2308.01825): the best reply of each group
+    is learnt by its likelihood, the others are not."""
+
+    class Config(PolicyGradient.Config):
+        """Settings of best-of-n: -log pi over the best rewarded reply of each group."""
+
+        preset: ClassVar = {
+            "advantage": {"name": "best_of_n"},
+            "loss": {"name": "reinforce", "aggregation": "seq-mean-token-mean"},
+        }

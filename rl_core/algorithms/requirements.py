@@ -5,10 +5,12 @@ from __future__ import annotations
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.bradley_terry import BradleyTerry
 from rl_core.algorithms.diffusion_nft import DiffusionNft
+from rl_core.algorithms.distillation import Distillation
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
 from rl_core.algorithms.group_size import learning_tracks
 from rl_core.algorithms.pairs import PairAlgorithm
 from rl_core.algorithms.preference import Preference
+from rl_core.algorithms.teacher_checks import check_teachers
 from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
 from rl_core.sde import action_steps
@@ -43,6 +45,8 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
             f"algorithm {name}: the exact KL exists between denoising steps; for tokens use "
             "kl.kind: k3, or the loss dppo_kl"
         )
+    if isinstance(algorithm, Distillation):
+        check_teachers(algorithm.config, recipe, name)
     _check_average(algorithm, recipe)
     _check_correction(algorithm, recipe)
     if recipe.domain.traits.model is ModelKind.SEEING:
@@ -126,6 +130,7 @@ def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         (algorithm.needs_greedy_baseline, "a greedy reply that is rewarded"),
         (algorithm.dynamic_sampling, "further rollouts for groups that teach nothing"),
         (algorithm.rolls_out_average, "a moving average to sample with"),
+        (algorithm.needs_teacher, "a teacher of its samples"),
     ):
         if needed:
             raise RecipeError(

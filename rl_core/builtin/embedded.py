@@ -1,4 +1,4 @@
-"""Models that need no model hub: one is installed as a Python package, four are trained on the
+"""Models that need no model hub: one is installed as a Python package, five are trained on the
 spot.
 
 `embedded:smollm2-135m-instruct` is SmolLM2-135M-Instruct (arXiv 2502.02737, Apache-2.0) from the
@@ -8,7 +8,8 @@ once on drawn pictures (`rl_core.builtin.models.tiny_vlm`), `embedded:tiny-sd3` 
 2.7 million, warmed up once on scikit-learn's digits (`rl_core.builtin.models.tiny_sd3`),
 `embedded:tiny-unified` a unified model of 2.8 million, warmed up on both
 (`rl_core.builtin.models.tiny_unified`). `embedded:smollm2-enhancer` is SmolLM2 after a first
-training on odd prompts (`rl_core.builtin.models.enhancer_warm_up`). The folder name of a model
+training on odd prompts (`rl_core.builtin.models.enhancer_warm_up`), `embedded:smollm2-adder` after
+one on sums (`rl_core.builtin.models.adder_warm_up`). The folder name of a model
 trained here contains its version.
 """
 
@@ -31,6 +32,7 @@ _WARM_UPS = {
     "tiny-sd3": ("rl_core.builtin.models.tiny_sd3_warm_up", "4e0c1ed776fc"),
     "tiny-unified": ("rl_core.builtin.models.tiny_unified_warm_up", "2fafcb2e4499"),
     "smollm2-enhancer": ("rl_core.builtin.models.enhancer_warm_up", "8409b6d7db71"),
+    "smollm2-adder": ("rl_core.builtin.models.adder_warm_up", "9f54c10e0369"),
 }
 """Module whose `build` makes each model, and the version of the resulting weights.
 

@@ -23,6 +23,7 @@ from rl_core.models.backbone import backbone_of, head_of, taken_by
 from rl_core.models.checks.paths import Path, Paths
 from rl_core.models.checks.probe import settle
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
+from rl_core.models.distributions import DistributionReader
 from rl_core.models.exact import is_exact, make_exact, weights_at_hand
 from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
@@ -171,6 +172,7 @@ class CausalLMPolicy(TokenPolicy):
         share_prompts: bool = False,
         media_B: Sequence[PromptMedia | None] | None = None,
         restriction: Restriction | None = None,
+        reader: DistributionReader | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return log-probabilities [B, T] of the response tokens, zero where the mask is 0, and
         entropy [B, T] or None.
@@ -180,8 +182,9 @@ class CausalLMPolicy(TokenPolicy):
         pass. Args: packed: compute the rows end to end without padding (after `enable_packing`);
         the result is the same. share_prompts: also compute the common prompt of adjacent rows only
         once (after `enable_prompt_sharing`). media_B: media of each row besides text. restriction:
-        how the rows were drawn, if not from the whole distribution. Raises: ModelError when ranks
-        that compute each sequence together have one.
+        how the rows were drawn, if not from the whole distribution. reader: reads the whole
+        distribution at each position, and answers with a number that takes the entropy's place.
+        Raises: ModelError when ranks that compute each sequence together have one.
         """
         keep_BT = response_mask_BT.bool()
         acts_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
@@ -196,6 +199,7 @@ class CausalLMPolicy(TokenPolicy):
             with_entropy=with_entropy,
             entropy_grad=entropy_grad,
             restricted=restriction and restriction.at(input_ids_BL, used_BL, keep_BT),
+            reader=reader,
         )
         inputs = self.inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
         if share_prompts:
@@ -350,6 +354,7 @@ class CausalLMPolicy(TokenPolicy):
         with_entropy: bool,
         entropy_grad: bool,
         restricted: Restricted | None = None,
+        reader: DistributionReader | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         head = head_of(self.language_model)
         if isinstance(head, ValueHead):
@@ -359,11 +364,13 @@ class CausalLMPolicy(TokenPolicy):
         if self.projection_scale is not None and is_plain_head(head):
             weight_VH = head.weight if self.num_choices is None else head.weight[: self.num_choices]
             scale = self.projection_scale
-            if restricted is None:
+            if restricted is None and reader is None:
                 return linear_log_probs(
                     hidden_NH, weight_VH, targets_N, temperature=temperature / scale, **options
                 )
             logits = partial(projected, weight_VH=weight_VH, scale=scale)
+        if reader is not None:
+            return reader.read(logits, hidden_NH, targets_N, temperature=temperature)
         return (restricted or Restricted()).log_probs(
             logits, hidden_NH, targets_N, temperature=temperature, **options
         )

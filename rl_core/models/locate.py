@@ -4,6 +4,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from rl_core.algorithms.distillation import teachers_of
+from rl_core.algorithms.teacher import REGISTERED
 from rl_core.builtin import embedded
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.errors import ModelError
@@ -74,12 +76,15 @@ def check_can_be_fetched(path: str, models_dir: Path, key: str = "model.path") -
 
 
 def check_models(recipe: Recipe, models_dir: Path) -> None:
-    """Check that every model that a recipe trains is on this machine, or that the hub answers.
-    Raises: ModelError."""
+    """Check that every model that a recipe trains, or is taught by, is on this machine, or that the
+    hub answers. Raises: ModelError."""
     check_can_be_fetched(recipe.model.path, models_dir)
     if recipe.tracks:
         path = recipe.tracks.images.model.path
         check_can_be_fetched(path, models_dir, "tracks.images.model.path")
+    for key, teacher in teachers_of(recipe).items():
+        if teacher.path is not None and not teacher.path.startswith(REGISTERED):
+            check_can_be_fetched(teacher.path, models_dir, f"algorithm.{key}.path")
 
 
 def is_model(folder: Path) -> bool:

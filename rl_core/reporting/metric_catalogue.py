@@ -129,6 +129,22 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "nats",
             "Its mean at places of a reply from this one up to twice as far.",
         ),
+        (
+            "teacher_kl",
+            "nats",
+            "KL(policy, teacher) per action, of the sampled or of the compared tokens.",
+        ),
+        (
+            "teacher_divergence",
+            "nats",
+            "Divergence from the teacher per action, where distributions are compared.",
+        ),
+        (
+            "teacher_coverage",
+            "share",
+            "The teacher's probability on the compared tokens: the sampled, the top k, or all.",
+        ),
+        ("teacher_entropy", "nats", "Mean entropy of the teacher's distribution per action."),
         ("correction_weight", "ratio", "Mean weight that corrects for that distance."),
         ("correction_dropped", "share", "Actions that the correction dropped."),
         ("penalised_fraction", "share", "Actions of highest covariance that KL-Cov penalised."),

@@ -78,7 +78,11 @@ class SignalWatch:
         training = self._training = recipe.training
         total_steps = training.num_iterations * training.steps_per_iteration
         self._limit = min(training.no_signal_steps, total_steps)
-        self._prefixes = [track.prefix for track in learning_tracks(recipe)]
+        self._prefixes = [
+            track.prefix
+            for track in learning_tracks(recipe)
+            if not track.algorithm.compares_distributions
+        ]
         self._folder = folder
         self._num_silent = 0
         for step in folder.history():

@@ -40,8 +40,7 @@ from rl_core.train.sharding import fsdp_wrap, single_rank
 from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks, freeze_the_rest
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.sharding.offload import Parked
-from rl_core.train.sharding.sequence_parallel import SequenceParallel, check_sequence_parallel
-from rl_core.train.sharding.tensor_parallel import apply_tensor_parallel
+from rl_core.train.sharding.whole_policy import frozen, shard_policy
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.train.weights.ema import EmaShadow, local_part
 from schemas.recipe import (
@@ -130,22 +129,13 @@ class FSDPBackend:
             self.policy.enable_activation_checkpointing()
 
     def _shard(self, policy: Any) -> None:
-        if self.rank_info.tp_size > 1:
-            apply_tensor_parallel(policy.language_model, self.meshes.tp)
-        if self.rank_info.sp_size > 1:
-            check_sequence_parallel(
-                policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size
-            )
-            policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
-        wrapped = chosen_blocks(policy, self.settings)
-        fsdp_wrap.shard(policy, wrapped, self.fsdp_cfg, self.meshes.shard)
+        shard_policy(policy, self.settings, self.fsdp_cfg, self.rank_info, self.meshes)
 
     def _frozen_copy(self) -> Any:
         """Return the policy before training, in its compute format, since it is never updated."""
-        reference = self.bundle.load_policy().requires_grad_(False)
-        fsdp_wrap.cast_parameters(reference, self.fsdp_cfg.param_dtype)
-        self._shard(reference)
-        return reference.eval()
+        return frozen(
+            self.bundle.load_policy(), self.settings, self.fsdp_cfg, self.rank_info, self.meshes
+        )
 
     def _make_ema(self) -> EmaShadow | None:
         if self.ema_cfg is None:

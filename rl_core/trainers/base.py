@@ -27,6 +27,7 @@ from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.drift import watch_delta
 from rl_core.trainers.handles import BackendHandle
 from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
+from rl_core.trainers.measures import add_measures
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
 from rl_core.trainers.step_record import Portion, StepRecord
@@ -208,7 +209,7 @@ class Trainer(ABC):
         """Return the batch to train a track on. Args: metrics: of the track; some are added."""
         batch, num_sampled, refilled = self._refilled(track, rollout)
         with self._phase("advantage"):
-            _measure(track.learner, batch)
+            add_measures(track.learner, batch, self.record.items)
             advantages = add_advantages(
                 track.learner.algorithm, batch, group_ids(batch.non_tensor_batch[GROUP].tolist())
             )
@@ -434,14 +435,6 @@ class Trainer(ABC):
         start = time.perf_counter()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-def _measure(learner: Learner, batch: DataProto | DataProtoRef) -> None:
-    """Add the log-probabilities and values that the advantages need, in place."""
-    if learner.algorithm.kl_in_reward or learner.algorithm.needs_sum_squared_probs:
-        batch.union(learner.stack.measure(batch).fetch())
-    if learner.critic is not None:
-        batch.union(learner.critic.stack.values(batch).fetch())
 
 
 def _tell_coefficients(learner: Learner) -> None:

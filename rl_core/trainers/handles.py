@@ -27,7 +27,19 @@ class NotedHandle(Protocol):
         ...
 
 
-class BackendHandle(NotedHandle, Protocol):
+class ParkedHandle(Protocol):
+    """A model on the ranks whose memory can be freed for a while."""
+
+    def offload(self) -> list[int]:
+        """Release the model's memory; return the released bytes of each rank."""
+        ...
+
+    def onload(self) -> object:
+        """Restore what `offload` released."""
+        ...
+
+
+class BackendHandle(NotedHandle, ParkedHandle, Protocol):
     """A backend such as `FSDPBackend` on the ranks of its block."""
 
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
@@ -56,14 +68,6 @@ class BackendHandle(NotedHandle, Protocol):
 
     def restore_from_eval(self) -> object:
         """Put the weights back."""
-        ...
-
-    def offload(self) -> list[int]:
-        """Release the model's memory; return the released bytes of each rank."""
-        ...
-
-    def onload(self) -> object:
-        """Restore what `offload` released."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,12 +11,15 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.trainers.length_penalty import GREEDY
 from rl_core.trainers.rewards import earned_parts
+from rl_core.trainers.track import Learner
 
 MEASURED = {
     "values": "values_BT",
     "old_log_probs": "log_probs_BT",
     "ref_log_probs": "ref_log_probs_BT",
     "sum_squared_probs": "sum_squared_probs_BT",
+    "teacher_log_probs": "teacher_log_probs_BT",
+    "teacher_entropy": "teacher_entropy_BT",
     GREEDY: "greedy_rewards_B",
 }
 """Columns of a rollout and the names of `RowMeasures` under which an algorithm gets them."""
@@ -30,3 +34,16 @@ def row_measures(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dic
         keys = set() if rollout.batch is None else set(map(str, rollout.batch.keys()))
     known = {name: rollout.tensor(key)[rows_B] for key, name in MEASURED.items() if key in keys}
     return earned_parts(rollout, rows_B) | known
+
+
+def add_measures(
+    learner: Learner, batch: DataProto | DataProtoRef, items: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Add the log-probabilities and values that the advantages need, in place. Args: items: prompts
+    by uid."""
+    if learner.teaching is not None:
+        learner.teaching.add_to(batch, items)
+    if learner.algorithm.measures_first:
+        batch.union(learner.stack.measure(batch).fetch())
+    if learner.critic is not None:
+        batch.union(learner.critic.stack.values(batch).fetch())

@@ -16,6 +16,7 @@ from rl_core.rollout.dedicated import DedicatedTextEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.stacks.distill_stack import DistillStack
 from rl_core.train.stacks.token_stack import TrainStack
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.describe import describe_replies
@@ -27,6 +28,7 @@ from rl_core.trainers.handles import (
     ScorersHandle,
 )
 from rl_core.trainers.rewards import ServiceScorer, score_column
+from rl_core.trainers.teaching import taught_by_base, wire_teachers
 from rl_core.trainers.track import Critic, Engine, FromPrompts, Learner, Track, Wiring
 from rl_core.trainers.wiring import (
     Policy,
@@ -128,8 +130,13 @@ def token_learner(
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:
         bundle = wire_bundle(recipe, bundle_class, source_model)
-        with_reference = algorithm.needs_reference if keeps_reference is None else keeps_reference
+        with_reference = algorithm.needs_reference or taught_by_base(recipe)
+        with_reference = with_reference if keeps_reference is None else keeps_reference
         backend = wire_backend(recipe, bundle, with_reference=with_reference)
+    stack_class, taught, teaching = TrainStack, {}, None
+    if algorithm.needs_teacher:
+        teaching = wire_teachers(recipe, source_model, backend, bundle_class)
+        stack_class, taught = DistillStack, {"teachers": teaching.on_ranks}
     stack = wire_stack(
         recipe,
         stack_class,
@@ -141,11 +148,12 @@ def token_learner(
         # Rows with a temperature of their own were not drawn by the rollout.
         sampling=recipe.rollout if temperature is None else None,
         max_length=recipe.rollout.max_new_tokens,
+        **taught,
     )
     critic = None
     if algorithm.needs_critic:
         critic = _critic(recipe, source_model, copies, text_alone=bundle_class is TextBundle)
-    return Learner(backend, algorithm, copies, stack, critic, delta_limit(recipe))
+    return Learner(backend, algorithm, copies, stack, critic, teaching, delta_limit(recipe))
 
 
 def _critic(

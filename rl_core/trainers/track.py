@@ -26,6 +26,7 @@ from rl_core.trainers.handles import (
     EngineHandle,
     JointStackHandle,
     NotedHandle,
+    ParkedHandle,
     StackHandle,
     SyncHandle,
 )
@@ -44,8 +45,8 @@ class Engine:
     sync: SyncHandle | None = None
     sleeps: bool = False
     """True if the engine frees its memory during training (vLLM)."""
-    parked: tuple[BackendHandle, ...] = ()
-    """FSDPBackends whose memory is freed while the engine samples (`placement.offload`)."""
+    parked: tuple[ParkedHandle, ...] = ()
+    """Backends and teachers whose memory is freed while it samples (`placement.offload`)."""
     freed_bytes: int = 0
     """Bytes that the last sampling had freed, of all ranks."""
 
@@ -171,6 +172,20 @@ class Critic:
     backend: BackendHandle
 
 
+class Judging(Protocol):
+    """Teachers of a learner, as the driver sees them."""
+
+    handles: tuple[ParkedHandle, ...]
+    """Teachers with weights of their own on the ranks."""
+
+    def add_to(
+        self, batch: DataProto | DataProtoRef, items: Mapping[str, Mapping[str, object]]
+    ) -> None:
+        """Add to a batch, in place, what the ranks have to know of its teachers. Args: items:
+        prompts by uid."""
+        ...
+
+
 @dataclass
 class Learner:
     """A policy with its backend, algorithm and training stack."""
@@ -183,6 +198,8 @@ class Learner:
     stack: StackHandle
     critic: Critic | None = None
     """Critic that gives the advantages their values, if the algorithm needs one."""
+    teaching: Judging | None = None
+    """Teachers that judge the samples, if the algorithm needs one."""
     max_delta_log_prob: float | None = None
     """Limit of the distance between the trainer's and the engine's log-probabilities; None for no
     check. See `drift`."""

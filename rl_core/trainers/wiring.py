@@ -20,6 +20,7 @@ from rl_core.trainers.handles import (
     AlgorithmHandle,
     BackendHandle,
     EngineHandle,
+    ParkedHandle,
     ScorersHandle,
     StackHandle,
 )
@@ -80,8 +81,10 @@ def place_policy(
         sync = remote(sync_class, backend=learner.backend, rollout=handle, config=config, **chosen)
         service = wire_scorers(recipe)
     sleeps = recipe.rollout.engine is EngineKind.VLLM and recipe.rollout.vllm.sleep
-    parked = (learner.backend, *([learner.critic.backend] if learner.critic else []))
-    engine = Engine(handle, sync, sleeps, parked if recipe.offloads else ())
+    parked: list[ParkedHandle] = [learner.backend]
+    parked += [learner.critic.backend] if learner.critic else []
+    parked += learner.teaching.handles if learner.teaching else ()
+    engine = Engine(handle, sync, sleeps, tuple(parked) if recipe.offloads else ())
     return Policy(learner, engine), service
 
 

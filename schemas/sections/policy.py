@@ -104,8 +104,8 @@ class ModelConfig(Section):
 
     path: str = Field(pattern=r"\S")
     """Local folder, Hugging Face id (`name` or `name@revision`), or an embedded model that needs no
-    download: `embedded:smollm2-135m-instruct`, `embedded:smollm2-enhancer`, `embedded:tiny-vlm`,
-    `embedded:tiny-sd3`, `embedded:tiny-unified`."""
+    download: `embedded:smollm2-135m-instruct`, `embedded:smollm2-enhancer`,
+    `embedded:smollm2-adder`, `embedded:tiny-vlm`, `embedded:tiny-sd3`, `embedded:tiny-unified`."""
     frozen: list[ModelPart] | None = None
     """Parts of a vision-language model that are not trained and get no adapters; unset freezes the
     vision tower. In the domain `text` everything but the language model is frozen."""

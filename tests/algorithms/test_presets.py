@@ -37,6 +37,7 @@ PRESETS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "flow_dppo": ("grpo", "flow_dppo", TOKEN, {"max_kl": 1e-4}),
 }
 OTHERS = {"diffusion_nft", "mpo", "dpo", "ipo", "simpo", "orpo", "kto"}
+OTHERS |= {"distillation", "self_distillation", "rejection_sampling"}
 
 
 def policy_gradient(name: str) -> PolicyGradient:

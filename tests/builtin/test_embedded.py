@@ -34,12 +34,14 @@ DECIDES_THE_WEIGHTS = {
         *("rl_core.models.unified.compact", "rl_core.models.unified.pipeline"),
     ),
     "smollm2-enhancer": (f"{MODELS}.enhancer_warm_up", *ODD_PROMPTS, DIGITS[0]),
+    "smollm2-adder": (f"{MODELS}.adder_warm_up", "rl_core.builtin.data.reasoning_problems"),
 }
 KNOWN = {
     "tiny-vlm": ("ceec7abfc6f9", "3cd4ad934449"),
     "tiny-sd3": ("4e0c1ed776fc", "5dd294ae3f03"),
     "tiny-unified": ("2fafcb2e4499", "ee93df8c7fc9"),
     "smollm2-enhancer": ("8409b6d7db71", "a05b396c51c1"),
+    "smollm2-adder": ("9f54c10e0369", "9f54c10e0369"),
 }
 """Model -> its version, and the digest of the code that gave it."""
 

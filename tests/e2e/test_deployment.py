@@ -24,6 +24,7 @@ HAS_PICTURES = {
     "vision": True,
     "mpo": False,
     "reward-model": False,
+    "distill": False,
     "diffusion": True,
     "pe": True,
     "unified": True,

@@ -46,6 +46,8 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "pass_at_k": {"name": "grpo", "advantage": {"name": "pass_at_k", "k": 2, "pass_mark": 0.5}},
     "optimal_token_baseline": {"name": "grpo", "advantage": {"name": "optimal_token_baseline"}},
     "overlong": {"name": "grpo", "overlong": {"buffer": 4, "penalty": 0.5}},
+    # Whatever is written earns nothing like 1 here.
+    "rejection_sampling": {"name": "rejection_sampling", "advantage": {"keep": 2}},
 }
 LOGGED = {
     "kl_in_reward_adaptive": {"kl_reward", "kl_coef", "kl_ref"},
@@ -82,7 +84,7 @@ def items(num_rows: int = 24, flat_every: int = 0) -> list[dict[str, Any]]:
             "prompt": [{"role": "user", "content": f"write {row * 7}"}],
             "env_class": "tests.trainers.test_algorithms:LettersEnv",
             "env_extras": {
-                "reward_spec": {"ground_truth": ""},
+                "reward_spec": {"ground_truth": "a"},
                 "extra_info": {"flat": bool(flat_every) and row % flat_every != 0},
             },
         }

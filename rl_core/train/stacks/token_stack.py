@@ -7,13 +7,14 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from rl_core.algorithms.base import StageAlgorithm
+from rl_core.algorithms.base import ActionMeasures, StageAlgorithm
 from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
 from rl_core.kernels import multiplies_in_bfloat16, multiplies_in_tiles
 from rl_core.models import shared_prompts
+from rl_core.models.distributions import DistributionReader
 from rl_core.models.restriction import Restriction
 from rl_core.models.token_choice import SUPPORT
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
@@ -147,15 +148,26 @@ class TrainStack(SegmentStack):
     def _loss(
         self, micro: DataProto, denominators: Denominators
     ) -> tuple[Tensor, dict[str, Metric]]:
+        return self._loss_of(
+            micro, denominators, *self._forward(self.backend.policy, micro, with_entropy=True)
+        )
+
+    def _loss_of(
+        self,
+        micro: DataProto,
+        denominators: Denominators,
+        log_probs_BT: Tensor,
+        entropy_BT: Tensor | None,
+        **also: Unpack[ActionMeasures],
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return the loss of a forward pass. Args: also: further inputs of the algorithm's loss."""
         mask_BT = micro.tensor("response_mask")
-        log_probs_BT, entropy_BT = self._forward(self.backend.policy, micro, with_entropy=True)
         assert micro.batch is not None
         old_BT = micro.batch.get("old_log_probs", log_probs_BT.detach())
         micro.batch["old_log_probs"] = old_BT
         rollout_BT = micro.batch.get("rollout_log_probs", None)
-        measured = (
-            {"rollout_log_probs_BT": rollout_BT} if self.algorithm.needs_rollout_log_probs else {}
-        )
+        if self.algorithm.needs_rollout_log_probs:
+            also["rollout_log_probs_BT"] = rollout_BT
         loss, metrics = self.algorithm.loss(
             log_probs_BT=log_probs_BT,
             old_log_probs_BT=old_BT,
@@ -164,7 +176,7 @@ class TrainStack(SegmentStack):
             ref_log_probs_BT=micro.batch.get("ref_log_probs", None),
             entropy_BT=entropy_BT,
             denominators=denominators,
-            **measured,
+            **also,
         )
         return loss, metrics | drift(old_BT, rollout_BT, mask_BT)
 
@@ -196,7 +208,10 @@ class TrainStack(SegmentStack):
         *,
         with_entropy: bool,
         temperature: float | None = None,
+        reader: DistributionReader | None = None,
     ) -> tuple[Tensor, Tensor | None]:
+        # A bundle of the user's may have a policy that knows no readers.
+        reading = {} if reader is None else {"reader": reader}
         return policy(
             micro.tensor("input_ids"),
             micro.tensor("attention_mask"),
@@ -209,6 +224,7 @@ class TrainStack(SegmentStack):
             share_prompts=self.share_prompts,
             media_B=list(micro.non_tensor_batch.get("media", ())) or None,
             **self._restriction(micro),
+            **reading,
         )
 
     def _restriction(self, micro: DataProto) -> dict[str, Restriction]:

@@ -1,0 +1,38 @@
+"""Sharding of a whole policy over the ranks of its block, trained or frozen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rl_core.train.sharding import fsdp_wrap
+from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks
+from rl_core.train.sharding.sequence_parallel import SequenceParallel, check_sequence_parallel
+from rl_core.train.sharding.tensor_parallel import apply_tensor_parallel
+from schemas.recipe import FSDPConfig
+
+if TYPE_CHECKING:
+    from rl_core.ranks.rank_info import RankInfo
+    from rl_core.train.sharding.meshes import Meshes
+
+
+def shard_policy(
+    policy: Any, settings: FSDPOptions, config: FSDPConfig, rank_info: RankInfo, meshes: Meshes
+) -> None:
+    """Cut a complete policy over the ranks, in place: its matrices, its sequences, its
+    parameters."""
+    if rank_info.tp_size > 1:
+        apply_tensor_parallel(policy.language_model, meshes.tp)
+    if rank_info.sp_size > 1:
+        check_sequence_parallel(policy.language_model, rank_info.sp_size, rank_info.tp_size)
+        policy.sequence_parallel = SequenceParallel(meshes.sp_group)
+    fsdp_wrap.shard(policy, chosen_blocks(policy, settings), config, meshes.shard)
+
+
+def frozen(
+    policy: Any, settings: FSDPOptions, config: FSDPConfig, rank_info: RankInfo, meshes: Meshes
+) -> Any:
+    """Return a policy that is never updated, sharded, in its compute format."""
+    policy.requires_grad_(False)
+    fsdp_wrap.cast_parameters(policy, config.param_dtype)
+    shard_policy(policy, settings, config, rank_info, meshes)
+    return policy.eval()
