@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def samples_of(rollout: DataProto) -> list[Sample]:
             for name in ("prompt", "replies", "ground_truth", "stop_reason", "images", "videos")
         ),
         column("last_reply_tokens", 0),
-        column("metadata"),
+        column("metadata" if "metadata" in objects else "row"),
         strict=True,
     )
     return [
@@ -49,6 +50,24 @@ def samples_of(rollout: DataProto) -> list[Sample]:
             metadata=metadata or {},
         )
         for prompt, replies, truth, reason, image, video, length, metadata in rows
+    ]
+
+
+def with_groups(samples: Sequence[Sample], groups: Sequence[str]) -> list[Sample]:
+    """Return the samples with the last replies of their groups.
+
+    Args: groups: name of each sample's group.
+    """
+    replies: dict[str, list[str]] = {}
+    places = []
+    for sample, group in zip(samples, groups, strict=True):
+        texts = replies.setdefault(group, [])
+        places.append(len(texts))
+        texts.append(sample.text)
+    shared = {group: tuple(texts) for group, texts in replies.items()}
+    return [
+        replace(sample, group=shared[group], place=place)
+        for sample, group, place in zip(samples, groups, places, strict=True)
     ]
 
 
