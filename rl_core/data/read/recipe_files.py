@@ -10,6 +10,11 @@ from rl_core.builtin.data.builtin_rows import (
     materialise_questions,
     planned_questions,
 )
+from rl_core.builtin.data.open_prompts import (
+    SentencesSpec,
+    materialise_sentences,
+    planned_sentences,
+)
 from rl_core.builtin.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
 from rl_core.builtin.data.prompt_files import made_spec, materialise_prompts, planned_prompts
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, planned_path
@@ -45,6 +50,8 @@ def resolve_sources(
             files.append(materialise_pictures(PicturesSpec(**entry), data_dir / "generated"))
         elif _is_builtin(entry):
             files.append(materialise_questions(BuiltinSpec(**entry), data_dir / "generated"))
+        elif _is_sentences(entry):
+            files.append(materialise_sentences(SentencesSpec(**entry), data_dir / "generated"))
         else:
             files += mapped_files(data_files(entry), mapping, data_dir)
     return files
@@ -69,6 +76,10 @@ def planned_sources(
         if _is_builtin(entry):
             files.append(planned_questions(BuiltinSpec(**entry), data_dir / "generated"))
             first = first if files[-1].is_file() else "the built-in rows would be written first"
+            continue
+        if _is_sentences(entry):
+            files.append(planned_sentences(SentencesSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the requests would be written first"
             continue
         try:
             found = planned_mapped(data_files(entry, download=False), mapping, data_dir)
@@ -167,6 +178,10 @@ def _is_pictures(entry: str | Block) -> TypeGuard[Block]:
 
 def _is_builtin(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "builtin" in entry
+
+
+def _is_sentences(entry: str | Block) -> TypeGuard[Block]:
+    return isinstance(entry, dict) and "sentences" in entry
 
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:

@@ -2,8 +2,8 @@
 
 Fields stand in braces: `{prompt}`, `{reply}`, `{reference}` (the ground truth), `{row.name}` for
 any other column of the row (`{row.extra_info.topic}` for one inside), and `{first}`, `{second}`
-where two replies are compared. `{question}` and `{form}` are the recipe's question and how to answer it.
-A brace is written twice, `{{`.
+where two replies are compared. `{question}` and `{form}` are the recipe's question and how to
+answer it. A brace is written twice, `{{`.
 """
 
 from __future__ import annotations

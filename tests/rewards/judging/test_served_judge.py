@@ -1,7 +1,6 @@
 """Judges behind a server that follows a script: what is sent, how verdicts are read, what failures
 become."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -216,10 +215,12 @@ def test_the_prompt_has_the_rows_fields(start: Start):
     template = "{{x}} {row.extra_info.topic} {reference} {reply}"
     judged(server, [sample], template=template, mode="reference", system="")
     (message,) = server.requests[0]["messages"]
-    lines = [line for line in message["content"].split("\n") if not line.startswith("</")]
-    assert lines[0].startswith("{x} <topic ")
-    assert [lines[1], *lines[2:4], lines[-1]][0] == "trains"
-    assert json.dumps(lines).count("<reply ") == 1
+    lines = message["content"].split("\n")
+    number = lines[0].removeprefix("{x} <topic ").removesuffix(">")
+    assert lines[1:] == [
+        *("trains", f"</topic {number}> <reference {number}>", "a", "b"),
+        *(f"</reference {number}> <reply {number}>", "r", f"</reply {number}>"),
+    ]
     with pytest.raises(RecipeError, match=r"field \{row\.extra_info\.topic\}.*no such value"):
         judged(server, [Sample("q", ("r",), ground_truth="a")], template=template, mode="reference")
 
