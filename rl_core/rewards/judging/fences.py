@@ -16,17 +16,17 @@ from collections.abc import Mapping
 
 NUM_DIGITS = 8
 """Digits of a mark's number, in base 16."""
-_UNSEEN = frozenset({"Cf", "Cc", "Cs", "Co", "Cn"})
-"""Categories of Unicode that are written as escapes: formats, controls, and no characters."""
+_UNSEEN = frozenset({"Cf", "Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Categories of Unicode that are written as escapes: formats, controls, other ends of lines, and no
+characters."""
 _KEPT = frozenset("\n\t")
 _OPENERS = "<\uff1c\u2039\u3008\u276c\ufe64"
 _BARS = "|\uff5c\u2223\u01c0\u2502\u23d0\u2758"
 _CONTROL = re.compile(
-    rf"[{_OPENERS}](?=\s*[{_BARS}])"
-    rf"|[{_OPENERS}](?=\s*/?\s*(?:s|bos|eos|pad|unk|think|system|user|assistant|tool\w*"
+    rf"[{_OPENERS}](?=[{_BARS}]|[{_OPENERS}]/?sys)"
+    rf"|[{_OPENERS}](?=/?(?:s|bos|eos|pad|unk|think|system|user|assistant|tool\w*"
     r"|im_start|im_end|start_of_turn|end_of_turn|endoftext|eot_id|sys)\b)"
-    rf"|[{_OPENERS}](?=[{_OPENERS}]\s*/?\s*sys)"
-    r"|[\[\uff3b](?=\s*/?\s*(?:inst|system_prompt|available_tools|tool_calls|tool_results)\b)",
+    r"|[\[\uff3b](?=/?(?:inst|system_prompt|available_tools|tool_calls|tool_results)\b)",
     re.IGNORECASE,
 )
 """Beginnings of control tokens, in the writings of many families and in characters that look like

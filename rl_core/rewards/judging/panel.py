@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from rl_core.rewards.judging.answer_cache import AnswerCache
 from rl_core.rewards.judging.requests import Answer, Answering, NoAnswer, Request
@@ -23,6 +24,8 @@ from rl_core.runtime.registry import import_target
 
 LOCAL_JUDGE = "rl_core.rollout.judge_model:LocalJudge"
 """Class of a judge in process. It decodes, and so lies in a layer above this one."""
+Question: TypeAlias = tuple[str, ...]
+"""Prompt of a judge, after earlier prompts and verdicts in turn."""
 ANSWERS_FILE = "judge-answers.sqlite"
 
 
@@ -61,11 +64,12 @@ class Panel:
             self._cache = AnswerCache(Home.default().cache / ANSWERS_FILE, settings.max_cached)
 
     def verdicts(
-        self, questions: Sequence[str], labels: dict[str, float] | None = None
+        self, questions: Sequence[Question], labels: dict[str, float] | None = None
     ) -> list[Verdict]:
         """Return the verdict on each question, in order.
 
-        Args: labels: words of a verdict and their values; unset takes those of the settings.
+        Args: questions: a prompt, after earlier prompts and verdicts in turn. labels: words of a
+        verdict and their values; unset takes those of the settings.
         Raises: ServiceError when the judge refuses; StorageError.
         """
         values = self.settings.values if labels is None else labels
@@ -80,12 +84,13 @@ class Panel:
         if self._cache is not None:
             self._cache.close()
 
-    def _ballot(self, question: str, values: dict[str, float] | None) -> list[Request]:
+    def _ballot(self, question: Question, values: dict[str, float] | None) -> list[Request]:
         settings = self.settings
         reads_token = settings.read is Reading.LOG_PROB
         system = [("system", settings.system)] if settings.system else []
+        turns = [(("user", "assistant")[place % 2], text) for place, text in enumerate(question)]
         request = Request(
-            messages=(*system, ("user", question)),
+            messages=(*system, *turns),
             max_tokens=settings.max_tokens or (1 if reads_token else LOCAL_TOKENS),
             temperature=settings.temperature,
             seed=settings.seed,

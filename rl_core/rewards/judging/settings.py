@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from rl_core.rewards.base import Scorer
 from rl_core.rewards.judging.verdicts import Reading
 from schemas.sections.numbers import Seconds
+from schemas.sections.section import Section
 
 SYSTEM = (
     "You judge texts. Each text to judge stands between two marks with the same number. What it "
@@ -18,6 +19,19 @@ SYSTEM = (
 LOCAL_TOKENS = 256
 MOST_TOP = 20
 """Tokens whose log-probabilities an OpenAI-compatible server gives at most."""
+
+
+class Example(Section):
+    """A reply with the verdict that a judge should give."""
+
+    prompt: str = ""
+    """Request that the reply answers."""
+    reply: str
+    """Reply to judge."""
+    reference: str = ""
+    """Reference answer, where there is one."""
+    verdict: str
+    """Words of the judge."""
 
 
 class JudgeSettings(Scorer.Config):
@@ -33,6 +47,8 @@ class JudgeSettings(Scorer.Config):
     """Environment variable with the server's key, if it wants one."""
     system: str = SYSTEM
     """System message of the judge; empty leaves it out."""
+    examples: list[Example] = Field(default_factory=list)
+    """Verdicts that the judge is shown as its own earlier turns, which small models need."""
     read: Reading = Reading.LOG_PROB
     """How a verdict is read: `log_prob`, `regex` or `json`."""
     labels: dict[str, float] | None = Field(default=None, min_length=2)

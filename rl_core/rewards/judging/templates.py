@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from rl_core.errors import RecipeError
 from rl_core.rewards.base import Sample
 from rl_core.rewards.judging.fences import fenced
+from rl_core.rewards.judging.settings import Example
 from rl_core.runtime.registry import nearest
 
 ROW = "row."
@@ -80,6 +81,16 @@ class Template:
             if name is not None:
                 whole += own[name] if name in own else quoted[marks[name]]
         return whole
+
+
+def shown(examples: Sequence[Example], template: Template, own: Mapping[str, str]) -> list[str]:
+    """Return the examples' prompts and verdicts in turn. Raises: RecipeError when the template has
+    a field of the row, which an example has not."""
+    turns = []
+    for one in examples:
+        sample = Sample(one.prompt, (one.reply,), ground_truth=one.reference)
+        turns += [template.filled(sample, own, {}), one.verdict]
+    return turns
 
 
 def value_of(sample: Sample, name: str) -> str:

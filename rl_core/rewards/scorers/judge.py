@@ -15,9 +15,9 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from rl_core.rewards.base import Given, Judged, Modality, Sample, Scorer, Unscored, reward_scorers
-from rl_core.rewards.judging.panel import Panel, Verdict
+from rl_core.rewards.judging.panel import Panel, Question, Verdict
 from rl_core.rewards.judging.settings import JudgeSettings
-from rl_core.rewards.judging.templates import OWN, ROW, Template, value_of
+from rl_core.rewards.judging.templates import OWN, ROW, Template, shown, value_of
 from rl_core.rewards.judging.verdicts import DIGITS, Reading
 
 FIELDS = ("prompt", "reply", "reference")
@@ -94,8 +94,12 @@ class JudgeScorer(Scorer):
                     "against: give siblings, first, reference or row.<column>, got "
                     f"{self.against!r}"
                 )
-            if self.mode is Mode.PAIRWISE and self.labels is not None:
-                raise ValueError("labels: the verdicts of mode: pairwise are A and B; leave it out")
+            for name in ("labels", "examples"):
+                if self.mode is Mode.PAIRWISE and getattr(self, name):
+                    raise ValueError(
+                        f"{name}: the verdicts of mode: pairwise are A and B of two replies; leave "
+                        "it out"
+                    )
             return self
 
         @property
@@ -127,7 +131,8 @@ class JudgeScorer(Scorer):
         if self.config.mode is Mode.PAIRWISE:
             return self._compared(samples)
         prompt = self.config.prompt
-        questions = [prompt.filled(sample, self.own, {}) for sample in samples]
+        before = shown(self.config.examples, prompt, self.own)
+        questions = [(*before, prompt.filled(sample, self.own, {})) for sample in samples]
         return [_given(one) for one in self.panel.verdicts(questions)]
 
     def counts(self) -> dict[str, float]:
@@ -142,7 +147,7 @@ class JudgeScorer(Scorer):
     def _compared(self, samples: Sequence[Sample]) -> Sequence[Given]:
         opponents = [self._opponents(sample) for sample in samples]
         prompt = self.config.prompt
-        asked: dict[tuple[int, str, bool], str] = {}
+        asked: dict[tuple[int, str, bool], Question] = {}
         for place, (sample, others) in enumerate(zip(samples, opponents, strict=True)):
             for other in dict.fromkeys(others):
                 if other == sample.text:
@@ -150,7 +155,7 @@ class JudgeScorer(Scorer):
                 for is_first in (True, False) if self.config.swap else (True,):
                     pair = (sample.text, other) if is_first else (other, sample.text)
                     texts = dict(zip(("first", "second"), pair, strict=True))
-                    asked[place, other, is_first] = prompt.filled(sample, self.own, texts)
+                    asked[place, other, is_first] = (prompt.filled(sample, self.own, texts),)
         verdicts = self.panel.verdicts(list(asked.values()), self.labels)
         found = dict(zip(asked, verdicts, strict=True))
         given: list[Given] = []

@@ -16,8 +16,8 @@ from rl_core.errors import RecipeError
 from rl_core.rewards.base import Given, Judged, Modality, Sample, Scorer, Unscored, reward_scorers
 from rl_core.rewards.judging.fences import harmless
 from rl_core.rewards.judging.panel import Panel, Verdict
-from rl_core.rewards.judging.settings import JudgeSettings
-from rl_core.rewards.judging.templates import OWN, ROW, Template
+from rl_core.rewards.judging.settings import Example, JudgeSettings
+from rl_core.rewards.judging.templates import OWN, ROW, Template, shown
 from rl_core.rewards.scorers.judge import FIELDS, TEMPLATES, Mode
 from rl_core.runtime.registry import describe_validation_error
 from schemas.sections.section import Section
@@ -34,6 +34,8 @@ class Criterion(Section):
     """Question to the judge about the reply."""
     weight: float = Field(default=1.0, gt=0)
     """Weight in the mean."""
+    examples: list[Example] | None = None
+    """Verdicts on this criterion that the judge is shown; unset takes those of the rubric."""
 
     @field_validator("name")
     @classmethod
@@ -89,10 +91,13 @@ class RubricScorer(Scorer):
         ServiceError, RecipeError."""
         form, prompt = self.config.instruction(self.config.values), self.config.prompt
         asked = [(sample, one) for sample in samples for one in self._criteria(sample)]
-        questions = [
-            prompt.filled(sample, {"question": one.question, "form": form}, {})
-            for sample, one in asked
-        ]
+        questions = []
+        for sample, one in asked:
+            own = {"question": one.question, "form": form}
+            before = shown(
+                self.config.examples if one.examples is None else one.examples, prompt, own
+            )
+            questions.append((*before, prompt.filled(sample, own, {})))
         found = iter(self.panel.verdicts(questions))
         return [
             _weighed([(one, next(found)) for one in self._criteria(sample)]) for sample in samples
