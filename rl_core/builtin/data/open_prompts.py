@@ -75,7 +75,7 @@ def materialise_sentences(spec: SentencesSpec, folder: Path | str) -> Path:
 
 
 def _row(thing: str, place: str) -> dict[str, object]:
-    request = f"Write one short sentence about the {thing} in the {place}."
+    request = f"Start a chat about the {thing} in the {place}, in one short sentence."
     return {
         "data_source": "sentences",
         "prompt": [{"role": "user", "content": request}],
