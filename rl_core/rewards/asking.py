@@ -133,7 +133,7 @@ class Question:
             found.parts[row] = answer.parts
         else:
             found.scores[row], found.errors[row] = answer, None
-        if not isinstance(answer, float) and answer.verdict is not None:
+        if isinstance(answer, Judged | Unscored) and answer.verdict is not None:
             found.verdicts[row] = answer.verdict
 
     @property

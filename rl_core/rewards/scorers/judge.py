@@ -154,7 +154,7 @@ class JudgeScorer(Scorer):
                     continue
                 for is_first in (True, False) if self.config.swap else (True,):
                     pair = (sample.text, other) if is_first else (other, sample.text)
-                    texts = dict(zip(("first", "second"), pair, strict=True))
+                    texts = {"first": pair[0], "second": pair[1]}
                     asked[place, other, is_first] = (prompt.filled(sample, self.own, texts),)
         verdicts = self.panel.verdicts(list(asked.values()), self.labels)
         found = dict(zip(asked, verdicts, strict=True))

@@ -140,7 +140,7 @@ def read_criteria(value: Any, column: str, prompt: str) -> list[Criterion]:
         given = {"name": one, "question": one} if isinstance(one, str) else one
         if not isinstance(given, Mapping):
             raise RecipeError(f"{where}: [{place}]: expected a text or an object, got {one!r:.80}")
-        kept = {key: one for key, one in given.items() if one is not None}
+        kept: dict[str, Any] = {key: one for key, one in given.items() if one is not None}
         if isinstance(kept.get("question"), str):
             kept["question"] = harmless(kept["question"])
             kept.setdefault("name", kept["question"])
