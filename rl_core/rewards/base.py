@@ -82,7 +82,7 @@ class Judged:
 
 
 Given: TypeAlias = float | Judged | Unscored
-"""What a scorer gives for one sample."""
+"""Result of a scorer for one sample."""
 
 
 class Scorer(ABC):

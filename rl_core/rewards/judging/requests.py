@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a judge said."""
+    """Reply of a judge to one question."""
 
     text: str
     label_probs: Mapping[str, float] | None = None

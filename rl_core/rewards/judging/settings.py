@@ -50,14 +50,14 @@ class JudgeSettings(Scorer.Config):
     examples: list[Example] = Field(default_factory=list)
     """Verdicts that the judge is shown as its own earlier turns, which small models need."""
     read: Reading = Reading.LOG_PROB
-    """How a verdict is read: `log_prob`, `regex` or `json`."""
+    """Reading of a verdict: `log_prob`, `regex` or `json`."""
     labels: dict[str, float] | None = Field(default=None, min_length=2)
     """Words of a verdict and their values, such as `{"yes": 1, "no": 0}`; unset means the numbers
     of `scale`."""
     scale: tuple[int, int] = (1, 5)
     """Lowest and highest number of a verdict, which become 0 and 1."""
     form: str | None = None
-    """How the judge is told to answer, for `{form}` in the template; unset fits `read`."""
+    """Instruction on the form of the answer, for `{form}` in the template; unset fits `read`."""
     pattern: str = r"(?i)\bverdict:\s*(\S+)"
     """With `read: regex`: expression whose last match ends the judge's words; its first group is
     the verdict."""

@@ -20,7 +20,7 @@ DIGITS = 4
 
 
 class Reading(StrEnum):
-    """How a verdict is read."""
+    """Way of reading a verdict."""
 
     LOG_PROB = "log_prob"
     """The probabilities of the labels as the judge's next token; the score is their mean value."""

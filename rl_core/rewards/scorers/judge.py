@@ -25,7 +25,7 @@ TIE = 0.5
 
 
 class Mode(StrEnum):
-    """What a reply is judged beside."""
+    """Company in which a reply is judged."""
 
     POINTWISE = "pointwise"
     """Nothing: how good it is."""
@@ -66,7 +66,7 @@ class JudgeScorer(Scorer):
         """Settings of the judge and of what it is asked."""
 
         mode: Mode = Mode.POINTWISE
-        """What a reply is judged beside: `pointwise`, `reference` or `pairwise`."""
+        """Company in which a reply is judged: `pointwise`, `reference` or `pairwise`."""
         question: str | None = None
         """Question to the judge, for `{question}` in the template; unset fits `mode`."""
         template: str | None = None
