@@ -75,7 +75,7 @@ def materialise_sentences(spec: SentencesSpec, folder: Path | str) -> Path:
 
 
 def _row(thing: str, place: str) -> dict[str, object]:
-    request = f"Start a chat about the {thing} in the {place}, in one short sentence."
+    request = f"Write one short question or statement about the {thing} in the {place}."
     return {
         "data_source": "sentences",
         "prompt": [{"role": "user", "content": request}],
