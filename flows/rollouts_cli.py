@@ -87,6 +87,7 @@ def _facts(row: Row) -> list[str]:
         "data source": row["data_source"],
         "ground truth": None if row["ground_truth"] == "null" else row["ground_truth"],
         "read": row["env_read"],
+        **{f"verdict {key}": text for key, text in (row.get("verdicts") or {}).items()},
         "parts": ", ".join(f"{key} {_number(one)}" for key, one in parts.items()),
         "environment metrics": ", ".join(
             f"{key} {_number(one)}" for key, one in row["env_metrics"].items()

@@ -10,6 +10,7 @@ from rl_core.builtin import embedded
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.errors import ModelError
 from rl_core.models.checks.shape import read_config
+from rl_core.rewards.resolve import resolve_scorers
 from rl_core.runtime.hub_access import hub_problem
 from rl_core.runtime.user_paths import user_path
 from schemas.recipe import Recipe
@@ -76,8 +77,8 @@ def check_can_be_fetched(path: str, models_dir: Path, key: str = "model.path") -
 
 
 def check_models(recipe: Recipe, models_dir: Path) -> None:
-    """Check that every model that a recipe trains, or is taught by, is on this machine, or that the
-    hub answers. Raises: ModelError."""
+    """Check that every model that a recipe trains, is taught by or asks as a judge is on this
+    machine, or that the hub answers. Raises: ModelError."""
     check_can_be_fetched(recipe.model.path, models_dir)
     if recipe.tracks:
         path = recipe.tracks.images.model.path
@@ -85,6 +86,9 @@ def check_models(recipe: Recipe, models_dir: Path) -> None:
     for key, teacher in teachers_of(recipe).items():
         if teacher.path is not None and not teacher.path.startswith(REGISTERED):
             check_can_be_fetched(teacher.path, models_dir, f"algorithm.{key}.path")
+    for key, _, config in resolve_scorers(recipe.rewards):
+        for path in config.language_models:
+            check_can_be_fetched(path, models_dir, f"rewards: {key}: model")
 
 
 def is_model(folder: Path) -> bool:

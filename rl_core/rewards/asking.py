@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from rl_core.rewards.base import Sample, Scorer, Unscored, checked_reward
+from rl_core.errors import RecipeError, ServiceError
+from rl_core.rewards.base import Given, Judged, Sample, Scorer, Unscored, checked_reward
 from schemas.sections.rewards import RewardServiceConfig
 
 
@@ -23,6 +24,12 @@ class Scored:
     """Reason why each sample has no score; None if it has one."""
     num_retried: int = 0
     """Number of samples that needed more than one try."""
+    verdicts: dict[int, str] = field(default_factory=dict)
+    """Words of a judge, by sample."""
+    parts: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    """Scores of single criteria, by sample."""
+    refusal: ServiceError | RecipeError | None = None
+    """Error that asking again does not heal."""
 
     @classmethod
     def none(cls, num_samples: int, reason: str) -> Scored:
@@ -58,6 +65,7 @@ class Question:
         self.timeout_s = asking.scorer.config.timeout_s
         self._deadline = time.monotonic() + self.timeout_s
         self._found = Scored.none(len(samples), f"no score within {self.timeout_s:g} s")
+        self._final: set[int] = set()
         self._ended = threading.Event()
 
     def result(self) -> Scored:
@@ -65,7 +73,14 @@ class Question:
         self._ended.wait(max(0.0, self._deadline - time.monotonic()))
         found = self._found
         # A copy: a scorer that overruns may still write.
-        return Scored(list(found.scores), list(found.errors), found.num_retried)
+        return Scored(
+            list(found.scores),
+            list(found.errors),
+            found.num_retried,
+            dict(found.verdicts),
+            dict(found.parts),
+            found.refusal,
+        )
 
     def run(self) -> None:
         """Call the scorer until no sample is left. An exception of the scorer becomes the reason of
@@ -81,8 +96,8 @@ class Question:
             # One by one in the end, so that a sample that breaks its batch breaks no other.
             alone = attempt > 0 and attempt + 1 == self.settings.max_tries
             self._ask(left, 1 if alone else self.scorer.config.batch_size)
-            left = [row for row in left if self._found.errors[row] is not None]
-            if not left or self._is_late:
+            left = [row for row in left if self._found.errors[row] and row not in self._final]
+            if not left or self._is_late or self._found.refusal is not None:
                 break
         self._ended.set()
 
@@ -91,27 +106,47 @@ class Question:
             if self._is_late:
                 return
             batch = rows[first : first + batch_size]
-            for row, (score, error) in zip(batch, self._answers(batch), strict=True):
-                self._found.scores[row], self._found.errors[row] = score, error
+            for row, answer in zip(batch, self._answers(batch), strict=True):
+                self._note(row, answer)
+            if self._found.refusal is not None:
+                return
 
-    def _answers(self, rows: list[int]) -> list[tuple[float, str | None]]:
+    def _answers(self, rows: list[int]) -> Sequence[Given]:
         try:
             answers = list(self.scorer.score([self.samples[row] for row in rows]))
             if len(answers) != len(rows):
                 raise ValueError(f"{len(answers)} scores for {len(rows)} samples")
             return [_checked(answer) for answer in answers]
         except Exception as error:  # the samples carry the reason on
-            return [(math.nan, f"{type(error).__name__}: {error}")] * len(rows)
+            if isinstance(error, ServiceError | RecipeError):
+                self._found.refusal = error
+            return [Unscored(f"{type(error).__name__}: {error}")] * len(rows)
+
+    def _note(self, row: int, answer: Given) -> None:
+        found = self._found
+        if isinstance(answer, Unscored):
+            found.scores[row], found.errors[row] = math.nan, answer.reason
+            if answer.final:
+                self._final.add(row)
+        elif isinstance(answer, Judged):
+            found.scores[row], found.errors[row] = answer.score, None
+            found.parts[row] = answer.parts
+        else:
+            found.scores[row], found.errors[row] = answer, None
+        if isinstance(answer, Judged | Unscored) and answer.verdict is not None:
+            found.verdicts[row] = answer.verdict
 
     @property
     def _is_late(self) -> bool:
         return time.monotonic() >= self._deadline
 
 
-def _checked(answer: float | Unscored) -> tuple[float, str | None]:
+def _checked(answer: Given) -> Given:
     if isinstance(answer, Unscored):
-        return math.nan, answer.reason
+        return answer
+    is_judged = isinstance(answer, Judged)
     try:
-        return checked_reward(answer), None
+        score = checked_reward(answer.score if is_judged else answer)
     except ValueError as error:
-        return math.nan, f"the score is {error}"
+        return Unscored(f"the score is {error}")
+    return replace(answer, score=score) if is_judged else score

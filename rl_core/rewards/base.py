@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat, TypeAlias
 
 from pydantic import Field
 
@@ -52,6 +52,12 @@ class Sample:
     """The whole conversation in order, with system messages and those of environments and tools;
     empty where only prompt and replies are known."""
 
+    group: tuple[str, ...] = ()
+    """Last replies of all rows of the group, this one included, in order; empty where replies are
+    not compared."""
+    place: int = 0
+    """Position of this row in `group`."""
+
     @property
     def conversation(self) -> tuple[Mapping[str, Any], ...]:
         """The messages, or the prompt and the last reply where these alone are known."""
@@ -69,6 +75,24 @@ class Unscored:
     """Marker in place of a score: this sample could not be scored."""
 
     reason: str
+    verdict: str | None = None
+    """Text of a judge that could not be read."""
+    final: bool = False
+    """True if the scorer would answer the same again, so that it is not asked again."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A score with the words that a judge gave for it."""
+
+    score: float
+    verdict: str
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Scores of single criteria, by name."""
+
+
+Given: TypeAlias = float | Judged | Unscored
+"""Result of a scorer for one sample."""
 
 
 class Scorer(ABC):
@@ -87,6 +111,11 @@ class Scorer(ABC):
         batch_size: int = Field(default=64, ge=1)
         """Samples that are scored together."""
 
+        @property
+        def language_models(self) -> tuple[str, ...]:
+            """Folders or names of the language models that the scorer loads."""
+            return ()
+
     modalities: ClassVar[frozenset[Modality]]
     """Kinds of output that the scorer can score."""
 
@@ -100,9 +129,9 @@ class Scorer(ABC):
         self.device = device
 
     @abstractmethod
-    def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
+    def score(self, samples: Sequence[Sample]) -> Sequence[Given]:
         """Return a score per sample, in order; NaN is the same as Unscored. An exception means that
-        no sample was scored."""
+        no sample was scored; a ServiceError or RecipeError says that asking again is of no use."""
 
     def counts(self) -> dict[str, float]:
         """Return what the scorer counted since the last call, by name, such as requests."""

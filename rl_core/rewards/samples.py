@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def samples_of(rollout: DataProto) -> list[Sample]:
             for name in ("prompt", "replies", "ground_truth", "stop_reason", "images", "videos")
         ),
         column("last_reply_tokens", 0),
-        column("metadata"),
+        column("metadata" if "metadata" in objects else "row"),
         column("turns"),
         strict=True,
     )
@@ -70,6 +71,24 @@ def conversation_of(
     if said:
         return (*with_reply(prompt, str(said[0]["content"])), *said[1:])
     return tuple(with_reply(prompt, replies[0])) if len(replies) == 1 else ()
+
+
+def with_groups(samples: Sequence[Sample], groups: Sequence[str]) -> list[Sample]:
+    """Return the samples with the last replies of their groups.
+
+    Args: groups: name of each sample's group.
+    """
+    replies: dict[str, list[str]] = {}
+    places = []
+    for sample, group in zip(samples, groups, strict=True):
+        texts = replies.setdefault(group, [])
+        places.append(len(texts))
+        texts.append(sample.text)
+    shared = {group: tuple(texts) for group, texts in replies.items()}
+    return [
+        replace(sample, group=shared[group], place=place)
+        for sample, group, place in zip(samples, groups, places, strict=True)
+    ]
 
 
 def prompt_text(prompt: str | Sequence[Message] | None) -> str:

@@ -6,7 +6,8 @@ rewards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rl_core.data_proto import DataProto
     from rl_core.ranks.rank_info import RankInfo
 
-SCORES, ERRORS = "scores", "score_errors"
+SCORES, ERRORS, VERDICTS = "scores", "score_errors", "verdicts"
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,14 @@ class RewardService:
         Args: rollout: object columns `prompt`, and, if present, `replies`, `ground_truth`,
         `stop_reason`, `images`, `videos`, `metadata`; tensors `last_reply_tokens`.
         Returns: `scores` [B, K], one column per scorer in the recipe's order, NaN where there is
-        none; the reasons in the object column `score_errors`, `{key: reason}` each.
+        none; the reasons in the object column `score_errors` and the words of judges in `verdicts`,
+        `{key: text}` each. Raises: ServiceError or RecipeError when a scorer's server or settings
+        refuse all samples.
         """
         import torch
 
         from rl_core.data_proto import DataProto
-        from rl_core.rewards.samples import samples_of
+        from rl_core.rewards.samples import samples_of, with_groups
 
         samples = samples_of(rollout)[: num_real_rows(rollout)]
         # A row without a verdict has nothing to add to.
@@ -85,25 +88,34 @@ class RewardService:
             else rollout.batch.get("failed", torch.zeros(len(rollout))).tolist()
         )
         rows = [row for row in range(len(samples)) if not (failed and failed[row])]
-        found = self.score_samples([samples[row] for row in rows])
+        groups = rollout.non_tensor_batch.get("group_id")
+        asked = [samples[row] for row in rows]
+        asked = asked if groups is None else with_groups(asked, [groups[row] for row in rows])
+        found = self.score_samples(asked)
         scores_BK = torch.full((len(rollout), len(self.asked)), float("nan"))
         errors: list[dict[str, str]] = [{} for _ in range(len(rollout))]
+        verdicts: list[dict[str, str]] = [{} for _ in range(len(rollout))]
         for column, (key, scored) in enumerate(found.by_key.items()):
             scores_BK[rows, column] = torch.tensor(scored.scores, dtype=torch.float32)
             for row, reason in zip(rows, scored.errors, strict=True):
                 if reason is not None:
                     errors[row][key] = reason
-        retried = {
-            f"reward/{key}/retried": Metric(MetricKind.SUM, scored.num_retried, 1)
-            for key, scored in found.by_key.items()
-        }
-        counted = {
-            f"reward/{key}/{name}": Metric(MetricKind.SUM, count, 1)
-            for key in found.by_key
-            for name, count in self.asked[key].scorer.counts().items()
-        }
-        metrics = {"metrics": retried | counted}
-        return DataProto.from_dict({SCORES: scores_BK}, {ERRORS: errors}, metrics)
+            for place, text in scored.verdicts.items():
+                verdicts[rows[place]][key] = text
+        metrics = {name: one for key in found.by_key for name, one in self._metrics(key, found)}
+        texts = {ERRORS: errors, VERDICTS: verdicts}
+        return DataProto.from_dict({SCORES: scores_BK}, texts, {"metrics": metrics})
+
+    def _metrics(self, key: str, found: Scores) -> Iterator[tuple[str, Metric]]:
+        """Yield what a scorer counted, and the mean of each of its criteria."""
+        scored = found.by_key[key]
+        yield f"reward/{key}/retried", Metric(MetricKind.SUM, scored.num_retried, 1)
+        for name, count in self.asked[key].scorer.counts().items():
+            yield f"reward/{key}/{name}", Metric(MetricKind.SUM, count, 1)
+        names = {name: None for parts in scored.parts.values() for name in parts}
+        for name in names:
+            values = [parts[name] for parts in scored.parts.values() if name in parts]
+            yield f"{key}/{name}", Metric(MetricKind.MEAN, math.fsum(values), len(values))
 
     def score_samples(self, samples: Sequence[Sample], keys: Sequence[str] | None = None) -> Scores:
         """Score samples.
@@ -114,7 +126,11 @@ class RewardService:
         if unknown := sorted(set(wanted) - set(self.asked)):
             raise RewardError(f"no rewards {unknown} here; there are {sorted(self.asked)}")
         questions = {key: self.asked[key].start(samples) for key in wanted}
-        return Scores({key: question.result() for key, question in questions.items()}, self.weights)
+        found = {key: question.result() for key, question in questions.items()}
+        for key, scored in found.items():
+            if scored.refusal is not None and all(scored.errors):
+                raise type(scored.refusal)(f"reward {key}: {scored.refusal}") from scored.refusal
+        return Scores(found, self.weights)
 
     def close(self) -> None:
         """End the scorers."""

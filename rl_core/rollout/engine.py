@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -280,6 +280,7 @@ class RolloutEngine:
             "media": [e.media for e in episodes],
             "response": [self.chat.decode(e.response_ids, e.tags) for e in episodes],
             "ground_truth": [e.item["env_extras"]["reward_spec"]["ground_truth"] for e in episodes],
+            "row": [_without_pictures(e.item["env_extras"]) for e in episodes],
             "stop_reason": [str(e.stop_reason) for e in episodes],
             "replies": [list(e.replies) for e in episodes],
             "turns": [e.turns for e in episodes],
@@ -308,3 +309,8 @@ class RolloutEngine:
         text = f"{self.seed}:{purpose}:{step}:{stream}"
         digest = hashlib.sha256(text.encode()).digest()
         return torch.Generator(self.backend.device).manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _without_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a row that scorers may read."""
+    return {name: value for name, value in row.items() if name != "images"}

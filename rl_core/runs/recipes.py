@@ -196,6 +196,7 @@ def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
 def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
+    from rl_core.builtin.data.open_prompts import SentencesSpec
     from rl_core.builtin.data.pair_questions import PairQuestionsSpec
     from rl_core.builtin.data.picture_rows import PicturesSpec
     from rl_core.builtin.data.reasoning_problems import GenerateSpec
@@ -207,6 +208,8 @@ def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
         return PairQuestionsSpec
     if "builtin" in entry:
         return BuiltinSpec
+    if "sentences" in entry:
+        return SentencesSpec
     return GenerateSpec if "task" in entry else SourceSpec
 
 

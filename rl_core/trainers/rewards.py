@@ -15,8 +15,8 @@ from rl_core.errors import RewardError
 from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards.combine import Earned, combine, score_metrics
 from rl_core.rewards.resolve import resolve_scorers
-from rl_core.rewards.service import ERRORS, SCORES
-from rl_core.rollout.sample_ids import named_error
+from rl_core.rewards.service import ERRORS, SCORES, VERDICTS
+from rl_core.rollout.sample_ids import GROUP, named_error
 from rl_core.trainers.handles import ScorersHandle
 from rl_core.trainers.track import Rollouts
 from schemas.recipe import Recipe
@@ -35,8 +35,9 @@ ASKED = (
     "failed",
     "response_mask",
 )
-MEDIA = ("images", "videos", "metadata", "turns")
-"""Columns that scorers get in addition to `ASKED`, where a batch has them."""
+MEDIA = ("images", "videos", "metadata", "row", "turns", GROUP)
+"""Columns that scorers get in addition to `ASKED`, where a batch has them: pictures and videos, the
+row's other columns, the messages after the prompt, and the group whose replies are compared."""
 
 
 @dataclass
@@ -90,12 +91,14 @@ def add_scores(
     if service is None and config.truncated is Truncation.KEEP:
         return {}
     scores_BK, errors, metrics = torch.zeros(len(rollout), 0), [{} for _ in range(len(rollout))], {}
+    verdicts: list[dict[str, str]] = []
     if service is not None:
         # Scorers fetch what they look at themselves; pictures do not pass through here.
         found = service.score(
             rollout.select([key for key in (*ASKED, *MEDIA) if key in rollout.keys])
         )
         scores_BK, errors = found.tensor(SCORES), list(found.non_tensor_batch[ERRORS])
+        verdicts = list(found.non_tensor_batch[VERDICTS])
         metrics = to_floats(found.meta_info.get("metrics", {}))
     earned = _earned(rollout)
     rewarded = combine(earned, scores_BK, dict(weights), config, max_length)
@@ -106,13 +109,14 @@ def add_scores(
         for key, scores_B in zip(weights, scores_BK.unbind(1), strict=True)
     }
     unscored_B = rewarded.unscored_B
-    changed = DataProto.from_dict(columns)
+    texts = {VERDICTS: verdicts} if any(verdicts) else {}
+    changed = DataProto.from_dict(columns, texts)
     if bool(unscored_B.any()):
         reasons = _reasons(errors, weights)
         if config.on_failure is FailurePolicy.FAIL:
             raise RewardError(_complaint(rollout, unscored_B, reasons))
         changed = DataProto.from_dict(
-            columns | _without(unscored_B, earned), _with_reasons(rollout, reasons)
+            columns | _without(unscored_B, earned), texts | _with_reasons(rollout, reasons)
         )
     rollout.replace(changed)
     return (

@@ -30,6 +30,6 @@ def test_questions_of_the_splits_differ(tmp_path: Path) -> None:
         spec = PairQuestionsSpec(fixture="courtesy", num_rows=60, seed=3, split=split, size=40)  # type: ignore[arg-type]
         path = materialise_pair_questions(spec, tmp_path)
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        assert all(row["env_class"] == "ungraded" for row in rows)
+        assert all(row["env_class"] == "open_ended" for row in rows)
         asked.append({row["prompt"][0]["content"] for row in rows})
     assert len(asked[0]) == 40 and asked[1] and not asked[0] & asked[1]

@@ -25,6 +25,7 @@ HAS_PICTURES = {
     "mpo": False,
     "reward-model": False,
     "distill": False,
+    "judge": False,
     "diffusion": True,
     "pe": True,
     "unified": True,

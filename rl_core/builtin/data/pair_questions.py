@@ -40,8 +40,8 @@ def planned_pair_questions(spec: PairQuestionsSpec, folder: Path | str) -> Path:
 
 
 def materialise_pair_questions(spec: PairQuestionsSpec, folder: Path | str) -> Path:
-    """Write the questions of `spec` once as rows of the environment `ungraded`; an existing file is
-    reused. Raises: DataError when there are too few."""
+    """Write the questions of `spec` once as rows of the environment `open_ended`; an existing file
+    is reused. Raises: DataError when there are too few."""
     path = planned_pair_questions(spec, folder)
     if path.is_file():
         return path
@@ -58,6 +58,6 @@ def _row(fixture: PairFixture, pair: dict[str, str]) -> dict[str, object]:
     return {
         "data_source": f"pairs/{fixture}",
         "prompt": [{"role": "user", "content": pair["question"]}],
-        "env_class": "ungraded",
+        "env_class": "open_ended",
         "reward_spec": {"method": "rule", "ground_truth": pair["chosen"]},
     }

@@ -10,6 +10,11 @@ from rl_core.builtin.data.builtin_rows import (
     materialise_questions,
     planned_questions,
 )
+from rl_core.builtin.data.open_prompts import (
+    SentencesSpec,
+    materialise_sentences,
+    planned_sentences,
+)
 from rl_core.builtin.data.pair_questions import (
     PairQuestionsSpec,
     materialise_pair_questions,
@@ -53,6 +58,8 @@ def resolve_sources(
         elif _is_pair_questions(entry):
             spec_of = PairQuestionsSpec(**entry)
             files.append(materialise_pair_questions(spec_of, data_dir / "generated"))
+        elif _is_sentences(entry):
+            files.append(materialise_sentences(SentencesSpec(**entry), data_dir / "generated"))
         else:
             files += mapped_files(data_files(entry), mapping, data_dir)
     return files
@@ -82,6 +89,10 @@ def planned_sources(
             spec_of = PairQuestionsSpec(**entry)
             files.append(planned_pair_questions(spec_of, data_dir / "generated"))
             first = first if files[-1].is_file() else "the questions would be written first"
+            continue
+        if _is_sentences(entry):
+            files.append(planned_sentences(SentencesSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the requests would be written first"
             continue
         try:
             found = planned_mapped(data_files(entry, download=False), mapping, data_dir)
@@ -184,6 +195,10 @@ def _is_builtin(entry: str | Block) -> TypeGuard[Block]:
 
 def _is_pair_questions(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "fixture" in entry
+
+
+def _is_sentences(entry: str | Block) -> TypeGuard[Block]:
+    return isinstance(entry, dict) and "sentences" in entry
 
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:

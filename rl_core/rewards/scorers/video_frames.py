@@ -10,7 +10,7 @@ from itertools import islice
 from pydantic import Field
 
 from rl_core.errors import RecipeError
-from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
+from rl_core.rewards.base import Given, Judged, Sample, Scorer, Unscored
 from schemas.sections.parts import Block
 
 
@@ -76,11 +76,15 @@ class VideoFramesScorer(Scorer):
             return [num_frames // 2][:num_frames]
         return [round(place * (num_frames - 1) / (wanted - 1)) for place in range(wanted)]
 
-    def _together(self, answers: list[float | Unscored]) -> float | Unscored:
+    def _together(self, answers: Sequence[Given]) -> float | Unscored:
         if not answers:
             return Unscored("the sample has no frames")
         bad = next((answer for answer in answers if isinstance(answer, Unscored)), None)
         if bad is not None:
             return bad
-        scores = [float(answer) for answer in answers if not isinstance(answer, Unscored)]
+        scores = [
+            answer.score if isinstance(answer, Judged) else float(answer)
+            for answer in answers
+            if not isinstance(answer, Unscored)
+        ]
         return min(scores) if self.config.average is FrameAverage.MIN else sum(scores) / len(scores)

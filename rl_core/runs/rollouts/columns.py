@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rl_core.models.decoding.decode import StopReason
+from rl_core.rewards.service import VERDICTS
 from rl_core.rollout.sample_ids import GROUP, SAMPLE
 from rl_core.trainers.rewards import PART, SCORED
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FETCHED = (
     *(GROUP, SAMPLE, "uid", "id", "parent", "env_class", "prompt", "turns", "response"),
     *("ground_truth", "stop_reason", "env_metrics", "env_read", "error", "failed_call"),
+    VERDICTS,
     *("timed_out", "env_seconds", "images", "videos", "metadata"),
     *("input_ids", "attention_mask", "response_mask", "rollout_log_probs", "advantages"),
     *("turn_rewards", "rewards", "failed", "num_tokens"),
@@ -58,6 +60,7 @@ def schema() -> pa.Schema:
             *(("stop_reason", text), ("truncated", pa.bool_())),
             *(("failed", pa.bool_()), ("failed_call", text), ("timed_out", pa.bool_())),
             *(("error", text), ("env_metrics", numbers), ("env_read", text)),
+            ("verdicts", pa.map_(text, text)),
             *((name, pa.list_(pa.int32())) for name in ("prompt_ids", "response_ids")),
             ("response_mask", pa.list_(pa.int8())),
             *((name, pa.list_(pa.float32())) for name in _FLOATS),
@@ -164,6 +167,7 @@ def _words(columns: Mapping[str, Any], row: int, item: Mapping[str, Any]) -> dic
         "error": plain(of("error")),
         "env_metrics": _numbers(of("env_metrics") or {}),
         "env_read": plain(of("env_read") or None),
+        "verdicts": sorted((plain(key), plain(one)) for key, one in (of(VERDICTS) or {}).items()),
         "env_seconds": None if seconds is None else float(seconds),
         "turn_seconds": [one.get("seconds") for one in said],
     }

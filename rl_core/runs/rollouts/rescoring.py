@@ -23,7 +23,7 @@ from rl_core.data.store.prompt_rows import load_prepared
 from rl_core.errors import RecipeError, StorageError
 from rl_core.rewards.base import Sample
 from rl_core.rewards.combine import Earned, combine
-from rl_core.rewards.samples import conversation_of, prompt_text
+from rl_core.rewards.samples import conversation_of, prompt_text, with_groups
 from rl_core.rewards.service import RewardService
 from rl_core.runs.rollouts.reading import Row, read_rows, steps_of
 from rl_core.runs.rollouts.replay import replay, replies_of
@@ -136,7 +136,8 @@ def _scored(
     answers = replay(played, items, recipe.environments, recipe.rollout.episodes)
     heard = {id(row): one for row, one in zip(played, answers, strict=True)}
     env_B = [heard[id(row)].reward if id(row) in heard else 0.0 for row in rows]
-    scores = service.score_samples([_sample(folder.rollouts, row) for row in rows])
+    samples = [_sample(folder.rollouts, row, items.get(row["uid"], {})) for row in rows]
+    scores = service.score_samples(with_groups(samples, [row["group_id"] for row in rows]))
     columns = [torch.tensor(scores.by_key[key].scores) for key in service.weights]
     scores_BK = torch.stack(columns, 1) if columns else torch.zeros(len(rows), 0)
     rewards_B, parts = _combined(recipe, rows, torch.tensor(env_B), scores_BK, service.weights)
@@ -203,7 +204,7 @@ def _last_length(row: Row) -> int:
     return lengths[-1] if lengths else row["num_tokens"]
 
 
-def _sample(folder: Path, row: Row) -> Sample:
+def _sample(folder: Path, row: Row, item: Mapping[str, Any]) -> Sample:
     frames = [] if row["made"] is None else _frames(folder / row["made"])
     return Sample(
         prompt=prompt_text(json.loads(row["prompt"])),
@@ -213,7 +214,7 @@ def _sample(folder: Path, row: Row) -> Sample:
         ground_truth=json.loads(row["ground_truth"]),
         num_tokens=_last_length(row),
         is_truncated=row["stop_reason"] in ("length", "context"),
-        metadata=json.loads(row["metadata"]) if row["metadata"] else {},
+        metadata=json.loads(row["metadata"]) if row["metadata"] else item.get("env_extras", {}),
         messages=conversation_of(json.loads(row["prompt"]), replies_of(row), row["turns"]),
     )
 
