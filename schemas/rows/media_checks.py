@@ -7,10 +7,11 @@ fsspec when the bytes are needed.
 """
 
 import io
+import os
 import posixpath
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -41,6 +42,9 @@ class MediaRole(StrEnum):
     """Media shown to the model next to the prompt: the source of an edit, the first frame of a
     video."""
 
+
+FindImage = Callable[[str], str]
+"""Function that returns the resolved URI of an image as a row names it. Raises: DataError."""
 
 SUPPORTED = (Modality.IMAGE, MediaRole.CONDITION)
 """The only pair of modality and role that the loaders implement."""
@@ -92,7 +96,7 @@ def resolve_uri(uri: str, folder: Path | str) -> str:
     if _SCHEME.match(uri) or uri.startswith("/"):
         return uri
     if uri.startswith("~"):
-        return str(Path(uri).expanduser())
+        return os.path.expanduser(uri)
     if isinstance(folder, str):
         scheme, _, rest = folder.partition("://")
         return f"{scheme}://{posixpath.normpath(posixpath.join(rest, uri))}"
@@ -112,7 +116,13 @@ def existing_form(path: str) -> str:
     forms = unicode_forms(path)
     if len(forms) == 1:
         return path
-    return next((form for form in forms if Path(form).is_file()), path)
+    return next((form for form in forms if os.path.isfile(form)), path)
+
+
+def is_local_file(uri: str) -> bool:
+    """Return True if there is a file behind a resolved local URI; a name that no disk takes has
+    none."""
+    return os.path.isfile(local_path(uri))
 
 
 def local_path(uri: str) -> Path:
@@ -171,7 +181,7 @@ def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     limits."""
     if is_remote(uri) and not limits.check_remote:
         return []
-    if not is_remote(uri) and not local_path(uri).is_file():
+    if not is_remote(uri) and not is_local_file(uri):
         return [Problem(field, "no such media file", uri, "the path of an existing file")]
     try:
         load_image(uri, limits)
@@ -184,39 +194,59 @@ def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     return []
 
 
-def embedded_image_problems(value: object) -> list[Problem]:
+def embedded_image_problems(
+    value: object, find: FindImage | None = None, limits: MediaLimits | None = None
+) -> list[Problem]:
     """Return every problem of an `images` column of `{bytes, path}` (MMPR-Tiny) or paths; None
-    means no images."""
+    means no images.
+
+    Args: find: resolves paths, whose files are then opened; unset opens none.
+    """
     if value is None:
         return []
     images = as_list(value)
     if images is None:
         return [Problem("images", "not a list of images", value, "a list of {bytes, path}")]
     return [
-        problem for i, image in enumerate(images) for problem in _one_image(f"images[{i}]", image)
+        problem
+        for i, image in enumerate(images)
+        for problem in _one_image(f"images[{i}]", image, find, limits or MediaLimits())
     ]
 
 
-def _one_image(field: str, image: object) -> list[Problem]:
+def _one_image(
+    field: str, image: object, find: FindImage | None, limits: MediaLimits
+) -> list[Problem]:
     if isinstance(image, str):
-        return uri_problems(field, image)
+        return _named_image(field, image, find, limits)
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if content is None:
         path = image.get("path") if isinstance(image, Mapping) else None
         return (
-            uri_problems(f"{field}.path", path)
+            _named_image(f"{field}.path", path, find, limits)
             if path
             else [Problem(field, "no image", image, "bytes or a path")]
         )
+    expected = "the bytes of an image file"
+    if not isinstance(content, bytes):
+        return [Problem(f"{field}.bytes", "not a readable image", content, expected)]
     try:
-        load_image(bytes(content))
-    except (DataError, TypeError) as error:
-        return [
-            Problem(
-                f"{field}.bytes", "not a readable image", str(error), "the bytes of an image file"
-            )
-        ]
+        load_image(content, limits)
+    except DataError as error:
+        return [Problem(f"{field}.bytes", "not a readable image", str(error), expected)]
     return []
+
+
+def _named_image(
+    field: str, path: object, find: FindImage | None, limits: MediaLimits
+) -> list[Problem]:
+    problems = uri_problems(field, path)
+    if problems or find is None or not isinstance(path, str):
+        return problems
+    try:
+        return file_problems(field, find(path), limits)
+    except DataError as error:
+        return [Problem(field, "no such media file", path, str(error))]
 
 
 def lower_scheme(uri: str) -> str:
