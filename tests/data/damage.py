@@ -113,7 +113,10 @@ SPECIAL: dict[SchemaName, list[tuple[str, Any]]] = {
         *(("env_class", one) for one in ("gsm9k", "GSM8K", "lcb", "text2sql")),
         *(("prompt[0].role", one) for one in ("system", "assistant", "tool", "developer")),
         *(("prompt[0].content", [{"type": "text", "text": one}]) for one in ("hi", "", 5)),
-        *(("reward_spec.ground_truth", one) for one in ("five", "1/2", [5, "6"], ["five"], ["", "5"])),
+        *(
+            ("reward_spec.ground_truth", one)
+            for one in ("five", "1/2", [5, "6"], ["five"], ["", "5"])
+        ),
         ("reward_spec.ground_truth", '[{"input": "1", "output": "1"}]'),
         ("reward_spec.ground_truth", "SELECT nothing FROM nowhere"),
         ("reward_spec.ground_truth", "SELECT nope("),
@@ -209,7 +212,7 @@ def path_of(text: str) -> tuple[Any, ...]:
 def known(row: Row, at: tuple[Any, ...]) -> set[tuple[Any, ...]]:
     """Return the places of a row at which a value may be put: its own, and new keys of objects."""
     own = set(places(row))
-    return own | ({at} if len(at) == 1 or at[:-1] in own and isinstance(at[-1], str) else set())
+    return own | ({at} if len(at) == 1 or (at[:-1] in own and isinstance(at[-1], str)) else set())
 
 
 def write_rows(path: Path, rows: list[Row]) -> Path:

@@ -257,7 +257,8 @@ def test_two_prompts_of_one_id_are_refused(tmp_path: Path):
     held_out = write(tmp_path / "eval.jsonl", ["other"])
     made = recipe(str(write(tmp_path / "train.jsonl", rows)), str(held_out))
     with pytest.raises(
-        DataError, match=r"train\.jsonl:2 field prompt_id: repeated id, got 'a'; .* row 1 has this one"
+        DataError,
+        match=r"train\.jsonl:2 field prompt_id: repeated id, got 'a'; .* row 1 has this one",
     ):
         prepare(made, tmp_path)
 

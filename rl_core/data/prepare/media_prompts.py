@@ -3,8 +3,8 @@ run hash.
 
 An item of `train.parquet` or `eval.parquet` is `{"prompt", "metadata", "media_refs", "uid"}`: the
 text, the row's own metadata, its condition image as `{modality, role, uri, sha256}` (the digest
-only of a local file), and the prompt's id. The images' content is part of the run hash: another picture
-under the same name is another preparation.
+only of a local file), and the prompt's id. The images' content is part of the run hash: another
+picture under the same name is another preparation.
 """
 
 from __future__ import annotations

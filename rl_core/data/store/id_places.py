@@ -34,4 +34,6 @@ class IdPlaces:
             return None
         file, _, row = first.rpartition(":")
         other = f"row {row}" if place.startswith(f"{file}:") else first
-        return Problem("prompt_id", "repeated id", prompt_id, f"an id of its own; {other} has this one")
+        return Problem(
+            "prompt_id", "repeated id", prompt_id, f"an id of its own; {other} has this one"
+        )
