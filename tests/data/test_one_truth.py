@@ -196,7 +196,8 @@ def test_the_commands_and_the_task_count_the_same_rows(
 
     from tasks.validate_data import validate_data
 
-    file = write_rows(tmp_path / "rows.jsonl", damaged_rows(schema, 1, 20)[::7])
+    rows = [row for row in damaged_rows(schema, 1, 20) if row.get("env_class") in (None, "gsm8k")]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
     recipe = recipe_of(schema, file)
     mine = tmp_path / "mine.yaml"
     mine.write_text(dump_recipe(recipe))

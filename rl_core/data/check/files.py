@@ -181,9 +181,8 @@ def _check(
         for chosen, known in ((files[:num_training], asked), (files[num_training:], [])):
             parts = [part for file in chosen for part in parts_of(file, settings, len(files))]
             schemas |= {part.file: part.schema.value for part in parts}
-            for part, checked in _with_known(
-                _without_repeats(runner(parts, settings), chosen), known
-            ):
+            found = _without_repeats(runner(parts, settings), chosen)
+            for part, checked in _with_known(found, known):
                 totals.add(part, checked)
                 rejects.writelines(one.model_dump_json() + "\n" for one in checked.rejections)
                 warnings.writelines(one.model_dump_json() + "\n" for one in checked.warnings)
