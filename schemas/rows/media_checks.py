@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ class MediaRole(StrEnum):
 FindImage = Callable[[str], str]
 """Function that returns the resolved URI of an image as a row names it. Raises: DataError."""
 
+MAX_FORMS = 3**6
+"""Forms of one path that are tried."""
 SUPPORTED = (Modality.IMAGE, MediaRole.CONDITION)
 """The only pair of modality and role that the loaders implement."""
 
@@ -104,11 +107,15 @@ def resolve_uri(uri: str, folder: Path | str) -> str:
 
 
 def unicode_forms(path: str) -> tuple[str, ...]:
-    """Return a path as written, and with its letters composed and decomposed: macOS and archives
-    made there write `e` and its accent as two characters."""
+    """Return a path as written, then with the letters of any of its parts composed or decomposed:
+    macOS and archives made there write `e` and its accent as two characters."""
     if path.isascii():
         return (path,)
-    return (path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))
+    forms = [
+        dict.fromkeys((part, *(unicodedata.normalize(form, part) for form in ("NFC", "NFD"))))
+        for part in path.split("/")
+    ]
+    return tuple("/".join(parts) for parts in islice(product(*forms), MAX_FORMS))
 
 
 def existing_form(path: str) -> str:
