@@ -105,15 +105,20 @@ def listed(rejections: Any) -> Found:
     return found
 
 
+def train_file(recipe: Recipe) -> Path:
+    (entry,) = recipe.data.train
+    return Path(str(entry))
+
+
 def validated(recipe: Recipe, home: Home) -> Found:
     folders: dict[str, Any] = {"rejects_dir": home.data / "rejects", "memo_dir": home.data / "memo"}
-    report = check_files(recipe.data.train, check_settings(recipe), **folders)
+    report = check_files([train_file(recipe)], check_settings(recipe), **folders)
     lines = Path(report.rejects_path or "").read_text().splitlines()
     return listed(map(json.loads, lines))
 
 
 def planned(recipe: Recipe) -> Found:
-    _, found = first_rows.check_first_rows([Path(recipe.data.train[0])], check_settings(recipe))
+    _, found = first_rows.check_first_rows([train_file(recipe)], check_settings(recipe))
     return listed(one.model_dump() for one in found)
 
 

@@ -32,6 +32,10 @@ def cut(name: str) -> Damage:
     return shorten
 
 
+def a_page_for_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("<html>404</html>" * 9)
+
+
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "no weights": (without_weights, "config.json but no weights"),
     "half a config": (cut("config.json"), "config.json: no readable JSON"),
@@ -40,7 +44,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "weights of fewer layers": (changed(num_hidden_layers=3), "they have 2 layers"),
     "half the weights": (cut("model.safetensors"), "model.safetensors is cut short"),
     "no weights, in words": (
-        lambda folder: (folder / "model.safetensors").write_text("<html>404</html>" * 9) and None,
+        a_page_for_weights,
         "model.safetensors is no safetensors file",
     ),
 }
