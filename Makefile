@@ -4,6 +4,7 @@ PYTHON ?= python3
 RECIPE ?= text
 IMAGES ?= 20000
 ROWS ?= 1000000
+PREPARED ?= $(ROWS)
 STEPS ?= 3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -97,9 +98,9 @@ clean: ## remove .venv and every cache (runs and models in .rl-train stay)
 bench-data-proto: $(STAMP) ## time DataProto beside memcpy
 	$(BIN)/python -m benchmarks.data_proto
 
-bench-validate: $(STAMP) ## time validation beside a plain loop; memory of it and of preparation: ROWS=1000000
+bench-validate: $(STAMP) ## time validation beside a plain loop; memory of it and of preparation: ROWS=1000000 PREPARED=1000000
 	$(BIN)/python -m benchmarks.validate --rows $$(( $(ROWS) < 1000000 ? $(ROWS) : 1000000 ))
-	$(BIN)/python -m benchmarks.size --rows $(ROWS)
+	$(BIN)/python -m benchmarks.size --rows $(ROWS) --prepared $(PREPARED)
 
 bench-sandbox: $(STAMP) ## time lcb beside one process per test: 200 programs x 10 tests
 	$(BIN)/python -m benchmarks.sandbox

@@ -1,5 +1,6 @@
 """Validation, preparation and opening of a large file of prompt rows, beside the same at a tenth of
-the rows: what grows with the rows is seen at once.
+the rows: what grows with the rows is seen at once. Preparation takes longest, so that fewer rows
+may be prepared than are validated.
 
 Each step has a process of its own. Its peak is that of memory no other process or file backs
 (`RssAnon`), summed over the process and its children twenty times a second: mapped files are left
@@ -7,7 +8,7 @@ out, since the kernel drops their pages when it needs room. CPU seconds are
 of the process with its imports. The tokenizer splits at spaces: preparation is timed, and no
 particular tokenizer.
 
-    make bench-validate ROWS=10000000
+    make bench-validate ROWS=10000000 PREPARED=1000000
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +134,13 @@ def measured(step: str, file: Path, folder: Path) -> dict[str, float]:
     return json.loads(said.splitlines()[-1]) | {"peak": peak}
 
 
-def figures(num_rows: int) -> dict[str, dict[str, float]]:
-    """Return the figures of every step over so many rows."""
+def figures(num_rows: int, steps: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the figures of some steps over so many rows."""
     with tempfile.TemporaryDirectory() as place:
         file, folder = Path(place) / "rows.parquet", Path(place) / "home"
         folder.mkdir()
         generate(file, num_rows)
-        found = {step: measured(step, file, folder) for step in STEPS}
+        found = {step: measured(step, file, folder) for step in steps}
     for step, one in found.items():
         if one["rows"] != num_rows:
             raise SystemExit(f"{step} saw {one['rows']} of {num_rows} rows")
@@ -151,6 +152,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument(
+        "--prepared", type=int, help="rows that are prepared and opened; unset: all of them"
+    )
+    parser.add_argument(
         "--only", nargs=3, metavar=("STEP", "FILE", "FOLDER"), help=argparse.SUPPRESS
     )
     options = parser.parse_args()
@@ -161,8 +165,12 @@ def main() -> None:
         return
     print("| rows | step | seconds | CPU s | rows/s | peak of processes | in the driver, per row |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for num_rows in (max(1024, options.rows // 10), options.rows):
-        for step, one in figures(num_rows).items():
+    prepared = min(options.rows, options.prepared or options.rows)
+    sizes = {rows: list(STEPS) for rows in (max(1024, prepared // 10), prepared)}
+    if options.rows > prepared:
+        sizes[options.rows] = ["validate"]
+    for num_rows, steps in sizes.items():
+        for step, one in figures(num_rows, steps).items():
             held = f"{one['bytes_a_row']:.1f} bytes" if "bytes_a_row" in one else ""
             print(
                 f"| {num_rows:,} | {step} | {one['seconds']:.1f} | {one['cpu_seconds']:.1f} | "

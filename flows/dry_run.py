@@ -94,7 +94,7 @@ def rows_plan(recipe: Recipe, home: Home) -> str:
     train, held_out = rows_that_are_here(recipe, home)
     if not train and not held_out:
         return "not here yet; the run checks them"
-    num_rows, problems = check_first_rows([*train, *held_out], check_settings(recipe))
+    num_rows, problems = check_first_rows(train, check_settings(recipe), held_out)
     repeated = contamination_plan(recipe, home, (train, held_out))
     bad = len({(one.file, one.row) for one in problems})
     if not bad:

@@ -135,6 +135,8 @@ class ValidationReport(Receipt):
     warnings: list[RowGroup] = Field(default_factory=list)
     """Rows that are used but hardly teach anything, such as those whose reward nobody can earn;
     `warnings_path` lists all."""
+    names_files: bool = False
+    """True if rows name pictures that lie in files of their own, which may change by themselves."""
     untried: dict[str, str] = Field(default_factory=dict)
     """Reasons why the rows of an environment were not built, or not played."""
     rejects_path: str | None = None

@@ -56,7 +56,12 @@ def _run(parts: Sequence[Part], settings: CheckSettings) -> Iterator[tuple[Part,
         )
         counts = found["num_rows"], found["num_rejected"]
         untried = json.loads(found["untried"])
-        yield parts[found["part"]], Checked(*counts, rejections, warned, untried)
+        ids = [(int(number), str(one)) for number, one in json.loads(found["ids"])]
+        names_files = bool(found["names_files"])
+        yield (
+            parts[found["part"]],
+            Checked(*counts, rejections, warned, untried, ids, names_files),
+        )
 
 
 @dataclass
@@ -87,5 +92,7 @@ def _packed(index: int, checked: Checked, error: str = "") -> dict[str, object]:
         "rejections": _REJECTIONS.dump_json(checked.rejections),
         "warnings": _REJECTIONS.dump_json(checked.warnings),
         "untried": json.dumps(checked.untried),
+        "ids": json.dumps(checked.ids),
+        "names_files": checked.names_files,
         "error": error,
     }

@@ -101,8 +101,8 @@ class ReasoningGymEnv(BaseTextEnv):
     ) -> None:
         """Check the row.
 
-        Raises: EnvError when the row lacks its task, seed or index, or names a task with an unsound
-        scorer.
+        Raises: EnvError when the row lacks its task, seed or index, names a task with an unsound
+        scorer, or its entry cannot be generated.
         """
         super().__init__(env_config, extras)
         self.task = self._field("task", str)
@@ -115,12 +115,12 @@ class ReasoningGymEnv(BaseTextEnv):
                 "it anyway"
             )
         self._metrics: dict[str, float] = {}
+        # Made here, so that a row that cannot be graded is refused before any run.
+        self.question: str = self.entry["question"]
 
     def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
-        """Return the prompt unchanged, and the task's name and question. Raises: EnvError when the
-        row cannot be graded."""
-        # Made here, so that a row that cannot be graded fails before the model is asked.
-        return prompt, {"task": self.task, "question": self.entry["question"]}
+        """Return the prompt unchanged, and the task's name and question."""
+        return prompt, {"task": self.task, "question": self.question}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Grade the reply; `metadata` has the answer that was read and the scorer's own score in
@@ -159,14 +159,15 @@ class ReasoningGymEnv(BaseTextEnv):
             entry = dict(self._dataset[self.index])
         except IndexError as error:
             raise EnvError(
-                f"{self.where}: task {self.task!r} has no index {self.index}: {error}"
+                f"{self.where}: extra_info.index: task {self.task!r} has no index {self.index}: "
+                f"{error}"
             ) from error
         question = self.extra_info.get("question")
         if question is not None and question != entry["question"]:
             raise EnvError(
-                f"{self.where}: task {self.task!r} with seed {self.seed} and index {self.index} "
-                "no longer asks the row's question; prepare the data again with this version of "
-                "reasoning-gym, or put size into config"
+                f"{self.where}: extra_info.question: task {self.task!r} with seed {self.seed} and "
+                f"index {self.index} no longer asks the row's question; prepare the data again "
+                "with this version of reasoning-gym, or put size into config"
             )
         if self.reward_spec.get("ground_truth") is not None:
             entry["answer"] = str(self.ground_truth)
@@ -174,8 +175,16 @@ class ReasoningGymEnv(BaseTextEnv):
 
     @cached_property
     def _config_json(self) -> str:
-        config = plain(self.extra_info.get("config")) or {}
-        config = json.loads(config) if isinstance(config, str) else config
+        given = plain(self.extra_info.get("config")) or {}
+        try:
+            config = json.loads(given) if isinstance(given, str) else given
+        except (ValueError, RecursionError):
+            config = None
+        if not isinstance(config, Mapping):
+            raise EnvError(
+                f"{self.where}: extra_info.config must be an object, or one as JSON text, got "
+                f"{given!r:.200}"
+            )
         # Parquet gives every row the keys of all rows, None where a row had none.
         config = {key: plain(value) for key, value in config.items() if value is not None}
         return json.dumps({"size": self.index + 1, **config, "seed": self.seed}, sort_keys=True)
@@ -186,7 +195,8 @@ class ReasoningGymEnv(BaseTextEnv):
             return _dataset(self.task, self._config_json)
         except (TypeError, ValueError, AssertionError) as error:
             raise EnvError(
-                f"{self.where}: task {self.task!r} cannot be made with {self._config_json}: {error}"
+                f"{self.where}: extra_info.task: {self.task!r} cannot be made with "
+                f"{self._config_json}: {error}"
             ) from error
 
     def _score(self, answer: str | None) -> tuple[float, str | None]:

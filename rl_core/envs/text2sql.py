@@ -74,10 +74,10 @@ class Text2SQLEnv(BaseTextEnv):
         env_config: Config | Mapping[str, object] | None = None,
         extras: Mapping[str, object] | None = None,
     ) -> None:
-        """Check the row and find its database.
+        """Check the row, find its database and run its gold query.
 
-        Raises: EnvError when the row's database is missing or outside the root, or it has no gold
-        query.
+        Raises: EnvError when the row's database is missing or outside the root, or its gold query
+        is missing or cannot be run.
         """
         super().__init__(env_config, extras)
         self.gold_sql = str(self.ground_truth)
@@ -90,10 +90,16 @@ class Text2SQLEnv(BaseTextEnv):
         self.init_tool_groups([SQLCodeExecutorToolGroup(self.db_file, self.config.timeout_s)])
         self.actions: list[str] = []
         self._metrics: dict[str, float] = {}
+        # Here, so that a row that cannot be graded is refused before any run.
+        try:
+            self._num_rows = len(self.gold.rows)
+        except EnvError:
+            self.close()
+            raise
 
     def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, object]]:
-        """Return the prompt unchanged. Raises: EnvError when the gold query cannot be run."""
-        return prompt, {"rows": len(self.gold.rows)}
+        """Return the prompt unchanged, and the number of rows of the gold query's result."""
+        return prompt, {"rows": self._num_rows}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Run the turn's query, or grade the conversation if it has a solution or this is the last
@@ -139,12 +145,13 @@ class Text2SQLEnv(BaseTextEnv):
             )
         except SQLError as error:
             raise EnvError(
-                f"{self.where}: the gold query {self.gold_sql!r:.200} cannot be run: {error}"
+                f"{self.where}: reward_spec.ground_truth: the gold query {self.gold_sql!r:.200} "
+                f"cannot be run: {error}"
             ) from error
         if not gold.is_complete:
             raise EnvError(
-                f"{self.where}: the gold query {self.gold_sql!r:.200} returns more than "
-                f"{MAX_ROWS} rows"
+                f"{self.where}: reward_spec.ground_truth: the gold query {self.gold_sql!r:.200} "
+                f"returns more than {MAX_ROWS} rows"
             )
         return gold
 

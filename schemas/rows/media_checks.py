@@ -7,12 +7,14 @@ fsspec when the bytes are needed.
 """
 
 import io
+import os
 import posixpath
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,11 @@ class MediaRole(StrEnum):
     video."""
 
 
+FindImage = Callable[[str], str]
+"""Function that returns the resolved URI of an image as a row names it. Raises: DataError."""
+
+MAX_FORMS = 3**6
+"""Forms of one path that are tried."""
 SUPPORTED = (Modality.IMAGE, MediaRole.CONDITION)
 """The only pair of modality and role that the loaders implement."""
 
@@ -92,7 +99,7 @@ def resolve_uri(uri: str, folder: Path | str) -> str:
     if _SCHEME.match(uri) or uri.startswith("/"):
         return uri
     if uri.startswith("~"):
-        return str(Path(uri).expanduser())
+        return os.path.expanduser(uri)
     if isinstance(folder, str):
         scheme, _, rest = folder.partition("://")
         return f"{scheme}://{posixpath.normpath(posixpath.join(rest, uri))}"
@@ -100,11 +107,15 @@ def resolve_uri(uri: str, folder: Path | str) -> str:
 
 
 def unicode_forms(path: str) -> tuple[str, ...]:
-    """Return a path as written, and with its letters composed and decomposed: macOS and archives
-    made there write `e` and its accent as two characters."""
+    """Return a path as written, then with the letters of any of its parts composed or decomposed:
+    macOS and archives made there write `e` and its accent as two characters."""
     if path.isascii():
         return (path,)
-    return (path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))
+    forms = [
+        dict.fromkeys((part, *(unicodedata.normalize(form, part) for form in ("NFC", "NFD"))))
+        for part in path.split("/")
+    ]
+    return tuple("/".join(parts) for parts in islice(product(*forms), MAX_FORMS))
 
 
 def existing_form(path: str) -> str:
@@ -112,7 +123,13 @@ def existing_form(path: str) -> str:
     forms = unicode_forms(path)
     if len(forms) == 1:
         return path
-    return next((form for form in forms if Path(form).is_file()), path)
+    return next((form for form in forms if os.path.isfile(form)), path)
+
+
+def is_local_file(uri: str) -> bool:
+    """Return True if there is a file behind a resolved local URI; a name that no disk takes has
+    none."""
+    return os.path.isfile(local_path(uri))
 
 
 def local_path(uri: str) -> Path:
@@ -171,7 +188,7 @@ def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     limits."""
     if is_remote(uri) and not limits.check_remote:
         return []
-    if not is_remote(uri) and not local_path(uri).is_file():
+    if not is_remote(uri) and not is_local_file(uri):
         return [Problem(field, "no such media file", uri, "the path of an existing file")]
     try:
         load_image(uri, limits)
@@ -184,39 +201,59 @@ def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     return []
 
 
-def embedded_image_problems(value: object) -> list[Problem]:
+def embedded_image_problems(
+    value: object, find: FindImage | None = None, limits: MediaLimits | None = None
+) -> list[Problem]:
     """Return every problem of an `images` column of `{bytes, path}` (MMPR-Tiny) or paths; None
-    means no images."""
+    means no images.
+
+    Args: find: resolves paths, whose files are then opened; unset opens none.
+    """
     if value is None:
         return []
     images = as_list(value)
     if images is None:
         return [Problem("images", "not a list of images", value, "a list of {bytes, path}")]
     return [
-        problem for i, image in enumerate(images) for problem in _one_image(f"images[{i}]", image)
+        problem
+        for i, image in enumerate(images)
+        for problem in _one_image(f"images[{i}]", image, find, limits or MediaLimits())
     ]
 
 
-def _one_image(field: str, image: object) -> list[Problem]:
+def _one_image(
+    field: str, image: object, find: FindImage | None, limits: MediaLimits
+) -> list[Problem]:
     if isinstance(image, str):
-        return uri_problems(field, image)
+        return _named_image(field, image, find, limits)
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if content is None:
         path = image.get("path") if isinstance(image, Mapping) else None
         return (
-            uri_problems(f"{field}.path", path)
+            _named_image(f"{field}.path", path, find, limits)
             if path
             else [Problem(field, "no image", image, "bytes or a path")]
         )
+    expected = "the bytes of an image file"
+    if not isinstance(content, bytes):
+        return [Problem(f"{field}.bytes", "not a readable image", content, expected)]
     try:
-        load_image(bytes(content))
-    except (DataError, TypeError) as error:
-        return [
-            Problem(
-                f"{field}.bytes", "not a readable image", str(error), "the bytes of an image file"
-            )
-        ]
+        load_image(content, limits)
+    except DataError as error:
+        return [Problem(f"{field}.bytes", "not a readable image", str(error), expected)]
     return []
+
+
+def _named_image(
+    field: str, path: object, find: FindImage | None, limits: MediaLimits
+) -> list[Problem]:
+    problems = uri_problems(field, path)
+    if problems or find is None or not isinstance(path, str):
+        return problems
+    try:
+        return file_problems(field, find(path), limits)
+    except DataError as error:
+        return [Problem(field, "no such media file", path, str(error))]
 
 
 def lower_scheme(uri: str) -> str:

@@ -89,14 +89,16 @@ def media_prompt(
     folder: Path | str,
     place: str,
     prompt_key: str = "prompt",
+    opened: MediaLimits | None = None,
 ) -> MediaPrompt:
-    """Return the media prompt of a row, with URIs resolved against `folder`; the files behind them
-    are not opened.
+    """Return the media prompt of a row, with URIs resolved against `folder`.
 
+    Args: opened: open the files behind URIs, within these limits; unset opens none.
     Raises: UnsupportedMediaError, a NotImplementedError, for media that no loader implements;
     DataError for any other problem.
     """
-    problems = media_contract(prompt_key=prompt_key).problems(row)
+    contract = media_contract(folder if opened else None, opened, prompt_key)
+    problems = contract.problems(row)
     if problems:
         first = problems[0]
         error = UnsupportedMediaError if first.reason == UNSUPPORTED else DataError

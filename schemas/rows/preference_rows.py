@@ -70,13 +70,20 @@ def preference_values(row: Mapping[str, object]) -> dict[str, Any]:
 
 
 def preference_pair(
-    row: Mapping[str, object], *, folder: Path | str, place: str, needs_image: bool = True
+    row: Mapping[str, object],
+    *,
+    folder: Path | str,
+    place: str,
+    needs_image: bool = True,
+    opens_images: bool = False,
 ) -> PreferencePair:
     """Return the pair of a row, with image paths resolved against `folder`.
 
+    Args: opens_images: refuse an image that is missing or cannot be decoded.
     Raises: DataError naming `place`.
     """
-    problems = preference_contract(needs_image=needs_image).problems(row)
+    contract = preference_contract(folder if opens_images else None, needs_image=needs_image)
+    problems = contract.problems(row)
     if problems:
         raise DataError(problems[0].at(place))
     values = preference_values(row)

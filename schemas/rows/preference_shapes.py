@@ -12,6 +12,7 @@
 A text in `system` stands before the question.
 """
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -55,7 +56,7 @@ def pair_of(row: Mapping[str, object]) -> dict[str, object]:
     if isinstance(question, Problem):
         return dict.fromkeys(("question", "chosen", "rejected"), question)
     sides = {"chosen": _spoken(chosen), "rejected": _spoken(rejected)}
-    if all(isinstance(one, list) and one for one in sides.values()):
+    if all(map(_are_messages, sides.values())):
         split = _without_prompt(question, sides["chosen"], sides["rejected"])
         if isinstance(split, Problem):
             return {"question": question or split, "chosen": split, "rejected": split}
@@ -79,13 +80,13 @@ def _ranked(row: Mapping[str, object], ranked: Messages) -> tuple[object, object
     if not all(isinstance(one, Mapping) for one in ranked):
         return Problem("completions", "not objects", ranked, "objects with rank and completion")
     ranks = [get(one, "rank") for one in ranked]
-    if all(isinstance(rank, int | float) for rank in ranks):
+    if all(map(_is_number, ranks)):
         if len(ranked) != 2 or ranks[0] == ranks[1]:
             return Problem("completions", "no pair", ranks, "two completions of different rank")
         better, worse = sorted(ranked, key=lambda one: one["rank"])
         return get(row, "context", *ASKED), get(better, "completion"), get(worse, "completion")
     scores = [get(one, "overall_score") for one in ranked]
-    if all(isinstance(score, int | float) for score in scores):
+    if all(map(_is_number, scores)):
         best, worst = max(scores), min(scores)
         if scores.count(best) != 1 or scores.count(worst) != 1:
             expected = "one best and one worst overall_score"
@@ -93,6 +94,10 @@ def _ranked(row: Mapping[str, object], ranked: Messages) -> tuple[object, object
         sides = (ranked[scores.index(best)], ranked[scores.index(worst)])
         return get(row, *ASKED), *(get(one, "response", "completion") for one in sides)
     return Problem("completions", "no order", ranks, "a rank or an overall_score in each")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _question(asked: object, field: str) -> Messages | Problem:
@@ -108,9 +113,13 @@ def _question(asked: object, field: str) -> Messages | Problem:
 def _spoken(said: object) -> Any:
     """Return an answer's messages, or the text or other value that it is."""
     items = [said] if isinstance(said, Mapping) else as_list(said)
-    if items and all(isinstance(one, Mapping) for one in items):
-        return plain_messages(items)
+    if _are_messages(items):
+        return plain_messages(items or [])
     return said if items is None else items
+
+
+def _are_messages(said: Any) -> bool:
+    return isinstance(said, list) and bool(said) and all(isinstance(one, Mapping) for one in said)
 
 
 def _without_prompt(
@@ -151,6 +160,8 @@ def _answer(field: str, said: object) -> object:
 
 def _with_system(question: Messages, system: object) -> object:
     """Return the question with its system message; a single user message as its text."""
+    if system is not None and not isinstance(system, str):
+        return Problem("system", "not a text", system, "a text, which stands before the question")
     if isinstance(system, str) and system.strip() and question:
         if question[0].get("role") != "system":
             question = [{"role": "system", "content": system}, *question]

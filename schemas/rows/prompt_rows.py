@@ -24,7 +24,7 @@ from schemas.rows.ground_truth import (
     ground_truth_kind,
     reward_spec_problems,
 )
-from schemas.rows.media_checks import embedded_image_problems
+from schemas.rows.media_checks import FindImage, MediaLimits, embedded_image_problems
 from schemas.rows.messages import called_tools
 from schemas.rows.problems import Problem, as_list, get, is_missing
 from schemas.rows.response_rows import PARAMS, tools_problems
@@ -106,11 +106,15 @@ def max_turns_of(row: Mapping[str, object]) -> object:
 
 
 def prompt_contract(
-    allowed_env_classes: AllowedEnvClasses, default_env_class: str | None = None
+    allowed_env_classes: AllowedEnvClasses,
+    default_env_class: str | None = None,
+    find_image: FindImage | None = None,
+    limits: MediaLimits | None = None,
 ) -> RowContract:
     """Return the contract of prompt rows for these environments.
 
-    Args: default_env_class: environment of rows that do not name one.
+    Args: default_env_class: environment of rows that do not name one. find_image: resolves the
+    paths of images, whose files are then opened; unset opens none.
     """
 
     def extract(row: Mapping[str, object]) -> dict[str, object]:
@@ -137,7 +141,7 @@ def prompt_contract(
             "env_class": lambda value: env_class_problems(value, allowed_env_classes),
             "reward_spec": reward_spec_problems,
             "max_turns": max_turns_problems,
-            "images": embedded_image_problems,
+            "images": lambda value: embedded_image_problems(value, find_image, limits),
             PARAMS: tools_problems,
             **{field: optional(field) for field in OPTIONAL_TYPES},
         },

@@ -203,7 +203,8 @@ def test_a_condition_image_travels_by_path_and_digest_and_its_content_decides(tm
     held_out = write(tmp_path / "eval.jsonl", ["other"])
     made = recipe(str(file), str(held_out))
     with pytest.raises(
-        DataError, match=r"train\.jsonl:1 field media_refs: no such media file .*frame\.png"
+        DataError,
+        match=r"train\.jsonl:1 field media_refs\[0\].uri: no such media file, .*frame\.png",
     ):
         prepare(made, tmp_path)
     Image.new("RGB", (8, 8), "white").save(tmp_path / "rows" / "frame.png")
@@ -257,7 +258,8 @@ def test_two_prompts_of_one_id_are_refused(tmp_path: Path):
     held_out = write(tmp_path / "eval.jsonl", ["other"])
     made = recipe(str(write(tmp_path / "train.jsonl", rows)), str(held_out))
     with pytest.raises(
-        DataError, match=r"train\.jsonl:2 field prompt_id: 'a' is also the id of .*train\.jsonl:1"
+        DataError,
+        match=r"train\.jsonl:2 field prompt_id: repeated id, got 'a'; .* row 1 has this one",
     ):
         prepare(made, tmp_path)
 

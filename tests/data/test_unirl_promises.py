@@ -103,7 +103,7 @@ def test_repeated_prompt_id_is_refused_since_groups_would_merge(tmp_path: Path) 
         tmp_path / "a.jsonl", [{"prompt": "x", "prompt_id": "1"}, {"prompt": "y", "prompt_id": 1}]
     )
     with pytest.raises(
-        DataError, match=r"a\.jsonl:2 field prompt_id: '1' is also the id of .*a\.jsonl:1"
+        DataError, match=r"a\.jsonl:2 field prompt_id: repeated id, got '1'; .* row 1 has this one"
     ):
         texts(path)
     found = report(path, tmp_path)

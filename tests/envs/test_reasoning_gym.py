@@ -173,9 +173,7 @@ def test_a_row_that_cannot_be_graded_is_refused_before_the_model_is_asked(
 ) -> None:
     extras = row("chain_sum")
     with pytest.raises(EnvError, match=message):
-        make(
-            "reasoning_gym", {}, {**extras, "extra_info": {**extras["extra_info"], **change}}
-        ).init([])
+        make("reasoning_gym", {}, {**extras, "extra_info": {**extras["extra_info"], **change}})
 
 
 def test_a_task_that_the_scoring_process_cannot_make_fails_its_row(

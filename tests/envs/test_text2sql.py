@@ -6,7 +6,6 @@ import pytest
 
 from rl_core.envs import BaseTextEnv, make
 from rl_core.envs.trials.oracle import play
-from rl_core.envs.trials.settings import Verdict
 from rl_core.errors import EnvError
 
 THINK = "<think>Hm.</think>"
@@ -222,7 +221,7 @@ def test_a_gold_query_that_cannot_be_run_fails_the_row_before_the_model_is_asked
     db_path: Path, gold: str
 ) -> None:
     with pytest.raises(EnvError, match="gold query"):
-        environment(db_path, gold).init([])
+        environment(db_path, gold)
 
 
 @pytest.mark.parametrize("gold", [AVERAGE, ORDERED, EMPTY])
@@ -230,6 +229,6 @@ def test_the_gold_query_passes_the_oracle_check(db_path: Path, gold: str) -> Non
     assert play(lambda: environment(db_path, gold), []) == []
 
 
-def test_a_gold_query_that_fails_cannot_be_earned(db_path: Path) -> None:
-    ((verdict, why),) = play(lambda: environment(db_path, "SELECT name FROM missing"), [])
-    assert verdict is Verdict.UNEARNABLE and "no such table" in why
+def test_a_gold_query_that_fails_says_why(db_path: Path) -> None:
+    with pytest.raises(EnvError, match=r"reward_spec\.ground_truth: .*no such table"):
+        environment(db_path, "SELECT name FROM missing")

@@ -2,20 +2,24 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.order.preference_dataset import META
 from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet
 from rl_core.data.read.readers import check_file, raw_values
 from rl_core.data.read.remote import base_of
+from rl_core.data.read.row_images import located_image
 from schemas.rows.contract import RowContract, SchemaName
 from schemas.rows.ground_truth import AllowedEnvClasses
 from schemas.rows.media_checks import MediaLimits
 from schemas.rows.media_prompts import LEGACY_FIELDS, media_contract
 from schemas.rows.preference_rows import preference_contract
 from schemas.rows.preference_shapes import is_pair
+from schemas.rows.problems import as_list, get
 from schemas.rows.prompt_rows import prompt_contract
 from schemas.rows.response_rows import PARAMS, response_contract
 
@@ -31,21 +35,41 @@ def contract_of(
     prompt_key: str = "prompt",
     media_root: Path | None = None,
     limits: MediaLimits | None = None,
-    pairs_alone: bool = False,
+    texts_alone: bool = False,
 ) -> RowContract:
     """Return the contract of a file's rows.
 
     Args: media_root: folder of relative media paths; unset means the file's own folder.
-    pairs_alone: no image of a preference row is opened.
+    texts_alone: no image of a prompt or preference row is opened. Those of a published cache of
+    pairs are not either: their paths begin elsewhere, and it has checked them.
     """
     folder = media_root or base_of(Path(path))
     if schema is SchemaName.MEDIA:
         return media_contract(folder, limits, prompt_key)
     if schema is SchemaName.PREFERENCE:
-        return preference_contract(None if pairs_alone else folder, limits, needs_image=False)
+        alone = texts_alone or _is_annotation(Path(path))
+        return preference_contract(None if alone else folder, limits, needs_image=False)
     if schema is SchemaName.RESPONSE:
         return response_contract()
-    return prompt_contract(allowed_env_classes, default_env_class)
+    find = None if texts_alone else partial(located_image, folder=folder)
+    return prompt_contract(allowed_env_classes, default_env_class, find, limits)
+
+
+def names_files(schema: SchemaName, row: object) -> bool:
+    """Return True if a row names pictures that lie in files of their own."""
+    if not isinstance(row, Mapping):
+        return False
+    if schema is SchemaName.MEDIA:
+        return bool(get(row, "media_refs", "media"))
+    if schema is SchemaName.PREFERENCE:
+        return get(row, "image") is not None
+    images = as_list(get(row, "images")) or []
+    return any(not isinstance(one, Mapping) or get(one, "bytes") is None for one in images)
+
+
+def _is_annotation(path: Path) -> bool:
+    """Return True for a file of rows of a cache that the stage `mpo` published."""
+    return any((folder / META).is_file() for folder in path.expanduser().absolute().parents)
 
 
 def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:

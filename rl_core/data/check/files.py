@@ -23,16 +23,16 @@ from rl_core.data.overlap.found import VERSION as OVERLAP_VERSION
 from rl_core.data.overlap.sides import Sides, sides_of
 from rl_core.data.prepare.fingerprint import explain_change, file_parts, fingerprint, run_hash
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, atomic_writer
+from rl_core.data.store.id_places import IdPlaces
 from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
 from rl_core.envs.trials.settings import TrialSettings, Verdict
 from rl_core.errors import DataError
 from schemas.receipts import Receipt, Rejection, SourceFile, ValidationReport
-from schemas.rows.contract import SchemaName
 from schemas.rows.ground_truth import AllowedEnvClasses
 from schemas.rows.media_checks import MediaLimits
 from schemas.rows.prompt_rows import SCHEMA_VERSION
 
-CHECKS_VERSION = "3"
+CHECKS_VERSION = "4"
 """Version of these checks, raised whenever the same rows would get another report."""
 Policy = Literal["fail", "drop"]
 Runner: TypeAlias = Callable[[Sequence[Part], CheckSettings], Iterator[tuple[Part, Checked]]]
@@ -181,7 +181,8 @@ def _check(
         for chosen, known in ((files[:num_training], asked), (files[num_training:], [])):
             parts = [part for file in chosen for part in parts_of(file, settings, len(files))]
             schemas |= {part.file: part.schema.value for part in parts}
-            for part, checked in _with_known(runner(parts, settings), known):
+            found = _without_repeats(runner(parts, settings), chosen)
+            for part, checked in _with_known(found, known):
                 totals.add(part, checked)
                 rejects.writelines(one.model_dump_json() + "\n" for one in checked.rejections)
                 warnings.writelines(one.model_dump_json() + "\n" for one in checked.warnings)
@@ -198,11 +199,29 @@ def _check(
         problems=totals.problems.in_order(),
         warnings=totals.warnings.in_order(),
         untried=totals.untried,
+        names_files=totals.names_files,
         rejects_path=str(rejects_path),
         warnings_path=str(warnings_path),
         contamination=overlaps.report(_contamination_path(rejects_path)) if overlaps.path else None,
         explanation="",
     )
+
+
+def _without_repeats(
+    found: Iterator[tuple[Part, Checked]], files: Sequence[str]
+) -> Iterator[tuple[Part, Checked]]:
+    """Yield the findings of all parts of a split, with the rows that repeat the id of another."""
+    ids = IdPlaces(files)
+    for part, checked in found:
+        problems = [
+            problem.rejection(part.file, number)
+            for number, prompt_id in checked.ids
+            if (problem := ids.problem(prompt_id, f"{part.file}:{number}"))
+        ]
+        checked.rejections += problems
+        checked.rejections.sort(key=lambda rejection: rejection.row)
+        checked.num_rejected += len(problems)
+        yield part, checked
 
 
 def _with_known(
@@ -228,6 +247,7 @@ class _Totals:
         self.examples: list[Rejection] = []
         self.problems, self.warnings = Groups(), Groups()
         self.untried: dict[str, str] = {}
+        self.names_files = False
         self._shown: Counter[str] = Counter()
 
     def add(self, file: str, checked: Checked) -> None:
@@ -236,6 +256,7 @@ class _Totals:
         self.problems.add(checked.rejections)
         self.warnings.add(checked.warnings)
         self.untried |= checked.untried
+        self.names_files |= checked.names_files
         for rejection in checked.rejections:
             self.by_reason[rejection.reason] += 1
             # The first ones overall, and the first of each reason wherever they are.
@@ -263,7 +284,7 @@ def _hash_parts(
         "default env_class": settings.default_env_class or "",
         "prompt key": settings.prompt_key,
         "media limits": _describe_limits(settings.limits, settings.media_root),
-        "pairs": "texts alone" if settings.pairs_alone else "with images",
+        "images": "texts alone" if settings.texts_alone else "opened",
     }
 
 
@@ -311,12 +332,8 @@ def _from_memo(
     not_built = any(what.endswith(Verdict.NOT_BUILT) for what in report.untried)
     if not_built or any(group.reason.startswith(REFUSED_BY) for group in report.problems):
         return None
-    # Media lie outside the files whose content is known, so rows that name some are looked at
-    # again.
-    if not settings.pairs_alone and set(report.schemas.values()) & {
-        SchemaName.MEDIA,
-        SchemaName.PREFERENCE,
-    }:
+    # Pictures lie outside the files whose content is known, so they are looked at again.
+    if report.names_files and not settings.texts_alone:
         return None
     lists = [(report.num_rejected, report.rejects_path, rejects_path)]
     lists += [(len(report.warnings), report.warnings_path, _warnings_path(rejects_path))]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from rl_core.data.check.batches import Batch, unreadable
 from rl_core.data.check.contracts import recognise
-from rl_core.data.check.parts import CheckSettings, as_contract_rows
+from rl_core.data.check.parts import CheckSettings, as_contract_rows, own_ids
 from rl_core.data.check.trials import RowTrials
 from rl_core.data.read.readers import raw_values
 from rl_core.data.read.unpaired_rows import paired
+from rl_core.data.store.id_places import IdPlaces
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
 from schemas.rows.contract import SchemaName
@@ -18,19 +19,26 @@ NUM_ROWS = 100
 """Number of rows of each file that are checked."""
 
 
-def check_first_rows(files: Sequence[Path], settings: CheckSettings) -> tuple[int, list[Rejection]]:
+def check_first_rows(
+    train: Sequence[Path], settings: CheckSettings, held_out: Sequence[Path] = ()
+) -> tuple[int, list[Rejection]]:
     """Check the first rows of each file.
 
+    Args: held_out: files of another split, whose ids may be those of `train`.
     Returns: the number of rows that were read, and every problem of theirs. Raises: DataError when
     a file cannot be read.
     """
     with settings.row_trials() as trials:
-        checked = [_check(file, settings, trials) for file in files]
+        checked = [
+            _check(file, settings, trials, ids)
+            for files, ids in ((train, IdPlaces(train)), (held_out, IdPlaces(held_out)))
+            for file in files
+        ]
     return sum(num for num, _ in checked), [one for _, found in checked for one in found]
 
 
 def _check(
-    file: Path, settings: CheckSettings, trials: RowTrials | None
+    file: Path, settings: CheckSettings, trials: RowTrials | None, ids: IdPlaces
 ) -> tuple[int, list[Rejection]]:
     schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
     bad_lines: list[Rejection] = []
@@ -48,4 +56,7 @@ def _check(
     batch.rejections += contract.validate(rows, file=str(file), row_numbers=batch.numbers)
     if trials is not None and schema is SchemaName.PROMPT:
         batch.try_rows(trials, str(file))
+    if schema is SchemaName.MEDIA:
+        found = [(n, ids.problem(prompt_id, f"{file}:{n}")) for n, prompt_id in own_ids(batch)]
+        batch.rejections += [one.rejection(str(file), n) for n, one in found if one is not None]
     return batch.num_rows, sorted(batch.rejections, key=lambda one: one.row)

@@ -3,26 +3,25 @@ cluster."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.data.check.batches import Batch, raw_batches, unreadable
 from rl_core.data.check.columns import suspicious_rows
-from rl_core.data.check.contracts import contract_of, recognise
+from rl_core.data.check.contracts import contract_of, names_files, recognise
 from rl_core.data.check.trials import RowTrials, Tried, is_played, oracle_stride, row_trials
 from rl_core.data.prepare.parallel import ordered_map
 from rl_core.data.read.formats import PARQUET, format_of
 from rl_core.data.read.parquet_files import batch_values, open_parquet, record_batches
 from rl_core.data.read.readers import check_file, normalise
-from rl_core.data.store.key_table import KeyTable, key_of
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
 from schemas.rows.contract import RowContract, SchemaName
 from schemas.rows.ground_truth import AllowedEnvClasses
 from schemas.rows.media_checks import MediaLimits
-from schemas.rows.problems import Problem, get
+from schemas.rows.problems import get
 from schemas.rows.response_rows import PARAMS
 
 if TYPE_CHECKING:
@@ -43,9 +42,8 @@ class CheckSettings:
     media_root: Path | None = None
     """Folder of relative media paths; unset means the folder of the file that names them."""
     limits: MediaLimits = field(default_factory=MediaLimits)
-    pairs_alone: bool = False
-    """Check only the texts of preference rows: there may be no image, and a published cache has
-    checked its own."""
+    texts_alone: bool = False
+    """Open no image of a prompt or preference row."""
     trials: TrialSettings | None = None
     """Settings of the trials of prompt rows with their environments; unset tries none."""
 
@@ -66,7 +64,7 @@ class CheckSettings:
             prompt_key=self.prompt_key,
             media_root=self.media_root,
             limits=self.limits,
-            pairs_alone=self.pairs_alone,
+            texts_alone=self.texts_alone,
         )
 
 
@@ -94,6 +92,10 @@ class Checked:
     """Rows that may be used, but hardly teach anything."""
     untried: dict[str, str] = field(default_factory=dict)
     """Reasons why rows of an environment were not built or not played."""
+    ids: list[tuple[int, str]] = field(default_factory=list)
+    """The number and the id of each good row that has an id of its own."""
+    names_files: bool = False
+    """True if a row names pictures that lie in files of their own."""
 
 
 def parts_of(path: Path | str, settings: CheckSettings, num_files: int = 1) -> list[Part]:
@@ -142,7 +144,7 @@ def check_part(
     if part.groups is not None:
         yield from _check_arrow(part, settings, trials, num_threads)
         return
-    contract, ids = settings.contract(part.schema, part.file), _Ids(part.file)
+    contract = settings.contract(part.schema, part.file)
 
     def check(batch: Batch) -> tuple[Batch, Tried]:
         rows = as_contract_rows(batch.rows, part.schema, settings)
@@ -155,8 +157,6 @@ def check_part(
     pairs = part.schema is SchemaName.PREFERENCE
     batches = raw_batches(part.file, settings.prompt_key, pairs=pairs)
     for batch, tried in ordered_map(check, batches, num_threads):
-        if part.schema is SchemaName.MEDIA:
-            batch.rejections += ids.repeated(batch)
         batch.rejections.sort(key=lambda rejection: rejection.row)
         yield Checked(
             batch.num_rows,
@@ -164,7 +164,15 @@ def check_part(
             batch.rejections,
             tried.warnings,
             tried.untried,
+            own_ids(batch) if part.schema is SchemaName.MEDIA else [],
+            any(names_files(part.schema, row) for row in batch.rows),
         )
+
+
+def own_ids(batch: Batch) -> list[tuple[int, str]]:
+    """Return the number and the id of each good row of a batch that has an id of its own."""
+    ids = [(number, get(row, "prompt_id")) for number, row in batch.accepted()]
+    return [(number, str(prompt_id)) for number, prompt_id in ids if prompt_id is not None]
 
 
 def as_contract_rows(
@@ -222,7 +230,13 @@ def _try_arrow(
     tried = trials(list(rows.values()), list(rows), part.file, part.oracle_stride)
     found = sorted([*checked.rejections, *tried.rejections], key=lambda rejection: rejection.row)
     num_rejected = checked.num_rejected + len({one.row for one in tried.rejections})
-    return Checked(checked.num_rows, num_rejected, found, tried.warnings, tried.untried)
+    return replace(
+        checked,
+        num_rejected=num_rejected,
+        rejections=found,
+        warnings=tried.warnings,
+        untried=tried.untried,
+    )
 
 
 def _rows_at(
@@ -256,28 +270,10 @@ def _check_record_batch(
     rows = [normalise(raw.value, key) for raw in values]
     rejections += contract.validate(rows, file=file, row_numbers=numbers)
     rejections.sort(key=lambda rejection: rejection.row)
-    return Checked(batch.num_rows, len({rejection.row for rejection in rejections}), rejections)
-
-
-class _Ids:
-    """Ids in a file's rows, to find duplicates, which would merge two groups."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self._row_of = KeyTable()
-
-    def repeated(self, batch: Batch) -> list[Rejection]:
-        found = []
-        for number, row in zip(batch.numbers, batch.rows, strict=True):
-            prompt_id = get(row, "prompt_id")
-            if prompt_id is None:
-                continue
-            first = self._row_of.setdefault(key_of(str(prompt_id)), number)
-            if first != number:
-                expected = f"an id of its own; row {first} has this one"
-                found.append(
-                    Problem("prompt_id", "repeated id", prompt_id, expected).rejection(
-                        self.file, number
-                    )
-                )
-        return found
+    return Checked(
+        batch.num_rows,
+        len({rejection.row for rejection in rejections}),
+        rejections,
+        # The screen sends every row with images here.
+        names_files=any(names_files(SchemaName.PROMPT, row) for row in rows),
+    )

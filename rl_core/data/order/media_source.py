@@ -30,11 +30,8 @@ def read_media_prompts(
     ids = IdPlaces(files)
     for file in files:
         for prompt, place in placed_prompts(file, prompt_key=prompt_key, media_root=media_root):
-            if (first := ids.first_place(prompt.prompt_id, place)) != place:
-                raise DataError(
-                    f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; "
-                    "ids differ"
-                )
+            if (problem := ids.problem(prompt.prompt_id, place)) is not None:
+                raise DataError(problem.at(place))
             yield prompt
 
 

@@ -3,8 +3,8 @@ run hash.
 
 An item of `train.parquet` or `eval.parquet` is `{"prompt", "metadata", "media_refs", "uid"}`: the
 text, the row's own metadata, its condition image as `{modality, role, uri, sha256}` (the digest
-only of a local file), and the prompt's id. Images are not opened here, but their content is part of
-the run hash: another picture under the same name is another preparation.
+only of a local file), and the prompt's id. The images' content is part of the run hash: another
+picture under the same name is another preparation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 from schemas.rows.contract import SchemaName
-from schemas.rows.media_checks import is_remote, local_path
+from schemas.rows.media_checks import MediaLimits, is_local_file, is_remote, local_path
 from schemas.rows.media_prompts import MediaPrompt
 from schemas.sections.training import ContaminationPolicy
 
@@ -122,11 +122,10 @@ def _images_digest(files: PromptFiles, memo_dir: Path) -> str:
     digest, num_images = hashlib.sha256(), 0
     for path in (path for split in SPLITS for path in files[split]):
         for prompt, _ in _readable(path):
-            images = (local_path(ref.uri) for ref in prompt.media_refs if not is_remote(ref.uri))
-            for image in images:
-                if image.is_file():
-                    digest.update(fingerprint(image, memo_dir).sha256.encode())
-                    num_images += 1
+            images = [ref.uri for ref in prompt.media_refs if not is_remote(ref.uri)]
+            for image in filter(is_local_file, images):
+                digest.update(fingerprint(local_path(image), memo_dir).sha256.encode())
+                num_images += 1
     return digest.hexdigest() if num_images else ""
 
 
@@ -138,7 +137,11 @@ def _readable(path: Path) -> Iterator[tuple[MediaPrompt, str]]:
 def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
     """Yield each row of a file as a prompt, or its error, with its place; errors come last."""
     bad_rows: list[tuple[Exception, str]] = []
-    yield from placed_prompts(path, on_bad_row=lambda error, place: bad_rows.append((error, place)))
+    yield from placed_prompts(
+        path,
+        on_bad_row=lambda error, place: bad_rows.append((error, place)),
+        opened=MediaLimits(),
+    )
     yield from bad_rows
 
 
@@ -210,19 +213,9 @@ class _Build:
     def _problem(
         self, prompt: MediaPrompt, place: str, ids: IdPlaces, overlaps: Overlaps
     ) -> DataError | None:
-        first = ids.first_place(prompt.prompt_id, place)
-        if first != place:
-            return DataError(
-                f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; ids "
-                "differ"
-            )
-        missing = [
-            ref.uri
-            for ref in prompt.media_refs
-            if not is_remote(ref.uri) and not local_path(ref.uri).is_file()
-        ]
-        if missing:
-            return DataError(f"{place} field media_refs: no such media file {missing[0]}")
+        repeated = ids.problem(prompt.prompt_id, place)
+        if repeated is not None:
+            return DataError(repeated.at(place))
         file, row = _file_and_row(place)
         found = overlaps.rejections(file, [row])
         if not found:

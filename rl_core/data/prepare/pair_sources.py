@@ -101,7 +101,10 @@ def _rows(one: Located, taken: Counter[int], size: int | None = None) -> Rows:
     def read() -> Iterator[tuple[int, Row]]:
         if not one.goes_on:
             taken[one.entry] = 0
-        pairs = open_pairs(one.path, digest_of(one.path), lambda *_: None)
+        # A size counts the pairs that are kept, so that only then it matters which are.
+        pairs = open_pairs(
+            one.path, digest_of(one.path), lambda *_: None, opens_images=size is not None
+        )
         for index, pair in readable(pairs, []):
             if size is not None and taken[one.entry] == size:
                 break

@@ -160,7 +160,7 @@ def _chosen(
     Args: overlaps: pairs to leave out. taken: number of pairs of each entry so far.
     """
     bad: list[DataError] = []
-    pairs = open_pairs(one.path, digest, lambda _, error: bad.append(error))
+    pairs = open_pairs(one.path, digest, lambda _, error: bad.append(error), opens_images=True)
     for index, pair in readable(pairs, bad):
         question, uid = identity(pair, one.path)
         if not one.takes(question):

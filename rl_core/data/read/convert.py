@@ -118,7 +118,7 @@ def convert_row(
 
 def _converted(source: str | Path, target: Path, how: Conversion) -> Iterator[Row]:
     allowed = dict(accepted_ground_truths())
-    contract = contract_of(how.to, target, allowed, how.env_class, pairs_alone=True)
+    contract = contract_of(how.to, target, allowed, how.env_class, texts_alone=True)
     for file in data_files(source):
         foreign = how.written_as is not None or how.mapping
         kind = None if foreign else recognise(file, prompt_key=how.prompt_key)

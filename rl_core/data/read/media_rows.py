@@ -1,11 +1,15 @@
 """Rows of a file of media prompts, read in one way wherever such a file is read."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from rl_core.data.prepare.parallel import ordered_map
 from rl_core.data.read.readers import raw_values
 from rl_core.data.read.remote import base_of
+from rl_core.data.read.text_files import RawValue
 from rl_core.errors import DataError
+from schemas.rows.media_checks import MediaLimits
 from schemas.rows.media_prompts import MediaPrompt, media_prompt
 
 OnBadRow = Callable[[Exception, str], None]
@@ -18,11 +22,13 @@ def placed_prompts(
     prompt_key: str = "prompt",
     media_root: Path | None = None,
     on_bad_row: OnBadRow | None = None,
+    opened: MediaLimits | None = None,
 ) -> Iterator[tuple[MediaPrompt, str]]:
     """Yield each row of a file as a prompt, with its place.
 
     A row without a `prompt_id` gets `{filename}:{index of good rows}`, from 0. Relative URIs
     resolve against the file's folder, or `media_root`.
+    Args: opened: open the files behind URIs, within these limits; unset opens none.
     Raises: for a bad row, unless `on_bad_row` takes it: UnsupportedMediaError (a
     NotImplementedError) for media that no loader implements, otherwise DataError.
     """
@@ -33,21 +39,29 @@ def placed_prompts(
         on_bad_row(error, f"{path}:{number}")
 
     rows = raw_values(path, prompt_key=prompt_key, on_bad_line=on_bad_line if on_bad_row else None)
-    for raw in rows:
+
+    def made(raw: RawValue) -> tuple[MediaPrompt | Exception, str]:
         place = f"{path}:{raw.number}"
         row = {"prompt": raw.value} if isinstance(raw.value, str) else raw.value
         try:
             prompt = media_prompt(
                 row,
-                default_id=f"{path.name}:{num_good}",
+                default_id="",
                 folder=folder,
                 place=place,
                 prompt_key=prompt_key,
+                opened=opened,
             )
         except (DataError, NotImplementedError) as error:
+            return error, place
+        return prompt, place
+
+    for prompt, place in ordered_map(made, rows) if opened else map(made, rows):
+        if isinstance(prompt, Exception):
             if on_bad_row is None:
-                raise
-            on_bad_row(error, place)
+                raise prompt
+            on_bad_row(prompt, place)
             continue
+        prompt_id = prompt.prompt_id or f"{path.name}:{num_good}"
         num_good += 1
-        yield prompt, place
+        yield replace(prompt, prompt_id=prompt_id), place

@@ -18,6 +18,7 @@ from rl_core.data.store.publish import parse_sentinel
 from rl_core.data.store.spool import Spool
 from rl_core.errors import DataError
 from schemas.rows.preference_rows import PreferencePair, preference_pair
+from schemas.rows.problems import Problem
 
 
 class Pairs(Protocol):
@@ -46,10 +47,17 @@ class PairFile:
     have none.
 
     Args: on_bad_line: receives lines that cannot be read, which otherwise raise DataError.
+    opens_images: refuse pairs with an image that is missing or cannot be decoded.
     """
 
-    def __init__(self, path: Path | str, on_bad_line: OnBadLine | None = None) -> None:
-        self.path = Path(path).expanduser()
+    def __init__(
+        self,
+        path: Path | str,
+        on_bad_line: OnBadLine | None = None,
+        *,
+        opens_images: bool = False,
+    ) -> None:
+        self.path, self.opens_images = Path(path).expanduser(), opens_images
         values = raw_values(self.path, on_bad_line=on_bad_line)
         self._rows = Spool.of(paired(values, str(self.path), on_bad_line or raise_it))
 
@@ -60,10 +68,15 @@ class PairFile:
         raw = self._rows[index]
         place = f"{self.path}:{raw.number}"
         if isinstance(raw.value, str):
-            raise DataError(
-                f"{place}: a text; expected an object with question, chosen and rejected"
-            )
-        return preference_pair(raw.value, folder=base_of(self.path), place=place, needs_image=False)
+            expected = "an object with question, chosen and rejected"
+            raise DataError(Problem("question", "missing", raw.value, expected).at(place))
+        return preference_pair(
+            raw.value,
+            folder=base_of(self.path),
+            place=place,
+            needs_image=False,
+            opens_images=self.opens_images,
+        )
 
     def subset_of(self, index: int) -> str:
         return self.path.stem
@@ -92,9 +105,14 @@ def digest_of(path: Path) -> str:
     return sentinel.run_hash
 
 
-def open_pairs(path: Path, digest: str, on_bad_line: OnBadLine | None = None) -> Pairs:
-    """Open the pairs of a cache or file. Raises: DataError when its content does not have the
-    `digest`."""
+def open_pairs(
+    path: Path, digest: str, on_bad_line: OnBadLine | None = None, *, opens_images: bool = False
+) -> Pairs:
+    """Open the pairs of a cache or file.
+
+    Args: opens_images: as for `PairFile`; a published cache has checked its own.
+    Raises: DataError when its content does not have the `digest`.
+    """
     if is_cache(path):
         return PreferenceDataset(cache_root(path), digest)
     found = sha256_file(path)
@@ -103,7 +121,7 @@ def open_pairs(path: Path, digest: str, on_bad_line: OnBadLine | None = None) ->
             f"{path}: has changed since it was prepared ({found[:12]}, not {digest[:12]}); "
             "prepare again"
         )
-    return PairFile(path, on_bad_line)
+    return PairFile(path, on_bad_line, opens_images=opens_images)
 
 
 def content_files(path: Path) -> list[Path]:

@@ -109,7 +109,7 @@ def check_settings(recipe: Recipe) -> CheckSettings:
     """Return the settings with which a recipe's rows are checked."""
     schema = recipe.domain.traits.rows
     if schema is not SchemaName.PROMPT:
-        return CheckSettings({}, schema=schema, pairs_alone=recipe.has_pairs)
+        return CheckSettings({}, schema=schema)
     allowed = accepted_ground_truths() | _own_environments(recipe)
     return CheckSettings(
         allowed, recipe.data.default_env_class, schema=schema, trials=trial_settings(recipe)

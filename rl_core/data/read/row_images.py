@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from rl_core.data.order.vision_dataset import IMAGES, cache_path
 from rl_core.data.read.remote import base_of
 from rl_core.errors import DataError
-from schemas.rows.media_checks import existing_form, is_remote, load_image, resolve_uri
+from schemas.rows.media_checks import (
+    existing_form,
+    is_local_file,
+    is_remote,
+    load_image,
+    resolve_uri,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,8 +28,7 @@ BASE64 = "data:;base64,"
 
 
 def placed_images(images: Sequence[object], file: Path | str, place: str) -> list[str]:
-    """Return the images of a row of `file` as text. In a published vision cache, paths lead below
-    `MMPR-Tiny/images`.
+    """Return the images of a row of `file` as text.
 
     Raises: DataError, naming `place`, when there is neither bytes nor a path, or no such file.
     """
@@ -32,6 +37,18 @@ def placed_images(images: Sequence[object], file: Path | str, place: str) -> lis
         _placed(image, folder, f"{place} field images[{index}]")
         for index, image in enumerate(images)
     ]
+
+
+def located_image(path: str, folder: Path | str) -> str:
+    """Return where the image is that a row names; in a published vision cache, paths lead below
+    `MMPR-Tiny/images`.
+
+    Args: folder: the folder or address of the row's file. Raises: DataError when the path leads out
+    of a cache.
+    """
+    if isinstance(folder, Path) and not is_remote(path) and (folder / IMAGES).is_dir():
+        return existing_form(str(folder / cache_path(path)))
+    return resolve_uri(path, folder)
 
 
 def image_identity(image: object) -> str:
@@ -56,12 +73,7 @@ def _placed(image: object, folder: Path | str, where: str) -> str:
     path = image.get("path") if isinstance(image, Mapping) else image
     if not isinstance(path, str) or not path.strip():
         raise DataError(f"{where}: neither bytes nor a path")
-    if is_remote(path):
-        return path
-    if isinstance(folder, Path) and (folder / IMAGES).is_dir():
-        found = existing_form(str(folder / cache_path(path)))
-    else:
-        found = resolve_uri(path, folder)
-    if not is_remote(found) and not Path(found).is_file():
+    found = located_image(path, folder)
+    if not is_remote(found) and not is_local_file(found):
         raise DataError(f"{where}: no file {found}")
     return found

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl_core.data.store.key_table import KeyTable, key_of
+from schemas.rows.problems import Problem
 
 
 class IdPlaces:
@@ -12,7 +13,7 @@ class IdPlaces:
     Args: paths: the files of the rows, whose places are `path:number`.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path | str]) -> None:
         self._files = list(dict.fromkeys(map(str, paths)))
         self._index_of = {file: index for index, file in enumerate(self._files)}
         self._known = KeyTable()
@@ -24,3 +25,15 @@ class IdPlaces:
         found = self._known.setdefault(key_of(prompt_id), code)
         row, index = divmod(found, len(self._files))
         return f"{self._files[index]}:{row}"
+
+    def problem(self, prompt_id: str, place: str) -> Problem | None:
+        """Return the problem of a row whose id another row had before; it would merge their
+        groups."""
+        first = self.first_place(prompt_id, place)
+        if first == place:
+            return None
+        file, _, row = first.rpartition(":")
+        other = f"row {row}" if place.startswith(f"{file}:") else first
+        return Problem(
+            "prompt_id", "repeated id", prompt_id, f"an id of its own; {other} has this one"
+        )

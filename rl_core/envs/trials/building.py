@@ -29,6 +29,7 @@ class Builder:
     def __init__(self, settings: TrialSettings, started: Callable[[int], None]) -> None:
         self.settings, self.started = settings, started
         self._lacking: dict[str, str] = {}
+        self._open: object = None
 
     def __call__(self, sent: Sequence[TrialValues]) -> list[Finding]:
         """Return what is wrong with the rows, each sent as the values of a `Trial`.
@@ -59,9 +60,11 @@ class Builder:
         except Exception as error:
             message = told(error)
             return [Finding(index, Verdict.REFUSED, message, field_of(error, message, trial))]
-        close = getattr(env, "close", None)
+        # An environment stays open until the next one is: what the two share starts only once.
+        close = getattr(self._open, "close", None)
         if close is not None:
             close()
+        self._open = env
         if trial.prompt is None:
             return []
         again = lambda: make(name, self.settings.options.get(name), trial.extras)  # noqa: E731

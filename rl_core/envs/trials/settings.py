@@ -14,7 +14,7 @@ from typing import TypeAlias
 from rl_core.envs.base import Message
 from rl_core.envs.registration import spec
 
-VERSION = "1"
+VERSION = "2"
 """Version of the trials, raised whenever the same rows would be judged differently."""
 
 

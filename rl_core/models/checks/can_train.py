@@ -4,7 +4,6 @@ checked at load."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,8 +16,10 @@ from rl_core.models.checks.shape import (
     known_types,
     named,
     read_config,
+    read_object,
     transformers_version,
 )
+from rl_core.models.checks.weight_files import check_weight_files
 from rl_core.models.locate import check_path
 from schemas.domains import ModelKind
 from schemas.recipe import Recipe
@@ -37,8 +38,11 @@ def check_local_model(recipe: Recipe, models_dir: Path) -> None:
         return
     folder = Path(check_path(recipe.model.path, models_dir))
     config = read_config(folder)
-    if config is not None:
-        check_model(recipe, config, folder)
+    if config is None:
+        return
+    check_model(recipe, config, folder)
+    if recipe.domain.traits.model is not ModelKind.UNIFIED:
+        check_weight_files(folder, config, f"model.path {recipe.model.path}")
 
 
 def check_model(recipe: Recipe, config: Mapping[str, object], folder: Path | None = None) -> None:
@@ -97,7 +101,7 @@ def _check_tokenizer(num_rows: object, path: Path, where: str) -> None:
     """
     if not isinstance(num_rows, int) or not path.is_file():
         return
-    words = json.loads(path.read_text(encoding="utf-8")).get("model", {}).get("vocab", ())
+    words = read_object(path).get("model", {}).get("vocab", ())
     last = max(words.values(), default=-1) if isinstance(words, dict) else len(words) - 1
     if last >= num_rows:
         raise ModelError(too_many_words(where, last, num_rows))

@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rl_core.errors import ModelError
+
 NAMES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "embed_dim", "emb_dim"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "layers", "decoder_layers"),
@@ -55,9 +57,23 @@ def named(config: Mapping[str, object]) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:
-    """Read the `config.json` of a folder; return None if there is none."""
+    """Read the `config.json` of a folder; return None if there is none.
+
+    Raises: ModelError when it is not the JSON object that it should be.
+    """
     path = folder / "config.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return read_object(path) if path.is_file() else None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object. Raises: ModelError when it does not."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: no readable JSON ({error}); copy the file again") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path}: {type(config).__name__}, not an object; copy the file again")
+    return config
 
 
 @cache

@@ -101,7 +101,7 @@ CHANGED: dict[str, list[Any]] = {
     "schema": [SchemaName.PROMPT],
     "media_root": [Path("media")],
     "limits": [MediaLimits(max_bytes=1), MediaLimits(max_pixels=1), MediaLimits(check_remote=True)],
-    "pairs_alone": [True],
+    "texts_alone": [True],
     "trials": [TrialSettings(), TrialSettings({"gsm8k": {"max_turns": 2}})],
 }
 

@@ -44,7 +44,7 @@ def converted(
     target = tmp_path / "ours.jsonl"
     how = Conversion(to, kind, env_class=env_class, **options)
     assert convert_file(written(tmp_path, row), target, how) == 1
-    settings = CheckSettings(accepted_ground_truths(), schema=to, pairs_alone=True)
+    settings = CheckSettings(accepted_ground_truths(), schema=to, texts_alone=True)
     report = check_files([target], settings, rejects_dir=tmp_path / "r", memo_dir=tmp_path / "m")
     assert report.num_rejected == 0
     return json.loads(target.read_text())
