@@ -10,7 +10,15 @@ from itertools import islice
 from pydantic import Field
 
 from rl_core.errors import RecipeError
-from rl_core.rewards.base import Given, Judged, Sample, Scorer, Unscored
+from rl_core.rewards.base import (
+    Given,
+    Judged,
+    Modality,
+    Sample,
+    Scorer,
+    Unscored,
+    reward_scorers,
+)
 from schemas.sections.parts import Block
 
 
