@@ -21,6 +21,8 @@ class Domain(StrEnum):
     """Text from a vision-language model, whose prompts contain images."""
     PREFERENCE = "preference"
     """Preference learning without sampling: each row holds a better and a worse answer."""
+    SFT = "sft"
+    """Supervised fine-tuning without sampling: each row holds the answers to learn."""
     DIFFUSION = "diffusion"
     """Images or videos from a flow-matching model, denoised from prompts."""
     PE = "pe"
@@ -84,6 +86,9 @@ PAIRS = Curve(
 )
 
 
+GIVEN = Curve("loss", "training loss", title="Training loss, and held-out score")
+
+
 @dataclass(frozen=True)
 class Traits:
     """Properties of a domain."""
@@ -107,6 +112,11 @@ class Traits:
     """True if evaluations give scores besides `accuracy` and `mean_reward`."""
     page: Page | None = None
     """Its demo page, if there is one."""
+
+    @property
+    def plays(self) -> bool:
+        """True if held-out rows may name an environment that replies are played with."""
+        return self.rows in (SchemaName.PROMPT, SchemaName.CONVERSATION)
 
 
 TRAITS: Mapping[Domain, Traits] = MappingProxyType(
@@ -135,6 +145,14 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             model=ModelKind.SEEING,
             samples_tokens=False,
             curve=PAIRS,
+            page=Page.CHAT,
+        ),
+        Domain.SFT: Traits(
+            trainer="rl_core.trainers.sft:SftTrainer",
+            rows=SchemaName.CONVERSATION,
+            model=ModelKind.SEEING,
+            samples_tokens=False,
+            curve=GIVEN,
             page=Page.CHAT,
         ),
         Domain.DIFFUSION: Traits(

@@ -7,6 +7,7 @@ from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
 from rl_core.algorithms.group_size import learning_tracks
 from rl_core.algorithms.preference import Preference
+from rl_core.algorithms.sft import Sft
 from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
 from rl_core.sde import action_steps
@@ -30,6 +31,8 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         raise RecipeError(
             f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo"
         )
+    if isinstance(algorithm, Sft):
+        raise RecipeError(f"algorithm {name} learns given answers: set domain: sft, or use grpo")
     if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
         raise RecipeError(
             f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo"
@@ -53,6 +56,15 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         raise RecipeError(
             f"algorithm {name} has a critic, whose value head cannot be cut for "
             f"placement.tp_size = {recipe.placement.tp_size}; set 1"
+        )
+
+
+def check_serves_answers(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Refuse algorithms that do not learn from given answers. Raises: RecipeError."""
+    if not isinstance(algorithm, Sft):
+        raise RecipeError(
+            f"algorithm {named(recipe)} learns from samples or pairs, domain {recipe.domain} has "
+            "given answers; use sft"
         )
 
 

@@ -119,6 +119,7 @@ def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
     from rl_core.algorithms.requirements import (
         check_multi_update,
+        check_serves_answers,
         check_serves_steps,
         check_serves_tokens,
         check_serves_tracks,
@@ -133,6 +134,8 @@ def _check_plugins(recipe: Recipe) -> None:
     algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
     check_multi_update(algorithm_cls(algorithm_config), *updates, named(recipe))
     produced = Modality.TEXT
+    if recipe.has_answers:
+        check_serves_answers(algorithm_cls(algorithm_config), recipe)
     if recipe.domain.traits.samples_tokens:
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
     if recipe.tracks is not None or recipe.unified is not None:
@@ -193,6 +196,7 @@ def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
 def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
+    from rl_core.builtin.data.log_lines import LogLinesSpec
     from rl_core.builtin.data.picture_rows import PicturesSpec
     from rl_core.builtin.data.reasoning_problems import GenerateSpec
     from rl_core.data.read.sources import SourceSpec
@@ -201,6 +205,8 @@ def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
         return PicturesSpec
     if "builtin" in entry:
         return BuiltinSpec
+    if "log_lines" in entry:
+        return LogLinesSpec
     return GenerateSpec if "task" in entry else SourceSpec
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import cast
 
 from rl_core.data_proto import DataProto
@@ -44,6 +46,7 @@ from schemas.sections.rollout import EngineKind
 from schemas.sections.sampling import EvaluationSampling
 
 TRACK = "text"
+NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
 class TextTrainer(Trainer):
@@ -115,13 +118,16 @@ def token_learner(
     bundle_class: type[ModelBundle],
     temperature: float | None = None,
     keeps_reference: bool | None = None,
+    stack_class: type[TrainStack] = TrainStack,
+    stack_extras: Mapping[str, object] = NO_OPTIONS,
 ) -> Learner:
     """Place model, backend, algorithm and stack, and a critic if the algorithm needs one, in the
     open block.
 
     Args: backend: of a model that is already loaded. temperature: of the distribution whose
     log-probabilities are trained; None means the rollout's. keeps_reference: True if the workers
-    keep the model before training; None means if the algorithm needs it.
+    keep the model before training; None means if the algorithm needs it. stack_class,
+    stack_extras: stack that trains, and its arguments besides those of every stack of tokens.
     """
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:
@@ -130,7 +136,7 @@ def token_learner(
         backend = wire_backend(recipe, bundle, with_reference=with_reference)
     stack = wire_stack(
         recipe,
-        TrainStack,
+        stack_class,
         backend,
         copies,
         max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
@@ -139,6 +145,7 @@ def token_learner(
         # Rows with a temperature of their own were not drawn by the rollout.
         sampling=recipe.rollout if temperature is None else None,
         max_length=recipe.rollout.max_new_tokens,
+        **stack_extras,
     )
     critic = None
     if algorithm.needs_critic:

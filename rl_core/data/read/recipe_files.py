@@ -10,6 +10,11 @@ from rl_core.builtin.data.builtin_rows import (
     materialise_questions,
     planned_questions,
 )
+from rl_core.builtin.data.log_lines import (
+    LogLinesSpec,
+    materialise_log_lines,
+    planned_log_lines,
+)
 from rl_core.builtin.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
 from rl_core.builtin.data.prompt_files import made_spec, materialise_prompts, planned_prompts
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, planned_path
@@ -25,7 +30,6 @@ from rl_core.envs.trials.settings import TrialSettings, source_digest
 from rl_core.runtime.home import Home
 from schemas.recipe import Recipe
 from schemas.rows.column_map import ColumnMap
-from schemas.rows.contract import SchemaName
 from schemas.sections.parts import Block
 
 
@@ -43,6 +47,8 @@ def resolve_sources(
             files.append(materialise(GenerateSpec(**entry), data_dir / "generated"))
         elif _is_pictures(entry):
             files.append(materialise_pictures(PicturesSpec(**entry), data_dir / "generated"))
+        elif _is_log_lines(entry):
+            files.append(materialise_log_lines(LogLinesSpec(**entry), data_dir / "generated"))
         elif _is_builtin(entry):
             files.append(materialise_questions(BuiltinSpec(**entry), data_dir / "generated"))
         else:
@@ -66,6 +72,10 @@ def planned_sources(
             files.append(planned_pictures(PicturesSpec(**entry), data_dir / "generated"))
             first = first if files[-1].is_file() else "the pictures would be drawn first"
             continue
+        if _is_log_lines(entry):
+            files.append(planned_log_lines(LogLinesSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the log lines would be written first"
+            continue
         if _is_builtin(entry):
             files.append(planned_questions(BuiltinSpec(**entry), data_dir / "generated"))
             first = first if files[-1].is_file() else "the built-in rows would be written first"
@@ -84,7 +94,7 @@ def planned_sources(
 def check_settings(recipe: Recipe) -> CheckSettings:
     """Return the settings with which a recipe's rows are checked."""
     schema = recipe.domain.traits.rows
-    if schema is not SchemaName.PROMPT:
+    if not recipe.domain.traits.plays:
         return CheckSettings({}, schema=schema, pairs_alone=recipe.has_pairs)
     allowed = accepted_ground_truths() | _own_environments(recipe)
     return CheckSettings(
@@ -165,6 +175,10 @@ def _is_pictures(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "pictures" in entry
 
 
+def _is_log_lines(entry: str | Block) -> TypeGuard[Block]:
+    return isinstance(entry, dict) and "log_lines" in entry
+
+
 def _is_builtin(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "builtin" in entry
 
@@ -193,6 +207,8 @@ def preparation_settings(
         template_kwargs=recipe.model.chat_template_kwargs,
         cache_root=home.cache,
         memo_dir=home.data / "memo",
+        schema=recipe.domain.traits.rows,
+        turns=recipe.sft.turns,
         contamination=contamination_of(recipe, home.data, make=make),
         **validation_settings(recipe),
     )
