@@ -33,9 +33,9 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     """Return the identity of a run: recipe and data. Placement is left out, so a run may continue
     on other hardware.
 
-    An unset `data.source` is left out, too, as are sampling and `sft` at their defaults. The rows that
-    `data.map` gives are in the hash of the cache, and `training.on_no_signal` and `tracking` change
-    no step; validation decides whether a run starts, not what it does.
+    An unset `data.source` is left out, too, as are sampling and `sft` at their defaults. The rows
+    that `data.map` gives are in the hash of the cache, and `training.on_no_signal` and `tracking`
+    change no step; validation decides whether a run starts, not what it does.
     """
     left_out = {
         "placement": True,
