@@ -22,6 +22,7 @@ HAS_PICTURES = {
     "text": False,
     "vision": True,
     "mpo": False,
+    "sft": False,
     "diffusion": True,
     "pe": True,
     "unified": True,

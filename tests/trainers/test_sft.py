@@ -56,9 +56,8 @@ def recipe_of(model_dir: Path, **changes: Any) -> Recipe:
         "placement": {"threads_per_device": 1, "micro_batch_size": 4},
     }
     for key, value in changes.items():
-        values[key] = (
-            {**values[key], **value} if isinstance(value, dict) and key in values else value
-        )
+        is_block = isinstance(value, dict) and key in values
+        values[key] = {**values[key], **value} if is_block else value
     return Recipe.model_validate(values)
 
 
