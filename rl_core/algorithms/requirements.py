@@ -5,6 +5,7 @@ from __future__ import annotations
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
+from rl_core.algorithms.flow_sft import FlowSft
 from rl_core.algorithms.group_size import learning_tracks
 from rl_core.algorithms.preference import Preference
 from rl_core.algorithms.sft import Sft
@@ -13,6 +14,7 @@ from rl_core.errors import RecipeError
 from rl_core.sde import action_steps
 from schemas.domains import ModelKind
 from schemas.recipe import Recipe
+from schemas.sections.rollout import EngineKind
 
 SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
 """Aggregations that give the same result for a row and for its parts."""
@@ -33,7 +35,7 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         )
     if isinstance(algorithm, Sft):
         raise RecipeError(f"algorithm {name} learns given answers: set domain: sft, or use grpo")
-    if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
+    if isinstance(algorithm, FlowPolicyGradient | DiffusionNft | FlowSft):
         raise RecipeError(
             f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo"
         )
@@ -75,10 +77,11 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     Raises: RecipeError.
     """
     name = named(recipe)
-    if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
+    if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft | FlowSft):
         raise RecipeError(
             f"algorithm {name} trains tokens, domain diffusion has denoising steps; use "
-            "flow_grpo, mix_grpo, dance_grpo, flow_dppo or diffusion_nft"
+            "flow_grpo, mix_grpo, dance_grpo, flow_dppo or diffusion_nft (or flow_sft, for given "
+            "pictures)"
         )
     if not recipe.rewards:
         raise RecipeError(
@@ -88,6 +91,9 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     _check_correction(algorithm, recipe)
     _check_parts(algorithm, name)
     _check_whole_and_unpacked(recipe, "diffusion model")
+    if isinstance(algorithm, FlowSft):
+        _check_given_pictures(recipe)
+        return
     if isinstance(algorithm, FlowPolicyGradient):
         _check_actions(algorithm, recipe)
     elif recipe.diffusion.share_noise:
@@ -95,6 +101,20 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
             f"diffusion.share_noise: algorithm {name} draws noise at the start only, so that all "
             "samples of a prompt would be one; set false"
         )
+
+
+def _check_given_pictures(recipe: Recipe) -> None:
+    """Raises: RecipeError where pictures would be sampled for training."""
+    for key, value, fitting in (
+        ("rollout.samples_per_prompt", recipe.rollout.samples_per_prompt, 1),
+        ("rollout.engine", recipe.rollout.engine, EngineKind.IN_PROCESS),
+        ("diffusion.num_frames", recipe.diffusion.num_frames, 1),
+    ):
+        if value != fitting:
+            raise RecipeError(
+                f"{key} is {value}: algorithm flow_sft learns the one picture of each row; set "
+                f"{fitting}"
+            )
 
 
 def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:

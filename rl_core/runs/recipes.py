@@ -117,6 +117,7 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
+    from rl_core.algorithms.flow_sft import FlowSft
     from rl_core.algorithms.requirements import (
         check_multi_update,
         check_serves_answers,
@@ -148,6 +149,11 @@ def _check_plugins(recipe: Recipe) -> None:
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
         check_multi_update(painter_cls(painter_config), *updates, named(painter))
+        if painter is not recipe and painter_cls is FlowSft:
+            raise RecipeError(
+                f"{block}algorithm: flow_sft learns given pictures, and the domain "
+                f"{recipe.domain} draws its own; use flow_grpo"
+            )
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     check_siblings(recipe)
     if any(getattr(recipe, part) is not None for part in PARTS):

@@ -40,10 +40,12 @@ class MediaRole(StrEnum):
     CONDITION = "condition"
     """Media shown to the model next to the prompt: the source of an edit, the first frame of a
     video."""
+    TARGET = "target"
+    """The picture that the prompt describes, for the model to learn."""
 
 
-SUPPORTED = (Modality.IMAGE, MediaRole.CONDITION)
-"""The only pair of modality and role that the loaders implement."""
+SUPPORTED = ((Modality.IMAGE, MediaRole.CONDITION), (Modality.IMAGE, MediaRole.TARGET))
+"""Pairs of modality and role that the loaders implement."""
 
 
 @dataclass(frozen=True)
