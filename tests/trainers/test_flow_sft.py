@@ -32,7 +32,7 @@ def run(model_dir: Path, items: list[dict[str, Any]], steps: int, **placement: A
             "fsdp": {"param_dtype": "float32"},
             "optimizer": {"learning_rate": 1e-3},
             "data": {"train": ["unused"], "eval": ["unused"]},
-            "rewards": [{"name": "length"}],
+            "rewards": [{"target": "tests.trainers.shades:ShadeScorer"}],
             "algorithm": {"name": "flow_sft"},
             "diffusion": {"height": 32, "width": 32, "num_steps": 4},
             "rollout": {"samples_per_prompt": 1},
