@@ -43,7 +43,9 @@ def run(model_dir: Path, items: list[dict[str, Any]], steps: int, **placement: A
     trainer = DiffusionTrainer(recipe, recipe.model.path, items)
     try:
         trainer.build()
-        return [trainer.step() for _ in range(steps)]
+        taken = (trainer.step() for _ in range(steps))
+        # The rows are gone with the workers.
+        return [(metrics, rollout.fetch()) for metrics, rollout in taken]
     finally:
         trainer.close()
 
