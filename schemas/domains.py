@@ -23,6 +23,8 @@ class Domain(StrEnum):
     """Preference learning without sampling: each row holds a better and a worse answer."""
     REWARD_MODEL = "reward_model"
     """Training of a reward model, which scores whole conversations, on pairs of answers."""
+    SFT = "sft"
+    """Supervised fine-tuning without sampling: each row holds the answers to learn."""
     DIFFUSION = "diffusion"
     """Images or videos from a flow-matching model, denoised from prompts."""
     PE = "pe"
@@ -86,6 +88,9 @@ PAIRS = Curve(
 )
 
 
+GIVEN = Curve("loss", "training loss", title="Training loss, and held-out score")
+
+
 @dataclass(frozen=True)
 class Traits:
     """Properties of a domain."""
@@ -112,6 +117,11 @@ class Traits:
     gives_scores: bool = False
     """True if the trained model gives a score in place of a text, and learns by an algorithm of
     scores."""
+
+    @property
+    def plays(self) -> bool:
+        """True if held-out rows may name an environment that replies are played with."""
+        return self.rows in (SchemaName.PROMPT, SchemaName.CONVERSATION)
 
 
 TRAITS: Mapping[Domain, Traits] = MappingProxyType(
@@ -149,6 +159,14 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             samples_tokens=False,
             curve=PAIRS,
             gives_scores=True,
+        ),
+        Domain.SFT: Traits(
+            trainer="rl_core.trainers.sft:SftTrainer",
+            rows=SchemaName.CONVERSATION,
+            model=ModelKind.SEEING,
+            samples_tokens=False,
+            curve=GIVEN,
+            page=Page.CHAT,
         ),
         Domain.DIFFUSION: Traits(
             trainer="rl_core.trainers.diffusion:DiffusionTrainer",

@@ -38,6 +38,7 @@ from schemas.sections.rewards import RewardServiceConfig
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.sections.sampling_checks import check_sampling
 from schemas.sections.section import DType, Section
+from schemas.sections.sft import SftConfig, check_sft
 from schemas.sections.tracking import TrackingConfig
 from schemas.sections.tracks import TracksConfig
 from schemas.sections.training import EvaluationConfig, TrainingConfig, ValidationConfig
@@ -86,6 +87,8 @@ class Recipe(Section):
     """The text and the image stage in the domain `unified`."""
     preference: PreferenceConfig = PreferenceConfig()
     """Reading of pairs in the domains `preference` and `reward_model`."""
+    sft: SftConfig = SftConfig()
+    """Reading of the answers to learn in the domain `sft`."""
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     validation: ValidationConfig = ValidationConfig()
@@ -269,6 +272,11 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _answers_are_given(self) -> "Recipe":
+        check_sft(self.sft, self.rollout, self.data, teaches=self.has_answers)
+        return self
+
+    @model_validator(mode="after")
     def _tracks_are_those_of_the_domain(self) -> "Recipe":
         for name, block in (("tracks", self.tracks), ("unified", self.unified)):
             if (self.domain.traits.block == name) is (block is None):
@@ -413,9 +421,16 @@ class Recipe(Section):
         return self.domain.traits.rows is SchemaName.PREFERENCE
 
     @property
+    def has_answers(self) -> bool:
+        """True if each row holds the answers to learn."""
+        return self.domain.traits.rows is SchemaName.CONVERSATION
+
+    @property
     def rows_per_prompt(self) -> int:
-        """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a
-        pair."""
+        """Rows of a step that belong to one prompt: the samples of a group, the two answers of a
+        pair, or the one row that holds the answers to learn."""
+        if self.has_answers:
+            return 1
         return 2 if self.has_pairs else self.rollout.samples_per_prompt
 
     @property

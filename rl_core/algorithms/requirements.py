@@ -7,9 +7,11 @@ from rl_core.algorithms.bradley_terry import BradleyTerry
 from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.distillation import Distillation
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
+from rl_core.algorithms.flow_sft import FlowSft
 from rl_core.algorithms.group_size import learning_tracks
 from rl_core.algorithms.pairs import PairAlgorithm
 from rl_core.algorithms.preference import Preference
+from rl_core.algorithms.sft import Sft
 from rl_core.algorithms.teacher_checks import check_teachers
 from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
@@ -17,6 +19,7 @@ from rl_core.sde import action_steps
 from schemas.domains import ModelKind
 from schemas.recipe import ExportKind, Recipe
 from schemas.sections.preference import ReferenceMode
+from schemas.sections.rollout import EngineKind
 
 SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
 """Aggregations that give the same result for a row and for its parts."""
@@ -36,7 +39,9 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         raise RecipeError(
             f"algorithm {name} learns from pairs of answers: set domain: {wanted}, or use grpo"
         )
-    if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
+    if isinstance(algorithm, Sft):
+        raise RecipeError(f"algorithm {name} learns given answers: set domain: sft, or use grpo")
+    if isinstance(algorithm, FlowPolicyGradient | DiffusionNft | FlowSft):
         raise RecipeError(
             f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo"
         )
@@ -90,6 +95,15 @@ def check_serves_scores(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         )
 
 
+def check_serves_answers(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Refuse algorithms that do not learn from given answers. Raises: RecipeError."""
+    if not isinstance(algorithm, Sft):
+        raise RecipeError(
+            f"algorithm {named(recipe)} learns from samples or pairs, domain {recipe.domain} has "
+            "given answers; use sft"
+        )
+
+
 def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Refuse algorithms that need inputs that a rollout of denoising steps, or the recipe, does not
     provide.
@@ -97,10 +111,11 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     Raises: RecipeError.
     """
     name = named(recipe)
-    if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
+    if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft | FlowSft):
         raise RecipeError(
             f"algorithm {name} trains tokens, domain diffusion has denoising steps; use "
-            "flow_grpo, mix_grpo, dance_grpo, flow_dppo or diffusion_nft"
+            "flow_grpo, mix_grpo, dance_grpo, flow_dppo or diffusion_nft (or flow_sft, for given "
+            "pictures)"
         )
     if not recipe.rewards:
         raise RecipeError(
@@ -110,6 +125,9 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     _check_correction(algorithm, recipe)
     _check_parts(algorithm, name)
     _check_whole_and_unpacked(recipe, "diffusion model")
+    if isinstance(algorithm, FlowSft):
+        _check_given_pictures(recipe)
+        return
     if isinstance(algorithm, FlowPolicyGradient):
         _check_actions(algorithm, recipe)
     elif recipe.diffusion.share_noise:
@@ -117,6 +135,20 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
             f"diffusion.share_noise: algorithm {name} draws noise at the start only, so that all "
             "samples of a prompt would be one; set false"
         )
+
+
+def _check_given_pictures(recipe: Recipe) -> None:
+    """Raises: RecipeError where pictures would be sampled for training."""
+    for key, value, fitting in (
+        ("rollout.samples_per_prompt", recipe.rollout.samples_per_prompt, 1),
+        ("rollout.engine", recipe.rollout.engine, EngineKind.IN_PROCESS),
+        ("diffusion.num_frames", recipe.diffusion.num_frames, 1),
+    ):
+        if value != fitting:
+            raise RecipeError(
+                f"{key} is {value}: algorithm flow_sft learns the one picture of each row; set "
+                f"{fitting}"
+            )
 
 
 def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:

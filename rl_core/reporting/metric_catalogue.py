@@ -192,6 +192,11 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("overlong_pairs", "pairs", "Pairs that are too long and take no part."),
         ("equal_pairs", "pairs", "Pairs of equal answers, which take no part."),
     ),
+    "Given answers": _notes(
+        ("nll", "nats per token", "Negative log-likelihood of the answers' tokens."),
+        ("taught_tokens", "tokens", "Tokens of the step that are trained."),
+        ("overlong_rows", "rows", "Rows that are too long and take no part."),
+    ),
     "Optimizer": _notes(
         ("grad_norm", "norm", "Norm of the gradient before clipping, mean over updates."),
         (

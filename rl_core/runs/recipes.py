@@ -117,8 +117,10 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
+    from rl_core.algorithms.flow_sft import FlowSft
     from rl_core.algorithms.requirements import (
         check_multi_update,
+        check_serves_answers,
         check_serves_scores,
         check_serves_steps,
         check_serves_tokens,
@@ -134,6 +136,8 @@ def _check_plugins(recipe: Recipe) -> None:
     algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
     check_multi_update(algorithm_cls(algorithm_config), *updates, named(recipe))
     produced = Modality.TEXT
+    if recipe.has_answers:
+        check_serves_answers(algorithm_cls(algorithm_config), recipe)
     if recipe.domain.traits.samples_tokens:
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
     if recipe.domain.traits.gives_scores:
@@ -148,6 +152,11 @@ def _check_plugins(recipe: Recipe) -> None:
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
         check_multi_update(painter_cls(painter_config), *updates, named(painter))
+        if painter is not recipe and painter_cls is FlowSft:
+            raise RecipeError(
+                f"{block}algorithm: flow_sft learns given pictures, and the domain "
+                f"{recipe.domain} draws its own; use flow_grpo"
+            )
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     check_siblings(recipe)
     if any(getattr(recipe, part) is not None for part in PARTS):
@@ -196,6 +205,7 @@ def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
 def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
+    from rl_core.builtin.data.log_lines import LogLinesSpec
     from rl_core.builtin.data.open_prompts import SentencesSpec
     from rl_core.builtin.data.pair_questions import PairQuestionsSpec
     from rl_core.builtin.data.picture_rows import PicturesSpec
@@ -210,6 +220,8 @@ def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
         return BuiltinSpec
     if "sentences" in entry:
         return SentencesSpec
+    if "log_lines" in entry:
+        return LogLinesSpec
     return GenerateSpec if "task" in entry else SourceSpec
 
 

@@ -24,6 +24,7 @@ from schemas.recipe import Recipe
 from schemas.sections.evaluation_sets import without_default_evaluation
 from schemas.sections.parts import without_unset_parts
 from schemas.sections.sampling import without_default_sampling
+from schemas.sections.sft import SftConfig
 
 R = TypeVar("R", bound=Receipt)
 
@@ -32,8 +33,8 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     """Return the identity of a run: recipe and data. Placement is left out, so a run may continue
     on other hardware.
 
-    An unset `data.source` is left out, too, as is sampling at its defaults. The rows that
-    `data.map` gives are in the hash of the cache, and `training.on_no_signal`, `tracking` and
+    An unset `data.source` is left out, too, as are sampling and `sft` at their defaults. The rows
+    that `data.map` gives are in the hash of the cache, and `training.on_no_signal`, `tracking` and
     `watch` change no step; validation decides whether a run starts, not what it does.
     """
     left_out = {
@@ -48,6 +49,8 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     }
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
     values = without_default_evaluation(without_default_sampling(values))
+    if recipe.sft == SftConfig():
+        del values["sft"]
     if values["data"]["source"] is None:
         del values["data"]["source"]
     text = json.dumps(values, sort_keys=True) + cache_hash

@@ -25,7 +25,7 @@ from rl_core.rollout.sample_ids import GROUP, id_columns
 from rl_core.train.critic import critic_metrics
 from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.drift import watch_delta
-from rl_core.trainers.handles import BackendHandle
+from rl_core.trainers.handles import BackendHandle, Batch
 from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
 from rl_core.trainers.measures import add_measures
 from rl_core.trainers.progress import ProgressEvent, announce
@@ -105,7 +105,7 @@ class Trainer(ABC):
         self.record = StepRecord(self.step_count + 1)
         prompts, rollouts = self._sample()
         metrics: dict[str, dict[str, float]] = {}
-        batches: dict[str, DataProto | DataProtoRef] = {}
+        batches: dict[str, Batch] = {}
         for name, track in self.tracks.items():
             metrics[name] = self._reward(track, prompts, rollouts)
             if track.learns:
@@ -188,6 +188,7 @@ class Trainer(ABC):
         if algorithm.needs_greedy_baseline:
             with self._phase("baseline"):
                 greedy = self.wiring.held_out.play(prompts, limit)
+                assert isinstance(greedy, DataProtoRef)  # only a policy that samples has a baseline
                 track.add_rewards(greedy, {track.name: greedy})
                 shape_overlong(greedy, overlong, limit)
                 metrics |= add_greedy_rewards(rollout, greedy)
@@ -263,7 +264,7 @@ class Trainer(ABC):
             prompts = self._next_prompts()
             self._ahead = track.sampler.engine.start_rollout(prompts, self.step_count + 1, version)
 
-    def _train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
+    def _train(self, batches: dict[str, Batch]) -> dict[str, dict[str, float]]:
         """Train on the rewarded batches: jointly, or each track with its own stack.
 
         Returns: metrics by track.
@@ -322,7 +323,7 @@ class Trainer(ABC):
         items: Sequence[Item],
         max_new_tokens: int,
         choice: EvaluationSampling | None = None,
-    ) -> DataProtoRef:
+    ) -> Batch:
         """Play held-out rows in order; with the moving average of the weights if the recipe sets
         `ema.evaluate`.
 

@@ -41,6 +41,18 @@ def describe_pairs(rollout: DataProtoRef) -> dict[str, float]:
     }
 
 
+def describe_answers(rollout: DataProtoRef) -> dict[str, float]:
+    """Return the lengths of given answers, and the count of rows that are too long to train."""
+    lengths_B = rollout.tensor("num_tokens").float()
+    reasons = list(rollout.non_tensor_batch["stop_reason"])
+    return {
+        "answer_length_mean": float(lengths_B.mean()),
+        "answer_length_max": float(lengths_B.max()),
+        "taught_tokens": float(lengths_B.sum()),
+        "overlong_rows": float(reasons.count("length")),
+    }
+
+
 def rollout_metrics(rollout: DataProto | DataProtoRef) -> dict[str, float]:
     """Return reward, length and turn metrics over the rows that did not fail; NaN if all failed."""
     good_B = ~rollout.tensor("failed")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rl_core.algorithms import algorithms
+from rl_core.algorithms.flow_sft import FlowSft
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rollout.dedicated import DedicatedDiffusionEngine
 from rl_core.rollout.diffusion.engine import DiffusionEngine
+from rl_core.rollout.diffusion.given_pictures import GivenPictures
 from rl_core.train.stacks.diffusion_stack import StepStack
+from rl_core.train.stacks.flow_stack import FlowStack
 from rl_core.train.stacks.nft_stack import NftStack
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.describe import describe_samples
@@ -39,12 +42,14 @@ class DiffusionTrainer(Trainer):
     def wire(self) -> Wiring:
         """Place model, engine and scorers in the same processes, or the engine on its own
         devices."""
-        policy, reward_service = place_policy(STEPS, self.pool, self.recipe, self.source_model)
+        learns_given = _learns_given(self.recipe)
+        kind = GIVEN if learns_given else STEPS
+        policy, reward_service = place_policy(kind, self.pool, self.recipe, self.source_model)
         scorer = ServiceScorer.of(self.recipe, reward_service, max_length=None)
         track = Track(
             TRACK,
             sampler=FromPrompts(policy.engine),
-            scorer=scorer,
+            scorer=None if learns_given else scorer,
             learner=policy.learner,
             describe=describe_samples,
         )
@@ -94,7 +99,8 @@ def step_learner(
         backend = wire_backend(recipe, bundle, with_reference=algorithm.needs_reference)
     sde = getattr(algorithm.config, "sde", None)
     if sde is None:
-        stack = wire_stack(recipe, NftStack, backend, copies, recipe.diffusion)
+        stack_class = FlowStack if _learns_given(recipe) else NftStack
+        stack = wire_stack(recipe, stack_class, backend, copies, recipe.diffusion)
     else:
         stack = wire_stack(recipe, StepStack, backend, copies, recipe.diffusion, sde)
     return Learner(backend, algorithm, copies, stack)
@@ -119,3 +125,10 @@ STEPS = PolicyKind(
     engine_options=engine_options,
 )
 """The kind of policy whose actions are denoising steps."""
+GIVEN = replace(STEPS, engine_class=GivenPictures, own_engines={})
+"""The kind of policy that learns given pictures."""
+
+
+def _learns_given(recipe: Recipe) -> bool:
+    """Return True if the recipe's algorithm learns from the pictures in its rows."""
+    return issubclass(algorithms.resolve(recipe.algorithm, "algorithm")[0], FlowSft)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import cast
 
 from rl_core.data_proto import DataProto
@@ -46,6 +48,7 @@ from schemas.sections.rollout import EngineKind
 from schemas.sections.sampling import EvaluationSampling
 
 TRACK = "text"
+NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
 class TextTrainer(Trainer):
@@ -118,14 +121,15 @@ def token_learner(
     temperature: float | None = None,
     keeps_reference: bool | None = None,
     stack_class: type[TrainStack] = TrainStack,
+    stack_extras: Mapping[str, object] = NO_OPTIONS,
 ) -> Learner:
     """Place model, backend, algorithm and stack, and a critic if the algorithm needs one, in the
     open block.
 
     Args: backend: of a model that is already loaded. temperature: of the distribution whose
     log-probabilities are trained; None means the rollout's. keeps_reference: True if the workers
-    keep the model before training; None means if the algorithm needs it. stack_class: usual class
-    of the stack.
+    keep the model before training; None means if the algorithm needs it. stack_class,
+    stack_extras: stack that trains, and its arguments besides those of every stack of tokens.
     """
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:
@@ -149,6 +153,7 @@ def token_learner(
         sampling=recipe.rollout if temperature is None else None,
         max_length=recipe.rollout.max_new_tokens,
         **taught,
+        **stack_extras,
     )
     critic = None
     if algorithm.needs_critic:

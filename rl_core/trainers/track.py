@@ -237,7 +237,7 @@ class HeldOut(Protocol):
 
     def play(
         self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
-    ) -> DataProtoRef:
+    ) -> DataProto | DataProtoRef:
         """Play one row per prompt, in order.
 
         Args: choice: how tokens are chosen; unset is greedy.

@@ -32,6 +32,8 @@ class SchemaName(StrEnum):
     """UniRL prompt files: prompt or caption, with references to media."""
     PREFERENCE = "preference"
     """MMPR rows: image, question, chosen, rejected."""
+    CONVERSATION = "conversation"
+    """Rows with the answers to learn: messages, or prompt and completion."""
     RESPONSE = "response"
     """Text-RL rows: responses_create_params, plus any other columns the row has."""
 

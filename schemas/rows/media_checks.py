@@ -42,6 +42,8 @@ class MediaRole(StrEnum):
     CONDITION = "condition"
     """Media shown to the model next to the prompt: the source of an edit, the first frame of a
     video."""
+    TARGET = "target"
+    """The picture that the prompt describes, for the model to learn."""
 
 
 FindImage = Callable[[str], str]
@@ -49,8 +51,8 @@ FindImage = Callable[[str], str]
 
 MAX_FORMS = 3**6
 """Forms of one path that are tried."""
-SUPPORTED = (Modality.IMAGE, MediaRole.CONDITION)
-"""The only pair of modality and role that the loaders implement."""
+SUPPORTED = ((Modality.IMAGE, MediaRole.CONDITION), (Modality.IMAGE, MediaRole.TARGET))
+"""Pairs of modality and role that the loaders implement."""
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,8 @@ def _ref_problems(
     if unknown := sorted(given - _REF_KEYS):
         expected = ", ".join(sorted(_REF_KEYS))
         return [Problem(f"{where}.{unknown[0]}", "unknown key", ref[unknown[0]], expected)]
-    if pair != SUPPORTED:
-        expected = "(modality='image', role='condition')"
+    if pair not in SUPPORTED:
+        expected = "(modality='image', role='condition' or 'target')"
         return [Problem(where, UNSUPPORTED, f"(modality={pair[0]!r}, role={pair[1]!r})", expected)]
     problems = uri_problems(f"{where}.uri", ref["uri"])
     if problems or folder is None:

@@ -131,7 +131,7 @@ def prompt_contract(
         }
 
     def optional(field: str):
-        return lambda value: _optional_problems(field, value)
+        return lambda value: optional_problems(field, value)
 
     return RowContract(
         SchemaName.PROMPT,
@@ -252,7 +252,8 @@ def _message_problems(
     return problems
 
 
-def _optional_problems(field: str, value: object) -> list[Problem]:
+def optional_problems(field: str, value: object) -> list[Problem]:
+    """Return the problem of a column in `OPTIONAL_TYPES` with a value of another type."""
     type_, expected = OPTIONAL_TYPES[field]
     if value is None or isinstance(value, type_):
         return []

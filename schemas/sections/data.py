@@ -28,7 +28,8 @@ class DataConfig(Section):
     """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path:
     ..., split: ...}`), or generator blocks: `{task: ..., size: ...}` for procedural problems,
     `{pictures: ..., seed: ...}` for drawn ones, `{digits: ...}`, `{lettering: ...}` and `{oddities:
-    ...}` for prompts of diffusion models, `{builtin: train}` for a few fixed rows."""
+    ...}` for prompts of diffusion models, `{log_lines: ...}` and `{digit_pictures: ...}` for
+    answers and pictures to learn, `{builtin: train}` for a few fixed rows."""
     eval: list[str | Block] = Field(min_length=1)
     """Held-out rows, written like `train`; a training row with the same question as a held-out row
     is refused."""

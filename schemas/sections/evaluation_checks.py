@@ -1,7 +1,6 @@
 """Settings of evaluations that do not fit the recipe's domain or its registration."""
 
 from schemas.domains import Domain
-from schemas.rows.contract import SchemaName
 from schemas.sections.registration import RegistrationConfig, Weights
 from schemas.sections.training import EvaluationConfig
 
@@ -13,12 +12,12 @@ def check_evaluation(
 
     Raises: ValueError naming the key.
     """
-    if domain.traits.rows is not SchemaName.PROMPT:
+    if not domain.traits.plays:
         for name in ("sets", "scorers"):
             if getattr(evaluation, name):
                 raise ValueError(
-                    f"evaluation.{name}: in the domains text and vision alone, not {domain}; leave "
-                    "it out"
+                    f"evaluation.{name}: in the domains text, vision and sft alone, not {domain}; "
+                    "leave it out"
                 )
     decides = registration.set
     if decides is not None and decides not in evaluation.sets:

@@ -26,6 +26,7 @@ HAS_PICTURES = {
     "reward-model": False,
     "distill": False,
     "judge": False,
+    "sft": False,
     "diffusion": True,
     "pe": True,
     "unified": True,

@@ -97,7 +97,7 @@ def test_a_run_keeps_its_identity_unless_it_measures_something_else():
         ({"registration": {"set": "maths"}}, "none of evaluation.sets, which are: none"),
         (
             {"domain": "preference", "evaluation": {"sets": {"maths": {"data": ["c.jsonl"]}}}},
-            "evaluation.sets: in the domains text and vision alone",
+            "evaluation.sets: in the domains text, vision and sft alone",
         ),
     ],
     ids=["greedy-samples", "name", "unknown-set", "pairs"],

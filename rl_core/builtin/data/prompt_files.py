@@ -19,6 +19,7 @@ from typing import Literal
 from pydantic import Field
 
 from rl_core.builtin.data.builtin_rows import BuiltinSpec, media_rows
+from rl_core.builtin.data.digit_pictures import DigitPicturesSpec, digit_picture_rows
 from rl_core.builtin.data.digit_prompts import draw_prompts
 from rl_core.builtin.data.odd_prompts import Oddity, draw_odd_prompts
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
@@ -127,9 +128,10 @@ class OdditiesSpec(Section):
     """Kinds of oddities, all equally often."""
 
 
-MadeSpec = DigitsSpec | LetteringSpec | OdditiesSpec | BuiltinSpec
+MadeSpec = DigitsSpec | DigitPicturesSpec | LetteringSpec | OdditiesSpec | BuiltinSpec
 _SPECS: dict[str, type[MadeSpec]] = {
     "digits": DigitsSpec,
+    "digit_pictures": DigitPicturesSpec,
     "lettering": LetteringSpec,
     "oddities": OdditiesSpec,
     "builtin": BuiltinSpec,
@@ -163,12 +165,16 @@ def materialise_prompts(spec: MadeSpec, folder: Path | str) -> Path:
     path = planned_prompts(spec, folder)
     if not path.is_file():
         with atomic_writer(path) as file:
-            for row in _rows(spec):
+            for row in _rows(spec, path.with_suffix("")):
                 file.write(json.dumps(row) + "\n")
     return path
 
 
-def _rows(spec: MadeSpec) -> Iterator[dict[str, object]]:
+def _rows(spec: MadeSpec, pictures: Path) -> Iterator[dict[str, object]]:
+    """Yield the rows. Args: pictures: folder for their pictures, if they have some."""
+    if isinstance(spec, DigitPicturesSpec):
+        made = digit_picture_rows(spec, pictures)
+        return (_row("digit", text, told) | {"media_refs": [ref]} for text, told, ref in made)
     if isinstance(spec, BuiltinSpec):
         return iter(media_rows(spec.builtin))
     if isinstance(spec, DigitsSpec):

@@ -15,6 +15,7 @@ from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
 from schemas.rows.contract import SchemaName
+from schemas.rows.conversation_rows import conversation_row
 from schemas.rows.ground_truth import AllowedEnvClasses
 
 BATCH_ROWS = 4096
@@ -44,10 +45,15 @@ class Batch:
         bad = self.rejected_numbers
         return ((n, row) for n, row in zip(self.numbers, self.rows, strict=True) if n not in bad)
 
-    def try_rows(self, trials: RowTrials, file: str, oracle_stride: int = 0) -> Tried:
+    def try_rows(
+        self, trials: RowTrials, file: str, oracle_stride: int = 0, *, named_alone: bool = False
+    ) -> Tried:
         """Try the good rows with their environments, and add those that are refused to
-        `rejections`."""
-        good = list(self.accepted())
+        `rejections`.
+
+        Args: named_alone: leave out rows that name no environment.
+        """
+        good = [one for one in self.accepted() if not named_alone or "env_class" in one[1]]
         numbers, rows = [number for number, _ in good], [row for _, row in good]
         tried = trials(rows, numbers, file, oracle_stride)
         self.rejections += tried.rejections
@@ -62,27 +68,43 @@ def checked_batches(
     prompt_key: str = "prompt",
     overlaps: Overlaps | None = None,
     trials: RowTrials | None = None,
+    schema: SchemaName = SchemaName.PROMPT,
 ) -> Iterator[Batch]:
-    """Read a file of prompt rows in batches; unreadable lines are rejections like any other.
+    """Read a file of prompt or conversation rows in batches; unreadable lines are rejections like
+    any other.
 
     Args: overlaps: rows that repeat held-out rows, which no row of this file may ask. trials: tries
-    the rows that passed their contract; unset tries none.
+    the rows that passed their contract; unset tries none. schema: contract of the rows;
+    conversations that passed it become prompt rows with their `completion`.
     Raises: DataError when the file as a whole cannot be read, or is empty.
     """
-    contract = contract_of(SchemaName.PROMPT, path, allowed_env_classes, default_env_class)
+    contract = contract_of(schema, path, allowed_env_classes, default_env_class)
+    converses = schema is SchemaName.CONVERSATION
     num_seen = 0
     for batch in raw_batches(path, prompt_key):
-        batch.rows = [normalise(row, prompt_key) for row in batch.rows]
+        batch.rows = [
+            _as_object(row) if converses else normalise(row, prompt_key) for row in batch.rows
+        ]
         batch.rejections += contract.validate(batch.rows, file=str(path), row_numbers=batch.numbers)
+        if converses:
+            batch.rows = [
+                row if number in bad else conversation_row(row, default_env_class)
+                for bad in [batch.rejected_numbers]
+                for number, row in zip(batch.numbers, batch.rows, strict=True)
+            ]
         if overlaps is not None:
             batch.rejections += overlaps.rejections(path, batch.numbers)
         if trials is not None:
-            batch.try_rows(trials, str(path))
+            batch.try_rows(trials, str(path), named_alone=converses)
         batch.rejections.sort(key=lambda rejection: rejection.row)
         num_seen += batch.num_rows
         yield batch
     if not num_seen:
         raise DataError(f"{path}: the file is empty; expected at least one row")
+
+
+def _as_object(value: Any) -> dict[str, Any]:
+    return {"prompt": value} if isinstance(value, str) else dict(value)
 
 
 def raw_batches(

@@ -14,6 +14,7 @@ from rl_core.data.read.readers import check_file, raw_values
 from rl_core.data.read.remote import base_of
 from rl_core.data.read.row_images import located_image
 from schemas.rows.contract import RowContract, SchemaName
+from schemas.rows.conversation_rows import conversation_contract, is_conversation
 from schemas.rows.ground_truth import AllowedEnvClasses
 from schemas.rows.media_checks import MediaLimits
 from schemas.rows.media_prompts import LEGACY_FIELDS, media_contract
@@ -51,6 +52,8 @@ def contract_of(
         return preference_contract(None if alone else folder, limits, needs_image=False)
     if schema is SchemaName.RESPONSE:
         return response_contract()
+    if schema is SchemaName.CONVERSATION:
+        return conversation_contract(allowed_env_classes, default_env_class)
     find = None if texts_alone else partial(located_image, folder=folder)
     return prompt_contract(allowed_env_classes, default_env_class, find, limits)
 
@@ -100,6 +103,8 @@ def _kind_of(value: str | Mapping[str, Any], prompt_key: str) -> SchemaName:
         return SchemaName.PREFERENCE
     if keys & {"env_class", "reward_spec", "reward_model"}:
         return SchemaName.PROMPT
+    if is_conversation(keys):
+        return SchemaName.CONVERSATION
     is_text = isinstance(value.get(prompt_key), str) or "caption" in keys
     return (
         SchemaName.MEDIA

@@ -19,6 +19,7 @@ from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
 from schemas.rows.contract import RowContract, SchemaName
+from schemas.rows.conversation_rows import conversation_row
 from schemas.rows.ground_truth import AllowedEnvClasses
 from schemas.rows.media_checks import MediaLimits
 from schemas.rows.problems import get
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_PART_ROWS = 250_000
+PLAYED = (SchemaName.PROMPT, SchemaName.CONVERSATION)
+"""Contracts of rows that may name an environment."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def parts_of(path: Path | str, settings: CheckSettings, num_files: int = 1) -> l
 
 
 def _stride(file: Path, schema: SchemaName, settings: CheckSettings, num_files: int) -> int:
-    if settings.trials is None or schema is not SchemaName.PROMPT:
+    if settings.trials is None or schema not in PLAYED:
         return 0
     wanted = settings.trials.oracle_rows
     return oracle_stride(file, wanted and max(1, wanted // num_files))
@@ -150,8 +153,15 @@ def check_part(
         rows = as_contract_rows(batch.rows, part.schema, settings)
         batch.rows = rows
         batch.rejections += contract.validate(rows, file=part.file, row_numbers=batch.numbers)
-        if trials is None or part.schema is not SchemaName.PROMPT:
+        if trials is None or part.schema not in PLAYED:
             return batch, Tried()
+        if part.schema is SchemaName.CONVERSATION:
+            good = [
+                conversation_row(row, settings.default_env_class) for _, row in batch.accepted()
+            ]
+            batch = Batch([n for n, _ in batch.accepted()], good, batch.rejections)
+            tried = batch.try_rows(trials, part.file, part.oracle_stride, named_alone=True)
+            return batch, tried
         return batch, batch.try_rows(trials, part.file, part.oracle_stride)
 
     pairs = part.schema is SchemaName.PREFERENCE

@@ -14,6 +14,7 @@ from rl_core.data.read.remote import base_of
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
 from schemas.rows.contract import SchemaName
+from schemas.rows.conversation_rows import conversation_row
 from schemas.rows.preference_rows import PreferencePair, preference_pair
 
 Sides: TypeAlias = tuple[list[Rows], list[Rows]]
@@ -81,10 +82,22 @@ def _rows_of(
     def read() -> Iterator[tuple[int, Row]]:
         if kind is SchemaName.PREFERENCE:
             return _pairs(file, folder)
+        if kind is SchemaName.CONVERSATION:
+            return _conversations(file)
         values = raw_values(file, prompt_key=prompt_key, on_bad_line=lambda *_: None)
         return ((raw.number, normalise(raw.value, prompt_key)) for raw in values)
 
     return Rows(file, read, folder, f"{digest} {kind} {prompt_key} {folder}", benchmark)
+
+
+def _conversations(file: str) -> Iterator[tuple[int, Row]]:
+    for raw in raw_values(file, on_bad_line=lambda *_: None):
+        if isinstance(raw.value, str):
+            continue
+        try:
+            yield raw.number, conversation_row(raw.value)
+        except ValueError:
+            continue  # validation refuses it
 
 
 def _pairs(file: str, folder: Path | str) -> Iterator[tuple[int, Row]]:

@@ -15,6 +15,7 @@ between templates are handled here:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -56,6 +57,26 @@ class ChatTemplate:
     def conversation(self, messages: Conversation) -> str:
         """Return the text of a complete conversation, without opening a turn after it."""
         return self._render(messages, add_generation_prompt=False)
+
+    @cached_property
+    def marks_answers(self) -> bool:
+        """True if the template marks what the assistant says (`{% generation %}`), for the text of
+        a tokenizer."""
+        template = getattr(self.owner, "chat_template", None)
+        marked = isinstance(template, str) and re.search(r"\{%-?\s*generation", template)
+        return bool(marked) and hasattr(self.owner, "encode")
+
+    def answer_mask(self, messages: Conversation) -> tuple[list[int], list[int]]:
+        """Return the tokens of a complete conversation, and 1 for each that the template marks as
+        the assistant's. Only if `marks_answers`."""
+        found = self.owner.apply_chat_template(
+            [self._shaped(message) for message in messages],
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            **self.template_kwargs,
+        )
+        return list(found["input_ids"]), list(found["assistant_masks"])
 
     @cached_property
     def takes_parts(self) -> bool:

@@ -23,11 +23,19 @@ class ItemMaker:
 
     A `uid` is a hash of prompt, environment, reward specification and images as written, plus the
     row's index among identical ones, so it does not change with order, filter, tokenizer or folder.
+
+    Args: has_answers: rows have a `completion`, which is part of the `uid`, and need no
+    environment.
     """
 
     def __init__(
-        self, *, env_class_key: str = "env_class", default_env_class: str | None = None
+        self,
+        *,
+        env_class_key: str = "env_class",
+        default_env_class: str | None = None,
+        has_answers: bool = False,
     ) -> None:
+        self.has_answers = has_answers
         self.env_class_key = env_class_key
         self.default_env_class = default_env_class
         self._seen = KeyTable()
@@ -45,22 +53,20 @@ class ItemMaker:
             raise DataError(
                 f"{place} field prompt: missing, or not a list of messages with role and content"
             )
-        if env_class is None:
+        if env_class is None and not self.has_answers:
             expected = "the name of an environment, or data.default_env_class in the recipe"
             raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
         identity = [prompt, env_class, reward_spec_of(extras)]
+        if self.has_answers:
+            identity.append(extras.get("completion"))
         if images := as_list(extras.get("images")):
             identity.append([image_identity(image) for image in images])
             extras["images"] = placed_images(images, file, place)
         digest = _digest(identity, place)
         ordinal = self._seen.get(int(digest, 16)) or 0
         self._seen[int(digest, 16)] = ordinal + 1
-        return {
-            "prompt": prompt,
-            "env_class": env_class,
-            "env_extras": extras,
-            "uid": f"{digest}-{ordinal}",
-        }
+        played = {} if env_class is None else {"env_class": env_class}
+        return {"prompt": prompt, **played, "env_extras": extras, "uid": f"{digest}-{ordinal}"}
 
 
 def env_extras(row: Mapping[str, object], env_class_key: str = "env_class") -> dict[str, object]:

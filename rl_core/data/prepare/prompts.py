@@ -16,8 +16,10 @@ from rl_core.data.check.files import describe_env_classes
 from rl_core.data.check.trials import RowTrials, row_trials
 from rl_core.data.overlap.found import LEFT_OUT, Contamination, Overlaps, overlaps_of
 from rl_core.data.overlap.sides import sides_of
+from rl_core.data.prepare.chat_template import ChatTemplate
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
+from rl_core.data.prepare.lessons import Lessons
 from rl_core.data.prepare.prompt_items import ItemMaker, to_json
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.data.prepare.prompt_sieve import PromptSieve
@@ -37,6 +39,7 @@ from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt, SourceFile
 from schemas.rows.contract import SchemaName
 from schemas.rows.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
+from schemas.sections.sft import TaughtTurns
 from schemas.sections.training import ContaminationPolicy
 
 __all__ = ["CODE_VERSION", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
@@ -62,11 +65,29 @@ class PreparationSettings:
     """Policy for bad rows: fail, or drop at most `max_bad_fraction` of them; see `apply_policy`."""
     max_bad_fraction: float = 0.0
     prompt_key: str = "prompt"
+    schema: SchemaName = SchemaName.PROMPT
+    """Contract of the rows: prompts, or conversations with the answers to learn."""
+    turns: TaughtTurns = TaughtTurns.ALL
+    """Turns that conversations train."""
+    needs_answers: bool = True
+    """True if every training row must hold an answer, where rows are conversations."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     trials: TrialSettings | None = None
     """Settings of the trials of rows with their environments; unset tries none."""
     contamination: Contamination = field(default_factory=Contamination)
     """Benchmarks, and what happens to training rows that repeat them or held-out rows."""
+
+    @property
+    def converses(self) -> bool:
+        """True if rows are conversations with the answers to learn."""
+        return self.schema is SchemaName.CONVERSATION
+
+    def lessons(self, tokenizer: Any, template: ChatTemplate, split: str) -> Lessons | None:
+        """Return the check of the answers of a split; None where rows hold none."""
+        if not self.converses:
+            return None
+        needed = self.needs_answers and split == "train"
+        return Lessons(tokenizer, template, self.turns, needed=needed)
 
     def hash_parts(self) -> dict[str, str]:
         """Return the settings that determine the prepared rows.
@@ -79,6 +100,7 @@ class PreparationSettings:
         return (
             left_out
             | ({"trials": f"version {TRIALS_VERSION} {trials}"} if dropping else {})
+            | ({"rows": f"{self.schema} {self.turns}"} if self.converses else {})
             | {
                 "schema version": SCHEMA_VERSION,
                 "code version": CODE_VERSION,
@@ -175,6 +197,7 @@ def _build(
                 overlaps[split],
                 dropped,
                 trials,
+                settings.lessons(loaded, counter.template, split),
             )
             for split in SPLITS
         }
@@ -204,7 +227,7 @@ def _overlaps(
         settings.contamination.benchmarks,
         settings.memo_dir,
         prompt_key=settings.prompt_key,
-        schema=SchemaName.PROMPT,
+        schema=settings.schema,
     )
     overlaps = overlaps_of(*compared, settings.contamination.policy, settings.memo_dir)
     overlaps.refuse()
@@ -223,10 +246,11 @@ def _build_split(
     overlaps: Overlaps,
     dropped: Counter[str],
     trials: RowTrials | None,
+    lessons: Lessons | None,
 ) -> int:
     from rl_core.data.check.batches import checked_batches
 
-    make = ItemMaker(default_env_class=settings.default_env_class)
+    make = ItemMaker(default_env_class=settings.default_env_class, has_answers=settings.converses)
     sieve = PromptSieve(make, counter, settings.max_prompt_length)
     num_rows = num_invalid = num_left_out = 0
     with PreparedWriter(target) as writer:
@@ -238,7 +262,10 @@ def _build_split(
                 prompt_key=settings.prompt_key,
                 overlaps=overlaps,
                 trials=trials,
+                schema=settings.schema,
             ):
+                if lessons is not None:
+                    lessons.refuse(batch, path)
                 if batch.rejections and settings.policy == "fail":
                     raise DataError(
                         f"{batch.rejections[0]}\nvalidate the file to see every problem, or drop "

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from rl_core.errors import DataError
+from schemas.rows.conversation_rows import SPEAKERS
 from schemas.rows.messages import called_tools, plain_messages
 from schemas.rows.preference_shapes import ASKED, pair_of
 from schemas.rows.problems import Problem, as_list, get
@@ -39,16 +40,6 @@ class RowFormat(StrEnum):
     """`question`, `chosen`, `rejected`; or MMPR-Tiny's `images`, `prompt`, `reward_model`."""
 
 
-_SPEAKERS = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "system": "system",
-}
 _TRUTHS = ("ground_truth", "solution", "answer")
 """Columns in which rows of TRL keep what a reply is compared with."""
 
@@ -105,12 +96,12 @@ def _sharegpt(row: Row, place: str) -> Row:
     messages = []
     for index, turn in enumerate(turns):
         speaker = turn.get("from")
-        if speaker not in _SPEAKERS:
+        if speaker not in SPEAKERS:
             raise DataError(
                 f"{field}[{index}].from: unknown speaker {speaker!r}; expected "
-                f"{', '.join(_SPEAKERS)}"
+                f"{', '.join(SPEAKERS)}"
             )
-        messages.append({"role": _SPEAKERS[speaker], "content": turn.get("value")})
+        messages.append({"role": SPEAKERS[speaker], "content": turn.get("value")})
     if isinstance(system := row.get("system"), str) and system.strip():
         messages.insert(0, {"role": "system", "content": system})
     return _asked(row, _messages(messages, field))

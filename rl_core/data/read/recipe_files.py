@@ -10,6 +10,11 @@ from rl_core.builtin.data.builtin_rows import (
     materialise_questions,
     planned_questions,
 )
+from rl_core.builtin.data.log_lines import (
+    LogLinesSpec,
+    materialise_log_lines,
+    planned_log_lines,
+)
 from rl_core.builtin.data.open_prompts import (
     SentencesSpec,
     materialise_sentences,
@@ -35,7 +40,6 @@ from rl_core.envs.trials.settings import TrialSettings, source_digest
 from rl_core.runtime.home import Home
 from schemas.recipe import Recipe
 from schemas.rows.column_map import ColumnMap
-from schemas.rows.contract import SchemaName
 from schemas.sections.parts import Block
 
 
@@ -53,6 +57,8 @@ def resolve_sources(
             files.append(materialise(GenerateSpec(**entry), data_dir / "generated"))
         elif _is_pictures(entry):
             files.append(materialise_pictures(PicturesSpec(**entry), data_dir / "generated"))
+        elif _is_log_lines(entry):
+            files.append(materialise_log_lines(LogLinesSpec(**entry), data_dir / "generated"))
         elif _is_builtin(entry):
             files.append(materialise_questions(BuiltinSpec(**entry), data_dir / "generated"))
         elif _is_pair_questions(entry):
@@ -81,6 +87,10 @@ def planned_sources(
             files.append(planned_pictures(PicturesSpec(**entry), data_dir / "generated"))
             first = first if files[-1].is_file() else "the pictures would be drawn first"
             continue
+        if _is_log_lines(entry):
+            files.append(planned_log_lines(LogLinesSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the log lines would be written first"
+            continue
         if _is_builtin(entry):
             files.append(planned_questions(BuiltinSpec(**entry), data_dir / "generated"))
             first = first if files[-1].is_file() else "the built-in rows would be written first"
@@ -108,7 +118,7 @@ def planned_sources(
 def check_settings(recipe: Recipe) -> CheckSettings:
     """Return the settings with which a recipe's rows are checked."""
     schema = recipe.domain.traits.rows
-    if schema is not SchemaName.PROMPT:
+    if not recipe.domain.traits.plays:
         return CheckSettings({}, schema=schema)
     allowed = accepted_ground_truths() | _own_environments(recipe)
     return CheckSettings(
@@ -189,6 +199,10 @@ def _is_pictures(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "pictures" in entry
 
 
+def _is_log_lines(entry: str | Block) -> TypeGuard[Block]:
+    return isinstance(entry, dict) and "log_lines" in entry
+
+
 def _is_builtin(entry: str | Block) -> TypeGuard[Block]:
     return isinstance(entry, dict) and "builtin" in entry
 
@@ -225,6 +239,8 @@ def preparation_settings(
         template_kwargs=recipe.model.chat_template_kwargs,
         cache_root=home.cache,
         memo_dir=home.data / "memo",
+        schema=recipe.domain.traits.rows,
+        turns=recipe.sft.turns,
         contamination=contamination_of(recipe, home.data, make=make),
         **validation_settings(recipe),
     )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 USUAL_CONTEXT = 2048
 """Default limit on the tokens of a conversation, or of a pair."""
 CONTEXT_KEY, PAIR_KEY = "rollout.max_context_length", "preference.max_length"
+SFT_KEY = "sft.max_length"
 SWITCHING = ("longrope", "su", "dynamic")
 """Rotations whose frequencies follow the longest row of a batch."""
 
@@ -109,11 +110,10 @@ def limit_note(asked: int | None, longest: LongestRow | None, key: str, model: s
     """Return a line if the model makes the limit smaller than the default; else None."""
     if asked is not None or longest is None or longest.num_tokens >= USUAL_CONTEXT:
         return None
-    what = (
-        "pairs with a longer row teach nothing"
-        if key == PAIR_KEY
-        else "a conversation that reaches it is cut off"
-    )
+    what = {
+        PAIR_KEY: "pairs with a longer row teach nothing",
+        SFT_KEY: "longer rows teach nothing",
+    }.get(key, "a conversation that reaches it is cut off")
     return f"{key} is {longest.num_tokens}, not {USUAL_CONTEXT}: {model} {longest.why}; {what}"
 
 
@@ -133,6 +133,8 @@ def check_lengths(recipe: Recipe, config: Mapping[str, object]) -> None:
     if recipe.has_pairs:
         row_limit(recipe.preference.max_length, longest, PAIR_KEY, model)
         return
+    if recipe.has_answers:
+        row_limit(recipe.sft.max_length, longest, SFT_KEY, model)
     asked = recipe.rollout.max_context_length
     row_limit(asked, longest, CONTEXT_KEY, model)
     if longest is None or asked is not None:
@@ -145,6 +147,8 @@ def check_lengths(recipe: Recipe, config: Mapping[str, object]) -> None:
         "rollout.max_new_tokens": recipe.rollout,
         "evaluation.max_new_tokens": recipe.evaluation,
     }
+    if recipe.has_answers:
+        del sections["rollout.max_new_tokens"]
     replies: dict[str, int] = {
         key: section.max_new_tokens if prompt else _stated(section, "max_new_tokens")
         for key, section in sections.items()

@@ -136,6 +136,15 @@ class DiffusionFamily(ABC):
     def decode(self, latents: Tensor) -> Tensor:
         """Return images [B, 3, height, width] or videos [B, frames, 3, height, width], in 0..1."""
 
+    def latents_of(self, pixels: Tensor) -> Tensor:
+        """Return the latents of images [B, 3, height, width] in 0..1, as `decode` takes them.
+
+        Raises: ModelError for a family whose pictures cannot be learnt from yet.
+        """
+        raise ModelError(
+            f"{self.name}: flow_sft cannot encode pictures for this family; use a model of sd3"
+        )
+
     def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
         """Apply classifier-free guidance (arXiv 2207.12598) to velocities with and without the
         prompt; scale 1 is the first."""

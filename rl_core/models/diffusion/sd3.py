@@ -82,3 +82,10 @@ class SD3(DiffusionFamily):
         vae = self.pipeline.vae
         scaled = latents.to(vae.dtype) / vae.config.scaling_factor + vae.config.shift_factor
         return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)
+
+    def latents_of(self, pixels: Tensor) -> Tensor:
+        """Return [B, C, H, W], the mode of the VAE's posterior."""
+        vae = self.pipeline.vae
+        scaled = pixels.to(vae.device, vae.dtype) * 2 - 1
+        encoded = vae.encode(scaled, return_dict=False)[0].mode().float()
+        return (encoded - vae.config.shift_factor) * vae.config.scaling_factor

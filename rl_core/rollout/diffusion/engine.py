@@ -90,8 +90,9 @@ class DiffusionEngine:
             trained = step_columns(len(jobs), found, levels, actions, self.latent_shape)
         else:
             shift = shift_of(self.family, self.config, num_steps)
+            clean = {row: one.clean[0] for row, one in found.items()}
             trained = noised_columns(
-                jobs, found, self.config.num_noised or num_steps, shift, self.latent_shape
+                jobs, clean, self.config.num_noised or num_steps, shift, self.latent_shape
             )
         ids = sibling_columns(groups_of(prompts), self.num_siblings)
         return self._collect(jobs, ids, found, trained)

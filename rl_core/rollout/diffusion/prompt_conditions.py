@@ -19,7 +19,7 @@ from rl_core.errors import ModelError, RLTrainError
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import ConditionImages
 from rl_core.models.diffusion.guidance import PromptConditions, has_two_halves
-from schemas.rows.media_checks import load_image
+from schemas.rows.media_checks import MediaRole, load_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -120,7 +120,7 @@ class ConditionCache:
 def _asked(item: dict[str, Any]) -> Asked:
     """Return the prompt of an item with its condition image opened; `media_refs` hold at most
     one."""
-    refs = item.get("media_refs") or []
+    refs = [one for one in item.get("media_refs") or [] if one["role"] == MediaRole.CONDITION]
     try:
         return Asked(item["prompt"], load_image(refs[0]["uri"]) if refs else None)
     except (RLTrainError, OSError) as error:

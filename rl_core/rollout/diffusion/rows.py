@@ -73,16 +73,18 @@ def step_columns(
 
 def noised_columns(
     jobs: Sequence[Job],
-    found: Mapping[int, Trajectory],
+    found: Mapping[int, Tensor],
     num_copies: int,
     shift: float,
     shape: Sequence[int],
 ) -> dict[str, Tensor]:
-    """Return the columns for DiffusionNFT: `clean` [B, ...], and for its noised copies `sigmas,
-    noise_seeds, response_mask` [B, K].
+    """Return the columns for training on finished samples: `clean` [B, ...], and for its noised
+    copies `sigmas, noise_seeds, response_mask` [B, K].
 
     Each copy has a level in its own part of the schedule, so that a sample's copies cover all of
     it.
+
+    Args: found: latents of the samples by row.
     """
     clean = torch.zeros(len(jobs), *shape)
     times, seeds, mask = [], [], torch.zeros(len(jobs), num_copies).long()
@@ -93,7 +95,7 @@ def noised_columns(
         )
         seeds.append(torch.randint(2**31, (num_copies,), generator=generator))
         if row in found:
-            clean[row], mask[row] = found[row].clean[0].cpu(), 1
+            clean[row], mask[row] = found[row].cpu(), 1
     times_BK = torch.stack(times)
     return {
         "clean": clean,

@@ -63,18 +63,23 @@ class NftStack(DiffusionStack):
             negative_errors_BT=negative_N.view_as(mask_BK),
         )
 
-    @staticmethod
-    def _noisy(micro: DataProto) -> Tensor:
-        """Return (1 - t) x_0 + t eps, [N, ...]; eps is drawn on the CPU by the copy's own seed, the
-        same for every layout."""
+    @classmethod
+    def _noisy(cls, micro: DataProto) -> Tensor:
+        """Return (1 - t) x_0 + t eps, [N, ...]."""
         clean, sigmas_N = micro.tensor("clean"), micro.tensor("sigmas").flatten()
-        seeds_N = micro.tensor("noise_seeds").flatten().tolist()
-        noise = torch.stack(
+        noise = cls._noise(micro)
+        level = sigmas_N.view(-1, *[1] * (clean.ndim - 1))
+        copies = clean.repeat_interleave(len(noise) // len(clean), 0)
+        return (1 - level) * copies + level * noise
+
+    @staticmethod
+    def _noise(micro: DataProto) -> Tensor:
+        """Return eps, [N, ...], drawn on the CPU by each copy's own seed, the same for every
+        layout."""
+        clean, seeds_N = micro.tensor("clean"), micro.tensor("noise_seeds").flatten().tolist()
+        return torch.stack(
             [
                 torch.randn(clean.shape[1:], generator=torch.Generator().manual_seed(seed))
                 for seed in seeds_N
             ]
         ).to(clean)
-        level = sigmas_N.view(-1, *[1] * (clean.ndim - 1))
-        copies = clean.repeat_interleave(len(seeds_N) // len(clean), 0)
-        return (1 - level) * copies + level * noise
