@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import uvicorn
 from rl_core.serving.app import build_app
 from rl_core.serving.batching import InProcessEngine
 from rl_core.serving.endpoint import Endpoint
+from rl_core.serving.engine import Engine
 from rl_core.serving.loading import load_endpoint
 from rl_core.serving.tools.forms import ToolFormat
 from schemas.sections.policy import ModelConfig
@@ -42,12 +43,20 @@ class Running:
 
 @contextmanager
 def running(
-    folder: Path, *, exact: bool = False, api_key: str | None = None, **options: Any
+    folder: Path,
+    *,
+    exact: bool = False,
+    api_key: str | None = None,
+    engine: Engine | None = None,
+    **options: Any,
 ) -> Iterator[Running]:
-    """Serve a model for the block."""
+    """Serve a model for the block. Args: engine: takes the place of the model's own."""
     config = ModelConfig(path=str(folder), exact=exact)
     options = {"name": NAME, "tool_format": ToolFormat.HERMES} | options
     endpoint = load_endpoint(str(folder), config, "cpu", **options)
+    if engine is not None:
+        endpoint.engine.close()
+        endpoint = replace(endpoint, engine=engine)
     server = uvicorn.Server(uvicorn.Config(build_app(endpoint, api_key), log_level="warning"))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

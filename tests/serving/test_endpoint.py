@@ -13,10 +13,6 @@ from rl_core.models.decoding.decode import Request, Sampling, decode
 from tests.serving.conftest import NAME, Running, running
 
 SAID = [{"role": "user", "content": "1+2="}]
-TOOL = {
-    "type": "function",
-    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
-}
 
 
 def decoded(server: Running, prompt: list[int], seed: int, temperature: float, length: int) -> Any:
@@ -217,13 +213,6 @@ def test_another_model_and_another_path_are_not_found(served: Running):
         served.client().embeddings.create(model=NAME, input="x")
     assert [one.id for one in served.client().models.list()] == [NAME]
     assert served.client().models.retrieve(NAME).id == NAME
-
-
-def test_a_forced_call_that_cannot_be_read_is_an_error(served: Running):
-    with pytest.raises(openai.InternalServerError, match="no call that can be read"):
-        served.client().chat.completions.create(
-            model=NAME, messages=SAID, tools=[TOOL], tool_choice="required", max_tokens=4
-        )
 
 
 def test_a_key_is_asked_for_where_one_is_set(tiny_model_dir: Any):
