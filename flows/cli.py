@@ -10,7 +10,7 @@ import typer
 
 from flows.data_cli import data
 from flows.doctor_cli import doctor
-from flows.models_cli import evaluate, export, lineage, promote, reproduce
+from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.rollouts_cli import rescore, rollouts
@@ -44,6 +44,7 @@ app.command()(promote)
 app.command()(reproduce)
 app.command("eval")(evaluate)
 app.command()(export)
+app.command()(push)
 app.command()(report)
 app.command()(compare)
 app.command()(rollouts)

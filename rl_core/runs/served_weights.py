@@ -10,7 +10,7 @@ from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
 from rl_core.runs.iterations import export_iteration
 from rl_core.runtime.home import Home
 from schemas.domains import Page
-from schemas.sections.policy import ModelConfig
+from schemas.sections.policy import ExportKind, ModelConfig
 
 
 def weights_of(candidate: Candidate, home: Home) -> str:
@@ -22,7 +22,9 @@ def weights_of(candidate: Candidate, home: Home) -> str:
     if candidate.weights is None:
         raise ModelError(f"{candidate.name} has no weights here; name a version or a folder")
     if candidate.iteration is not None:
-        export_iteration(candidate.iteration, home, candidate.iteration.export, whole=True)
+        export_iteration(
+            candidate.iteration, home, candidate.iteration.export, kind=ExportKind.MERGED
+        )
     return locate(candidate.weights, home.models)
 
 

@@ -69,6 +69,7 @@ def build_app(endpoint: Endpoint, api_key: str | None = None) -> FastAPI:
         responses=RESPONSES,
     )
     _tell_errors(app)
+    _describe(app, endpoint.name)
 
     @app.post("/v1/chat/completions")
     async def chat(request: ChatRequest, http: Request) -> Response:
@@ -164,14 +165,19 @@ def _tell_errors(app: FastAPI) -> None:
     for kind in (ApiError, EngineFull, EngineFailed, UserError):
         app.add_exception_handler(kind, tell)
 
+
+def _describe(app: FastAPI, name: str) -> None:
+    """Make the OpenAPI document say what this server does."""
     written = app.openapi
 
-    def without_422() -> dict[str, Any]:
-        """A request that does not fit is answered with 400, as OpenAI does."""
+    def described() -> dict[str, Any]:
+        """A request that does not fit is answered with 400, as OpenAI does; one model is there."""
         said = written()
         for path in said["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
+        for kind in ("ChatRequest", "CompletionRequest"):
+            said["components"]["schemas"][kind]["properties"]["model"]["enum"] = [name]
         return said
 
-    app.openapi = without_422  # type: ignore[method-assign]
+    app.openapi = described  # type: ignore[method-assign]

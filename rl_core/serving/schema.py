@@ -28,7 +28,7 @@ def fault(param: str, message: str) -> PydanticCustomError:
 class Part(BaseModel):
     """Part of a message's content; only text is read."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     type: str
     text: str | None = None
@@ -43,7 +43,7 @@ class Part(BaseModel):
 class CalledFunction(BaseModel):
     """A function's name and its arguments as JSON text."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Name
     arguments: str = "{}"
@@ -52,7 +52,7 @@ class CalledFunction(BaseModel):
 class ToolCall(BaseModel):
     """A call that the assistant made earlier."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     id: str = ""
     type: Literal["function"] = "function"
@@ -63,7 +63,7 @@ class ToolCall(BaseModel):
 class Message(BaseModel):
     """A turn of the conversation."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
@@ -88,7 +88,7 @@ class Message(BaseModel):
 class Function(BaseModel):
     """A function that the model may call."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Name
     description: str | None = None
@@ -100,7 +100,7 @@ class Function(BaseModel):
 class Tool(BaseModel):
     """A tool that the model may call."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["function"]
     function: Function
@@ -109,7 +109,7 @@ class Tool(BaseModel):
 class FunctionChoice(BaseModel):
     """Name of the function that has to be called."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Name
 
@@ -117,7 +117,7 @@ class FunctionChoice(BaseModel):
 class ToolChoice(BaseModel):
     """The tool that has to be called."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["function"]
     function: FunctionChoice
@@ -126,7 +126,7 @@ class ToolChoice(BaseModel):
 class StreamOptions(BaseModel):
     """Options of a stream."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool = False
     include_obfuscation: bool | None = None
@@ -135,7 +135,7 @@ class StreamOptions(BaseModel):
 class ResponseFormat(BaseModel):
     """Form of the answer; only text."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["text"]
 
@@ -143,7 +143,7 @@ class ResponseFormat(BaseModel):
 class Asking(BaseModel):
     """Parameters that both kinds of requests have."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     n: int | None = Field(default=1, ge=1, le=MAX_CHOICES)
@@ -235,7 +235,7 @@ class ChatRequest(Asking):
         return self.max_tokens if newer is None else newer
 
 
-Prompt = str | list[TokenId] | list[str] | list[list[TokenId]]
+Prompt = Annotated[str, Field(min_length=1)] | list[TokenId] | list[str] | list[list[TokenId]]
 
 
 class CompletionRequest(Asking):

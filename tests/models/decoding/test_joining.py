@@ -18,6 +18,8 @@ PROMPTS = [[5, 9, 11], [7, 8, 9, 10, 11, 12, 13, 14, 15, 16], [20], [30, 31, 32,
 LENGTHS = [4, 9, 14, 3]
 ARRIVALS = [0, 0, 2, 5]
 CPU = torch.device("cpu")
+Said = tuple[list[int], list[float]]
+"""Tokens and log-probabilities of a reply."""
 FAMILIES = {
     "plain": (Case("llama"), 1),
     "sliding windows": (
@@ -29,7 +31,7 @@ FAMILIES = {
 """Family, and the number of batches that its rows need."""
 
 
-def alone(policy: CausalLMPolicy, prompt: list[int], length: int) -> tuple[list[int], list[float]]:
+def alone(policy: CausalLMPolicy, prompt: list[int], length: int) -> Said:
     (reply,) = decode(
         policy, [Request(prompt, 1, length)], Sampling(length, 0.0, (), 0), torch.Generator(), CPU
     )
@@ -37,9 +39,11 @@ def alone(policy: CausalLMPolicy, prompt: list[int], length: int) -> tuple[list[
 
 
 @torch.no_grad()
-def together(policy: CausalLMPolicy, packed: Packed) -> tuple[dict[int, tuple[list[int], list[float]]], int]:
+def together(
+    policy: CausalLMPolicy, packed: Packed
+) -> tuple[dict[int, tuple[list[int], list[float]]], int]:
     """Greedy replies of rows that arrive and leave at different steps, and the most batches."""
-    said: dict[int, tuple[list[int], list[float]]] = {n: ([], []) for n in range(len(PROMPTS))}
+    said: dict[int, Said] = {n: ([], []) for n in range(len(PROMPTS))}
     batches: list[tuple[JoinedRows, list[int]]] = []
     most = 0
     for step in range(max(LENGTHS) + max(ARRIVALS)):
