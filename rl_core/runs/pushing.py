@@ -76,16 +76,29 @@ def push(
             api.create_repo(repository, private=private, exist_ok=True)
             if branch != MAIN:
                 api.create_branch(repository, branch=branch, exist_ok=True)
-        done = api.upload_folder(
-            repo_id=repository,
-            folder_path=written,
+        # One commit, where `upload_folder` may make several, so that no reader sees half a model.
+        done = api.create_commit(
+            repository,
+            _operations(api, repository, branch, written),
             revision=branch,
             commit_message=f"{_name(lineage)}: weights, card and lineage",
-            delete_patterns="*",
             # What somebody else pushes in the meantime is not overwritten.
             parent_commit=parent,
         )
     return Pushed(str(done.commit_url), is_new=done.oid != parent)
+
+
+def _operations(api: HfApi, repository: str, branch: str, folder: Path) -> list[Any]:
+    """Return what makes a branch hold the files of a folder and no others."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    added = {path.relative_to(folder).as_posix(): path for path in paths}
+    there = set(api.list_repo_files(repository, revision=branch)) - OF_A_NEW_REPOSITORY
+    return [
+        *(CommitOperationAdd(name, path) for name, path in added.items()),
+        *(CommitOperationDelete(name) for name in sorted(there - added.keys())),
+    ]
 
 
 def _lineage(model: str, version: int | None, home: Home) -> RunLineage:

@@ -36,6 +36,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    # The stand-in takes large files by LFS.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     try:
         yield server
