@@ -12,7 +12,7 @@ import torch
 from rl_core.models.decoding.decode import Request, Sampling, decode
 from tests.serving.conftest import NAME, Running, running
 
-SAID = [{"role": "user", "content": "1+2="}]
+SAID: Any = [{"role": "user", "content": "1+2="}]
 
 
 def decoded(server: Running, prompt: list[int], seed: int, temperature: float, length: int) -> Any:
@@ -35,7 +35,7 @@ def decoded(server: Running, prompt: list[int], seed: int, temperature: float, l
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.7])
 def test_tokens_and_log_probabilities_are_those_of_a_rollout(served: Running, temperature: float):
     body = {"return_token_ids": True}
-    answer = served.client().chat.completions.create(
+    answer: Any = served.client().chat.completions.create(
         model=NAME,
         messages=SAID,
         temperature=temperature,
@@ -92,7 +92,7 @@ def test_a_stream_says_what_the_whole_answer_says(served: Running):
         "logprobs": True,
         "top_logprobs": 3,
     }
-    whole = served.client().chat.completions.create(**asked)
+    whole: Any = served.client().chat.completions.create(**asked)
     texts, log_probs, reasons = ["", ""], [[], []], ["", ""]
     usage = None
     for chunk in served.client().chat.completions.create(
@@ -115,7 +115,7 @@ def test_a_stream_says_what_the_whole_answer_says(served: Running):
 
 def test_reply_i_is_the_first_of_the_seed_plus_i(served: Running):
     def say(seed: int, n: int) -> list[str | None]:
-        answer = served.client().chat.completions.create(
+        answer: Any = served.client().chat.completions.create(
             model=NAME, messages=SAID, seed=seed, n=n, max_tokens=8
         )
         return [one.message.content for one in answer.choices]
@@ -126,12 +126,14 @@ def test_reply_i_is_the_first_of_the_seed_plus_i(served: Running):
 def test_completions_take_and_give_tokens_and_score_a_prompt(served: Running):
     client = served.client()
     prompt = served.endpoint.model.tokenizer.encode("1+2=3")
+    by_ids: Any
+    by_text: Any
     by_ids, by_text = (
         client.completions.create(model=NAME, prompt=one, max_tokens=6, temperature=0, logprobs=2)
         for one in (prompt, "1+2=3")
     )
     assert by_ids.choices[0].text == by_text.choices[0].text
-    echo = client.completions.create(
+    echo: Any = client.completions.create(
         model=NAME, prompt=[prompt, prompt], max_tokens=6, temperature=0, logprobs=2, echo=True
     )
     assert len(echo.choices) == 2
@@ -148,7 +150,7 @@ def test_completions_take_and_give_tokens_and_score_a_prompt(served: Running):
     assert echo.choices[0].logprobs.token_logprobs[1 : len(prompt)] == pytest.approx(
         wanted, abs=1e-4
     )
-    scored = client.completions.create(
+    scored: Any = client.completions.create(
         model=NAME, prompt=prompt, max_tokens=0, logprobs=1, echo=True
     )
     assert scored.choices[0].text == "1+2=3"
@@ -262,7 +264,7 @@ def test_clients_that_go_away_free_their_rows_and_a_full_queue_says_so(tiny_mode
 
 
 def test_log_probabilities_that_json_cannot_hold_are_bounded(served: Running):
-    answer = served.client().chat.completions.create(
+    answer: Any = served.client().chat.completions.create(
         model=NAME,
         messages=SAID,
         logprobs=True,
