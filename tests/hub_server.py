@@ -140,10 +140,10 @@ class Hub:
             ]
             return 200, {"files": modes}, {}
         assert action == "commit", action
-        return self._commit(repository, revision, body)
+        return self._commit(name, repository, revision, body)
 
     def _commit(
-        self, repository: Repository, branch: str, body: bytes
+        self, name: str, repository: Repository, branch: str, body: bytes
     ) -> tuple[int, Any, dict[str, str]]:
         files = repository.branches[branch]
         for line in body.decode().splitlines():
@@ -161,5 +161,5 @@ class Hub:
             elif entry["key"] == "deletedFile":
                 files.pop(value["path"])
         sha = repository.sha(branch)
-        said = {"success": True, "commitOid": sha, "commitUrl": f"{self.url}/commit/{sha}"}
+        said = {"success": True, "commitOid": sha, "commitUrl": f"{self.url}/{name}/commit/{sha}"}
         return 200, said, {}
