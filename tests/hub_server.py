@@ -77,7 +77,8 @@ class Hub:
             name = f"{asked['organization']}/{asked['name']}"
             if name in self.repositories:
                 return 409, {"error": "exists", "url": f"{self.url}/{name}"}, {}
-            self.repositories[name] = Repository(bool(asked.get("private")))
+            private = bool(asked.get("private")) or asked.get("visibility") == "private"
+            self.repositories[name] = Repository(private)
             return 200, {"url": f"{self.url}/{name}", "name": name}, {}
         if path == "/api/validate-yaml":
             return 200, {"errors": [], "warnings": []}, {}
