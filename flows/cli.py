@@ -10,11 +10,11 @@ import typer
 
 from flows.data_cli import data
 from flows.doctor_cli import doctor
-from flows.models_cli import evaluate, export, lineage, promote, reproduce
+from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.rollouts_cli import rescore, rollouts
-from flows.serve_cli import serve_demo, serve_rewards, serve_search
+from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, status, up
 from flows.validate_cli import validate
 from rl_core.errors import StoppedByWatcher, Unreachable, UserError
@@ -30,6 +30,7 @@ app = typer.Typer(
 
 app.command()(validate)
 app.command()(prep)
+app.command()(serve)
 app.command()(serve_search)
 app.command()(serve_rewards)
 app.command()(serve_demo)
@@ -43,6 +44,7 @@ app.command()(promote)
 app.command()(reproduce)
 app.command("eval")(evaluate)
 app.command()(export)
+app.command()(push)
 app.command()(report)
 app.command()(compare)
 app.command()(rollouts)

@@ -1,18 +1,16 @@
-"""The commands `rl-train lineage`, `promote`, `reproduce`, `eval` and `export`, which work on
-registered versions."""
+"""The commands `rl-train lineage`, `promote`, `reproduce`, `eval`, `export` and `push`, which work
+on registered versions."""
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from rl_core.models.export.formats import ModelFormat, Numbers
 from rl_core.reporting.lineage_page import LineageFormat
 from rl_core.runtime.home import Home
 from rl_core.services.addresses import Server, check_addresses
-
-if TYPE_CHECKING:
-    from rl_core.runs.iterations import KeptIteration
 
 DIFFERENT = 1
 """Exit code if something differs from what was recorded."""
@@ -127,23 +125,29 @@ def export(
         ),
     ],
     version: Version = None,
-    to: Annotated[Path, typer.Option(help="New folder for weights and lineage.json")] = Path(
+    to: Annotated[Path, typer.Option(help="New folder for weights, card and lineage.json")] = Path(
         "exported"
     ),
+    format: Annotated[
+        ModelFormat | None, typer.Option(help="hf, adapter or gguf; unset: as it was registered")
+    ] = None,
+    numbers: Annotated[
+        Numbers | None, typer.Option(help="Number format of --format gguf; unset: f16")
+    ] = None,
 ) -> None:
     """Copy a version's weights to a new folder, after comparing them with what was registered; or
     write those of a run's iteration whose checkpoint was kept."""
+    from rl_core.errors import RecipeError
     from rl_core.models.locate import is_model
-    from rl_core.tracking.lineage import trace
-    from rl_core.tracking.model_folder import export_version
+    from rl_core.runs.exporting import export_as
 
+    if numbers is not None and format is not ModelFormat.GGUF:
+        raise RecipeError(f"--numbers {numbers} goes with --format gguf")
     check_addresses(Server.MLFLOW)
-    home = Home.default()
-    if version is None and (kept := _kept_iteration(model, home)) is not None:
-        written = _export_iteration(kept, home, to)
-    else:
-        written = export_version(trace(home.mlflow_uri, model, version, ui=home.mlflow_ui), to)
-    if is_model(written):
+    written = export_as(model, version, Home.default(), to, format, numbers or Numbers.F16)
+    if format is ModelFormat.GGUF:
+        typer.echo(f"written to {written}; llama.cpp and what is built on it load model.gguf")
+    elif is_model(written):
         typer.echo(f"written to {written}; model.path={written} trains on from there")
     else:
         typer.echo(
@@ -152,16 +156,33 @@ def export(
         )
 
 
-def _kept_iteration(model: str, home: Home) -> "KeptIteration | None":
-    from rl_core.runs.iterations import find_iteration
+def push(
+    model: Annotated[
+        str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or RUN@ITERATION")
+    ],
+    repository: Annotated[str, typer.Argument(help="ORGANISATION/NAME on the Hugging Face Hub")],
+    private: Annotated[
+        bool, typer.Option("--private", help="Create the repository as a private one")
+    ] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch; unset: main")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is no version of this model there")
+    ] = False,
+) -> None:
+    """Upload a model with its card and lineage to the Hugging Face Hub, as one commit.
 
-    return find_iteration(model, home)
+    The token is that of HF_TOKEN or of `hf auth login`.
+    """
+    from rl_core.runs.pushing import push as push_to
 
-
-def _export_iteration(kept: "KeptIteration", home: Home, to: Path) -> Path:
-    from rl_core.errors import StorageError
-    from rl_core.runs.iterations import export_iteration
-
-    if to.exists():
-        raise StorageError(f"{to} exists; name a new folder")
-    return export_iteration(kept, home, to.expanduser().resolve())
+    check_addresses(Server.MLFLOW)
+    done = push_to(
+        model,
+        None,
+        repository,
+        Home.default(),
+        private=private,
+        revision=revision,
+        overwrite=overwrite,
+    )
+    typer.echo(f"pushed: {done.url}" if done.is_new else f"{repository} has all of it: {done.url}")

@@ -1,5 +1,5 @@
-"""The commands `rl-train serve-search`, `serve-rewards` and `serve-demo`: servers for runs, and a
-page to try models on."""
+"""The commands `rl-train serve`, `serve-search`, `serve-rewards` and `serve-demo`: a model behind
+OpenAI's API, servers for runs, and a page to try models on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,90 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
+from rl_core.serving.tools.forms import ToolFormat
 
+if TYPE_CHECKING:
+    from rl_core.services.own_pages import App
     from schemas.sections.rewards import RewardServiceConfig
+
+
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="models:/NAME@champion, models:/NAME/VERSION, RUN@ITERATION, or as model.path"
+        ),
+    ],
+    recipe: Annotated[
+        str | None, typer.Option(help="Of a model that is no registered version: its chat template")
+    ] = None,
+    served_model: Annotated[
+        str | None, typer.Option(help="Name of the model in requests; unset: as MODEL")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)
+    ] = 8003,
+    device: Annotated[
+        str, typer.Option(help="Where the model computes: cpu, cuda, cuda:1, ...")
+    ] = "cpu",
+    max_rows: Annotated[
+        int, typer.Option(help="Replies that are sampled at once", min=1, max=1024)
+    ] = 32,
+    max_waiting: Annotated[
+        int, typer.Option(help="Requests that wait; others are answered with 429", min=1)
+    ] = 128,
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="The same bits whatever else is asked at once; slower, CPU"),
+    ] = False,
+    tool_format: Annotated[
+        ToolFormat | None,
+        typer.Option(help="How the model writes calls of tools; unset: from its chat template"),
+    ] = None,
+) -> None:
+    """Serve a language model behind OpenAI's API, with continuous batching; ends on Ctrl-C.
+
+    RL_TRAIN_API_KEY sets the key that requests have to bring; it is needed to let others in.
+    """
+    import os
+
+    from rl_core.errors import ServiceError
+    from rl_core.runs.served_weights import find_served
+    from rl_core.runtime.home import Home
+    from rl_core.services.exposure import is_local
+    from rl_core.services.own_pages import ANY_HOST, OwnPagesOnly, hosts_served
+    from rl_core.serving.app import build_app
+    from rl_core.serving.loading import load_endpoint
+
+    api_key = os.environ.get("RL_TRAIN_API_KEY") or None
+    if api_key is None and not is_local(host):
+        raise ServiceError(
+            f"--host {host} lets others in: set RL_TRAIN_API_KEY, the key they bring"
+        )
+    _check_device(device)
+    found = find_served(model, recipe, Home.default())
+    config = found.config.model_copy(update={"exact": exact})
+    typer.echo(f"loading {found.name}")
+    endpoint = load_endpoint(
+        found.source,
+        config,
+        device,
+        name=served_model or model,
+        tool_format=tool_format,
+        max_rows=max_rows,
+        max_waiting=max_waiting,
+    )
+    hosts = hosts_served() if is_local(host) else [ANY_HOST]
+    try:
+        _serve(
+            OwnPagesOnly(build_app(endpoint, api_key), hosts),
+            host,
+            port,
+            lambda at: f"{endpoint.name} answers at {at}/v1",
+        )
+    finally:
+        endpoint.engine.close()
 
 
 def serve_search(
@@ -154,7 +234,7 @@ def _check_device(device: str) -> None:
         raise RecipeError(f"--device {device}: this machine has {count} such devices")
 
 
-def _serve(app: Starlette, host: str, port: int, told: Callable[[str], str]) -> None:
+def _serve(app: App, host: str, port: int, told: Callable[[str], str]) -> None:
     """Listen until Ctrl-C.
 
     Args: told: returns the message to print for an address. Raises: EnvError when it cannot listen.

@@ -8,6 +8,7 @@ from prefect.tasks import exponential_backoff
 from rl_core.runs.iterations import export_iteration as export
 from rl_core.runs.iterations import find_iteration
 from rl_core.runtime.home import Home
+from schemas.sections.policy import ExportKind
 from tasks.retrying import worth_retrying
 
 
@@ -26,4 +27,4 @@ def export_iteration(model: str) -> str:
     home = Home.default()
     found = find_iteration(model, home)
     assert found is not None, f"{model} is no iteration of a run"
-    return str(export(found, home, found.export, whole=True))
+    return str(export(found, home, found.export, kind=ExportKind.MERGED))

@@ -11,6 +11,8 @@ from rl_core.errors import StorageError
 from rl_core.runs.best import chosen_iteration
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.session import TrainingSession, session_for
+from rl_core.tracking.lineage import trace
+from rl_core.tracking.model_card import write_card
 from rl_core.tracking.model_versions import register_version
 from rl_core.tracking.plots import reward_curve
 from schemas.receipts import EvalReceipt, ExportReceipt, RunPlan, VersionReceipt
@@ -33,6 +35,7 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
     name = session.recipe.registered_name
     version = _register(session, name, model_dir, iteration, baseline, final)
     receipt = VersionReceipt(name=name, version=version, model_path=str(model_dir))
+    write_card(model_dir, trace(session.tracking.tracking_uri, name, version), final, baseline)
     session.folder.save_receipt("register-model", receipt)
     warn_of_nothing_learnt(session.recipe, session.folder.history(), f"{name} v{version}")
     _publish(session)

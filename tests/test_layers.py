@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rl_core.builtin.models",),
     ("rl_core.train",),
     ("rl_core.rollout",),
+    ("rl_core.serving",),
     ("rl_core.distributed", "rl_core.tracking"),
     ("rl_core.parts",),
     ("rl_core.evaluation",),

@@ -8,8 +8,8 @@ from threading import Lock
 
 from rl_core.demo.questions import Answer, Question
 from rl_core.errors import ModelError, RecipeError
-from rl_core.models.locate import locate
 from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
+from rl_core.runs.served_weights import weights_of
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import newest
 from schemas.domains import TRAITS, Page
@@ -78,9 +78,7 @@ def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
 def _load(
     page: Page, one: Candidate, recipe: Recipe, device: str, home: Home
 ) -> Callable[[Question], Answer]:
-    if one.weights is None:
-        raise ModelError(f"{one.name} has no weights here; rl-train export writes a run's, to show")
-    source = locate(one.weights, home.models)
+    source = weights_of(one, home)
     if page is Page.DRAW:
         from rl_core.demo.painter import Painter
 

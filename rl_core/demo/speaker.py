@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from rl_core.demo.questions import Answer, Question
 from rl_core.errors import DataError
-from rl_core.models.bundle import TextBundle
-from rl_core.models.chat.stop_ids import configured_stop_ids
-from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.decoding.decode import Request, Sampling, decode
-from rl_core.rollout.chat.text import ChatFormat
+from rl_core.serving.served_model import ServedModel
 from schemas.sections.policy import ModelConfig
 
 
-class Speaker:
-    """A loaded language model that answers.
-
-    Args: source: result of `locate`. config: chat template and attention of the recipe.
-    """
+class Speaker(ServedModel):
+    """A loaded language model that answers one question at a time."""
 
     def __init__(self, source: str, config: ModelConfig, device: str) -> None:
-        self.device = torch.device(device)
-        bundle = TextBundle(source, config)
-        self.tokenizer: Any = bundle.tokenizer
-        self.policy = bundle.policy.to(self.device).eval()
-        stop_ids = configured_stop_ids(self.policy.language_model)
-        self.chat = ChatFormat(self.tokenizer, config.chat_template_kwargs, stop_ids)
+        super().__init__(source, config.model_copy(update={"exact": False}), device)
 
     def answer(self, question: Question) -> Answer:
         """Return the model's reply to the conversation."""
-        prompt, stop_ids = self.chat.encode(question.messages), tuple(sorted(self.chat.stop_ids))
-        longest = longest_row_of(self.policy.language_model)
+        prompt, longest = self.chat.encode(question.messages), self.longest
         room = question.max_new_tokens if longest is None else longest.num_tokens - len(prompt)
         if longest is not None and room < 1:
             raise DataError(
@@ -41,7 +27,7 @@ class Speaker:
                 f"{longest.why}"
             )
         sampling = Sampling(
-            question.max_new_tokens, question.temperature, stop_ids, self.tokenizer.pad_token_id
+            question.max_new_tokens, question.temperature, self.eos_ids, self.pad_id
         )
         generator = torch.Generator(self.device).manual_seed(question.seed)
         requests = [Request(prompt, 1, room)]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from rl_core.errors import RecipeError, StorageError
+from rl_core.errors import ModelError, RecipeError, StorageError
 from rl_core.runs.recipes import recorded_values
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import nearest
 from rl_core.tracking.database import tracking_client
-from rl_core.tracking.lineage import read_artifact
+from rl_core.tracking.lineage import read_artifact, trace_run
+from rl_core.tracking.model_card import ensure_card
 from schemas.receipts import CacheReceipt, RunPlan
 from schemas.recipe import Recipe
 from schemas.sections.policy import ExportKind
@@ -74,25 +75,31 @@ def find_iteration(text: str, home: Home) -> KeptIteration | None:
     return KeptIteration(folder, iteration)
 
 
-def export_iteration(found: KeptIteration, home: Home, to: Path, *, whole: bool = False) -> Path:
-    """Write an iteration's weights as a model folder, once.
+def export_iteration(
+    found: KeptIteration, home: Home, to: Path, *, kind: ExportKind | None = None
+) -> Path:
+    """Write an iteration's weights as a model folder, once, with its card.
 
-    Args: whole: merge adapters, whatever the recipe exports, so that the folder can be loaded.
-    Raises: StorageError when `to` is there, but no result of this function.
+    Args: kind: merge adapters or not; None for what the recipe says. Raises: ModelError when there
+    are no adapters to write alone.
     """
     from rl_core.runs.session import TrainingSession
 
-    session = TrainingSession(plan_of(found.folder, home, whole=whole))
+    plan = plan_of(found.folder, home, kind=kind)
+    session = TrainingSession(plan)
     try:
-        return session.export_to(found.iteration, to)
+        written = session.export_to(found.iteration, to)
     finally:
         session.close()
+    ensure_card(written, trace_run(home.mlflow_uri, plan.mlflow_run_id))
+    return written
 
 
-def plan_of(folder: RunFolder, home: Home, *, whole: bool = False) -> RunPlan:
+def plan_of(folder: RunFolder, home: Home, *, kind: ExportKind | None = None) -> RunPlan:
     """Return the plan of a run that was opened before, from its folder and its MLflow run.
 
-    Raises: StorageError, RecipeError when either is gone or cannot be read.
+    Args: kind: what it exports instead of what its recipe says. Raises: StorageError, RecipeError
+    when either is gone or cannot be read; ModelError when it has no adapters to export alone.
     """
     run_id = folder.mlflow_run_id
     if run_id is None:
@@ -102,9 +109,11 @@ def plan_of(folder: RunFolder, home: Home, *, whole: bool = False) -> RunPlan:
         recipe = Recipe.model_validate(recorded_values(yaml.safe_load(text)))
     except ValueError as error:
         raise RecipeError(f"{folder.root / 'recipe.yaml'}: {error}") from error
-    if whole and recipe.lora is not None:
-        merged = recipe.lora.model_copy(update={"export": ExportKind.MERGED})
-        recipe = recipe.model_copy(update={"lora": merged})
+    if kind is ExportKind.ADAPTER and recipe.lora is None:
+        raise ModelError(f"{folder.root.name} trained all weights: there are no adapters (lora)")
+    if kind is not None and recipe.lora is not None:
+        changed = recipe.lora.model_copy(update={"export": kind})
+        recipe = recipe.model_copy(update={"lora": changed})
     cache = read_artifact(tracking_client(home.mlflow_uri), run_id, "receipts/cache.json")
     return RunPlan(
         run_key=folder.root.name,

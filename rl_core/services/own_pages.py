@@ -7,6 +7,7 @@ another name: a site may point its own name at this machine.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,13 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _POLICY_VIOLATION = 1008
+
+
+def hosts_served() -> list[str]:
+    """Return the names under which a server of this machine is addressed: its own and those of
+    `RL_TRAIN_ALLOWED_HOSTS`."""
+    named = os.environ.get("RL_TRAIN_ALLOWED_HOSTS", "").split(",")
+    return [*LOCAL_HOSTS, *filter(None, map(str.strip, named))]
 
 
 class OwnPagesOnly:

@@ -50,6 +50,18 @@ class RunLineage:
         """Files that the training and held-out rows were made from."""
         return self.cache.sources
 
+    def public(self) -> dict[str, Any]:
+        """Return the lineage in JSON's types without folders and addresses of this machine."""
+        return {
+            "run_id": self.run_id,
+            "run_key": self.run_key,
+            "git_revision": self.git_revision,
+            "rows": {"training": self.cache.num_train_rows, "held_out": self.cache.num_eval_rows},
+            "sources": [
+                {"name": Path(one.path).name, "sha256": one.sha256} for one in self.sources
+            ],
+        }
+
 
 @dataclass(frozen=True)
 class Lineage(RunLineage):
@@ -70,6 +82,17 @@ class Lineage(RunLineage):
     def to_dict(self) -> dict[str, Any]:
         """Return the whole lineage in JSON's types."""
         return asdict(self) | {"cache": self.cache.model_dump(mode="json")}
+
+    def public(self) -> dict[str, Any]:
+        """Return the lineage in JSON's types without folders and addresses of this machine."""
+        return super().public() | {
+            "name": self.name,
+            "version": self.version,
+            "registered_at": self.registered_at,
+            "weights_digest": self.weights_digest,
+            "eval_digest": self.eval_digest,
+            "metrics": self.metrics,
+        }
 
     def checks(self) -> Iterator[Check]:
         """Check that source files, prepared rows and weights are still those that were recorded."""

@@ -12,6 +12,7 @@ from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
 from rl_core.runtime.user_paths import user_path
 from rl_core.tracking.lineage import Lineage
+from rl_core.tracking.model_card import ensure_card
 
 LINEAGE = "lineage.json"
 
@@ -36,6 +37,7 @@ def export_version(lineage: Lineage, folder: Path) -> Path:
     try:
         shutil.copytree(source, building)
         _check(lineage, building)
+        ensure_card(building, lineage)
         atomic_write_text(building / LINEAGE, json.dumps(lineage.to_dict(), indent=2) + "\n")
         sync_tree(building)
         building.replace(target)

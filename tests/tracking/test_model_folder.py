@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 from prefect.logging import disable_run_logger
 
 from flows.models_cli import export
@@ -13,6 +14,7 @@ from rl_core.runs.evaluation import evaluation_recipe, find_candidate
 from rl_core.runs.session import close_sessions
 from rl_core.runtime.home import Home
 from rl_core.tracking.lineage import trace
+from rl_core.tracking.model_card import ensure_card
 from rl_core.tracking.model_folder import export_version
 from tests.made_runs import make_run, recipe_of, register
 
@@ -41,6 +43,30 @@ def test_an_export_holds_the_registered_weights_and_where_they_came_from(
     assert [path.name for path in tmp_path.iterdir()] == ["taken"], "something was left beside it"
     with pytest.raises(StorageError, match="not an empty folder"):
         export_version(lineage, tmp_path / "taken")
+
+
+def test_an_export_has_a_card_with_data_scores_intervals_and_metadata(home: Home, tmp_path: Path):
+    written = export_version(trace(home.mlflow_uri, "models:/rl-train-taken/1"), tmp_path / "card")
+    card = ModelCard.load(written / "README.md")
+    data = card.data
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
+    assert data.base_model is None, "a folder of this machine is no model of the hub"
+    (result,) = data.eval_results
+    assert (result.metric_type, result.metric_value) == ("accuracy", 1.0)
+    assert "accuracy | 1 [0.5101, 1] | 0 [0, 0.4899]" in card.text
+    assert "4 training rows, 4 held out" in card.text
+    assert "`train.jsonl`, sha256" in card.text
+    assert "name: taken" in card.text and "AutoModelForCausalLM" in card.text
+
+
+def test_peft_leaves_no_empty_card(home: Home, tmp_path: Path):
+    lineage = trace(home.mlflow_uri, "models:/rl-train-taken/1")
+    (tmp_path / "README.md").write_text("---\nbase_model: x\n---\n[More Information Needed]\n")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    ensure_card(tmp_path, lineage)
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.library_name == "peft" and "More Information" not in card.text
+    assert "accuracy | 1 |" in card.text, "the registered scores stand in for the receipts"
 
 
 @pytest.mark.parametrize(

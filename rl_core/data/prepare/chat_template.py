@@ -27,6 +27,7 @@ from schemas.sections.policy import reserved_template_kwargs
 
 Message = dict[str, Any]
 Conversation = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
 PROBE = "\u241fprobe\u241f"
 """A text that no template contains by itself."""
 
@@ -44,15 +45,16 @@ class ChatTemplate:
         if problem := reserved_template_kwargs(self.template_kwargs):
             raise RecipeError(f"model.chat_template_kwargs: {problem}")
 
-    def prompt(self, messages: Conversation) -> str:
+    def prompt(self, messages: Conversation, tools: Tools = ()) -> str:
         """Return the text of a prompt, ending where the reply begins.
 
-        Raises: ModelError when the template cannot continue the assistant's last message. Errors of
-        the template itself are passed on.
+        Args: tools: functions that the model may call, in OpenAI's form.
+        Raises: ModelError when the template cannot continue the assistant's last message, or does
+        not show the tools. Errors of the template itself are passed on.
         """
         if is_prefilled(messages):
-            return self._continued(messages)
-        return self._render(messages, add_generation_prompt=True)
+            return self._continued(messages, tools)
+        return self._render(messages, tools, add_generation_prompt=True)
 
     def conversation(self, messages: Conversation) -> str:
         """Return the text of a complete conversation, without opening a turn after it."""
@@ -96,13 +98,22 @@ class ChatTemplate:
             return False
         return PROBE in text and f"'{PROBE}'" not in text
 
-    def _render(self, messages: Conversation, **options: bool) -> str:
+    def _render(self, messages: Conversation, tools: Tools = (), **options: bool) -> str:
         shown = [self._shaped(message) for message in messages]
+        offered = [self.control_tokens.message(tool) for tool in tools]
         text = self.owner.apply_chat_template(
-            shown, tokenize=False, **options, **self.template_kwargs
+            shown,
+            tokenize=False,
+            **options,
+            **({"tools": offered} if offered else {}),
+            **self.template_kwargs,
         )
         for message in messages:
             _check_tools_are_shown(message, text)
+        for tool in offered:
+            function: Any = tool.get("function", tool)
+            if function["name"] not in text:
+                raise ModelError(f"the chat template does not show the tool {function['name']!r}")
         return text
 
     @cached_property
@@ -117,10 +128,10 @@ class ChatTemplate:
             return {**message, "content": _part(content)}
         return message
 
-    def _continued(self, messages: Conversation) -> str:
+    def _continued(self, messages: Conversation, tools: Tools) -> str:
         said = text_of(self.control_tokens.message(messages[-1]))
         try:
-            text = self._render(messages, continue_final_message=True)
+            text = self._render(messages, tools, continue_final_message=True)
         # transformers raises ValueError, templates raise what they like.
         except Exception as error:
             reason = (

@@ -29,7 +29,7 @@ from rl_core.models.token_choice import StepSupport, Support, support_of
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
-    pass
+    from transformers.cache_utils import Cache
 
 ROWS_IN_CACHE = 16
 """Number of rows of logits that are drawn from at once on a CPU."""
@@ -158,12 +158,12 @@ def decode(
 def _batches(policy: TokenPolicy, requests: list[Request]) -> list[list[int]]:
     """The requests that are decoded beside each other: all, or each by itself where rows of a batch
     disturb others."""
-    if _may_be_batched(policy):
+    if may_be_batched(policy):
         return [list(range(len(requests)))]
     return [[place] for place in range(len(requests))]
 
 
-def _may_be_batched(policy: TokenPolicy) -> bool:
+def may_be_batched(policy: TokenPolicy) -> bool:
     """Return True if each row of a batch is computed as it would be by itself."""
     return policy.paths is None or policy.paths.why_not(Path.PADDED) is None
 
@@ -180,9 +180,9 @@ def _decode(
 ) -> list[Reply]:
     """Decode requests in one batch."""
     asked = [request for request in requests for _ in range(request.num_replies)]
-    ends = [_End(request, sampling, text_of) for request in asked]
+    ends = [End(request, sampling, text_of) for request in asked]
     replies = [Reply([], [], sampling.cut_off(end.limit)) for end in ends]
-    draw = _Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
+    draw = Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
     rows = list(range(len(replies)))
     with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (
         hidden,
@@ -265,6 +265,45 @@ def _reading(
     from rl_core.models.decoding.next_states import ByRecomputing, ByTransformers, next_states
 
     backbone = policy.backbone
+    prompts = read_prompts(policy, requests, pad_id, device)
+    counts_P, attention_BP = prompts.counts_P, prompts.attention_BP
+    hidden = prompts.states_BPH[:, -1].repeat_interleave(counts_P, 0)
+    last = prompts.last_P.repeat_interleave(counts_P)
+    with without_hooks(policy.language_model):
+        read: Reader
+        if prompts.cache is None:
+            rows = (one.repeat_interleave(counts_P, 0) for one in (prompts.ids_BP, attention_BP))
+            read = ByRecomputing(backbone, *rows, together=may_be_batched(policy))
+        elif not plain:
+            read = ByTransformers(backbone, prompts.cache, counts_P, attention_BP)
+        else:
+            probe = prompts.ids_BP[:, -1], policy.reply_positions(prompts.last_P, 0)
+            read = next_states(
+                backbone, prompts.cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs
+            )
+        yield hidden, last, read
+
+
+@dataclass(frozen=True)
+class ReadPrompts:
+    """Prompts after the prefill, padding first."""
+
+    counts_P: Tensor
+    """Number of replies to each prompt."""
+    ids_BP: Tensor
+    attention_BP: Tensor
+    states_BPH: Tensor
+    """Hidden states after the last norm."""
+    last_P: Tensor
+    """Position of each prompt's last token."""
+    cache: Cache | None
+    """None for a model whose cache cannot be used."""
+
+
+def read_prompts(
+    policy: TokenPolicy, requests: list[Request], pad_id: int, device: torch.device
+) -> ReadPrompts:
+    """Run the model over the prompts of requests, each once, in one batch."""
     prompts = [request.token_ids for request in requests]
     counts_P = torch.tensor([request.num_replies for request in requests], device=device)
     lengths_P = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -274,28 +313,15 @@ def _reading(
     media_B = [request.media for request in requests]
     inputs = policy.inputs(ids_BP, attention_BP, positions_of(attention_BP), media_B)
     uses_cache = policy.paths is None or policy.paths.why_not(Path.CACHED) is None
+    backbone = policy.backbone
     output = backbone(**taken_by(backbone, inputs), use_cache=uses_cache)
-    hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
     # Positions may have several axes; they agree at the last token, which is text.
     last_P = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0]
-    last = last_P.repeat_interleave(counts_P)
-    with without_hooks(policy.language_model):
-        read: Reader
-        if not uses_cache:
-            rows = (one.repeat_interleave(counts_P, 0) for one in (ids_BP, attention_BP))
-            read = ByRecomputing(backbone, *rows, together=_may_be_batched(policy))
-        elif not plain:
-            read = ByTransformers(backbone, output.past_key_values, counts_P, attention_BP)
-        else:
-            probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
-            cache = output.past_key_values
-            read = next_states(
-                backbone, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs
-            )
-        yield hidden, last, read
+    cache = output.past_key_values if uses_cache else None
+    return ReadPrompts(counts_P, ids_BP, attention_BP, output.last_hidden_state, last_P, cache)
 
 
-class _End:
+class End:
     """End of the replies to one request: a token, a stop string or a limit."""
 
     def __init__(self, request: Request, sampling: Sampling, text_of: TextOf | None) -> None:
@@ -318,7 +344,7 @@ class _End:
         return len(reply.token_ids) < self.limit
 
 
-class _Draw:
+class Draw:
     """Draws a token of each row, from the whole distribution or a part of it."""
 
     def __init__(
@@ -349,6 +375,13 @@ class _Draw:
             for row, support in zip(rows, supports, strict=True):
                 self.steps[row].append(support)
         return tokens_R, log_probs_R
+
+    def scores(self, logits_RV: Tensor) -> Tensor:
+        """Return the scores [R, V] whose softmax the next tokens are drawn by."""
+        if self.choosing is not None:
+            return self.choosing.scores(logits_RV)[0]
+        scores_RV = logits_RV.float()
+        return scores_RV / self.temperature if self.temperature not in (0.0, 1.0) else scores_RV
 
     def select(self, kept: Tensor) -> None:
         """Keep these rows, ascending."""

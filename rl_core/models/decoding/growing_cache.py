@@ -7,6 +7,7 @@ finished rows are removed in place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,6 +69,33 @@ class GrowingLayer(DynamicLayer):
             self._rooms[index] = kept
         self._show(length)
 
+    def join(self, others: Sequence[GrowingLayer]) -> None:
+        """Append the rows of other layers.
+
+        Rows are aligned at their ends: shorter ones get zeros before them, which a mask hides.
+        """
+        layers = [self, *others]
+        length = max(layer.length for layer in layers)
+        self._rooms = [
+            torch.cat([_moved(layer._rooms[index], layer.length, length) for layer in layers])
+            for index in range(len(self._rooms))
+        ]
+        self._show(length)
+
+    def trim(self, start: int) -> None:
+        """Forget the first positions of every row."""
+        length = self.length - start
+        for room in self._rooms:
+            # The source is copied first, since it overlaps with where it goes.
+            room[:, :, :length] = room[:, :, start : start + length].clone()
+        self._show(length)
+
+    @property
+    def length(self) -> int:
+        """Number of positions."""
+        assert self.keys is not None
+        return self.keys.shape[2]
+
     def _show(self, length: int) -> tuple[Tensor, Tensor]:
         self.keys, self.values = (room[:, :, :length] for room in self._rooms)
         return self.keys, self.values
@@ -112,6 +140,14 @@ def take_rows(layer: Any, row_R: Tensor) -> None:
     else:
         # Beam search uses this method, the only such one that every kind of layer has.
         layer.reorder_cache(row_R)
+
+
+def _moved(room: Tensor, length: int, to: int) -> Tensor:
+    """Return a copy of the first `length` positions that ends at `to`, with room behind."""
+    moved = room.new_empty(len(room), room.shape[1], to + ROOM, room.shape[3])
+    moved[:, :, : to - length] = 0
+    moved[:, :, to - length : to] = room[:, :, :length]
+    return moved
 
 
 def _roomy(states: Tensor, counts: Tensor | None = None) -> Tensor:

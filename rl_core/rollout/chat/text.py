@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rl_core.data.prepare.chat_template import ChatTemplate, Message, with_reply
+from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, with_reply
 from rl_core.data.prepare.control_tokens import special_ids
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.chat.turns import (
@@ -77,10 +77,11 @@ class ChatFormat:
             raise ModelError(self.why_no_images)
         return Encoded(self.encode(messages))
 
-    def encode(self, messages: list[Message]) -> list[int]:
+    def encode(self, messages: list[Message], tools: Tools = ()) -> list[int]:
         """Return the token ids of a prompt, ending where the reply begins; a last message of the
-        assistant's is continued."""
-        return self.tokenizer.encode(self.template.prompt(messages), add_special_tokens=False)
+        assistant's is continued. Args: tools: functions that the model may call."""
+        text = self.template.prompt(messages, tools)
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, token_ids: list[int], tags: Collection[str] = ()) -> str:
         """Return the text of a reply as its environment reads it, without control tokens.

@@ -1,0 +1,1 @@
+"""The policy behind an OpenAI-compatible API: `rl-train serve`."""

@@ -1,0 +1,217 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from rl_core.errors import UserError
+from rl_core.serving.api_errors import FAILED, ApiError
+from rl_core.serving.choices import Choice, called, chat_log_prob, usage
+from rl_core.serving.endpoint import Endpoint, answer_head
+from rl_core.serving.engine import Asked, TokenStream
+from rl_core.serving.reply_text import ReplyText
+from rl_core.serving.sampling import asked_for
+from rl_core.serving.schema import ChatRequest, Message, ToolChoice
+from rl_core.serving.tools.form import CallForm, Parsed
+from rl_core.serving.tools.watching import CallWatch
+
+
+class ChatAnswer:
+    """Answer to one request. Raises: ApiError, EngineFull when it cannot be sampled."""
+
+    def __init__(self, request: ChatRequest, endpoint: Endpoint) -> None:
+        self.request, self.endpoint = request, endpoint
+        endpoint.check_model(request.model)
+        self.form, self.begun = self._calls()
+        self.prompt = self._prompt()
+        self.head = answer_head("chatcmpl", request.model)
+        asked = self._asked()
+        self.stream: TokenStream = endpoint.engine.generate(self.prompt, asked)
+        stop, tags = request.stop_strings, self._tags
+        self.choices = [
+            Choice(ReplyText(endpoint.model.chat.decode, stop, tags))
+            for _ in range(asked.num_replies)
+        ]
+        self.watches = [
+            None if self.form is None else CallWatch(self.form, self.begun) for _ in self.choices
+        ]
+
+    async def whole(self) -> dict[str, Any]:
+        """Return the answer when everything is sampled."""
+        try:
+            async for token in self.stream:
+                self.choices[token.index].add(token, self.endpoint.model.eos_ids)
+        finally:
+            self.stream.cancel()
+        return {
+            **self.head,
+            "object": "chat.completion",
+            "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
+            "usage": self._usage(),
+            **({"prompt_token_ids": self.prompt} if self.request.return_token_ids else {}),
+        }
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the answer as it is sampled."""
+        try:
+            for index in range(len(self.choices)):
+                first = self._chunk(index, {"role": "assistant", "content": ""})
+                if self.request.return_token_ids and not index:
+                    first["prompt_token_ids"] = self.prompt
+                yield first
+            async for token in self.stream:
+                choice, watch = self.choices[token.index], self.watches[token.index]
+                piece = choice.add(token, self.endpoint.model.eos_ids)
+                said = piece if watch is None else watch.add(piece)
+                delta: dict[str, Any] = {"content": said} if said else {}
+                finish = choice.finish
+                if watch is not None and finish is not None:
+                    parsed = self._parsed(watch.end(), choice)
+                    if parsed.content:
+                        delta["content"] = said + parsed.content
+                    if parsed.calls:
+                        delta["tool_calls"] = called(parsed.calls, indexed=True)
+                        finish = self._finish_of_calls
+                chunk = self._chunk(token.index, delta, finish)
+                if self.request.logprobs:
+                    entry = chat_log_prob(token, self.endpoint.model)
+                    chunk["choices"][0]["logprobs"] = {"content": [entry], "refusal": None}
+                if self.request.return_token_ids:
+                    chunk["choices"][0] |= {
+                        "token_ids": [token.token_id],
+                        "token_log_probs": [token.log_prob],
+                    }
+                yield chunk
+            options = self.request.stream_options
+            if options is not None and options.include_usage:
+                yield {
+                    **self.head,
+                    "object": "chat.completion.chunk",
+                    "choices": [],
+                    "usage": self._usage(),
+                }
+        finally:
+            self.stream.cancel()
+
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> Any:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        text, finish = "".join(choice.pieces), choice.finish
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self.form is not None:
+            parsed = self._parsed(self.form.parse(self.begun + text), choice)
+            message["content"] = parsed.content
+            if parsed.calls:
+                message |= {"content": parsed.content or None, "tool_calls": called(parsed.calls)}
+                finish = self._finish_of_calls
+        log_probs = None
+        if self.request.logprobs:
+            entries = [chat_log_prob(token, self.endpoint.model) for token in choice.tokens]
+            log_probs = {"content": entries, "refusal": None}
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": log_probs,
+            "finish_reason": finish,
+            **(choice.extension() if self.request.return_token_ids else {}),
+        }
+
+    def _parsed(self, parsed: Parsed, choice: Choice) -> Parsed:
+        """Check calls against what was asked for. Raises: ApiError when a call that had to be made
+        cannot be read."""
+        if self.begun and not parsed.calls:
+            cut = "; raise max_tokens" if choice.finish == "length" else ""
+            raise ApiError(
+                "tool_choice: the model wrote no call that can be read"
+                f" ({self.begun + ''.join(choice.pieces)!r:.200}){cut}",
+                "tool_choice",
+                status=FAILED,
+                code="no_tool_call",
+            )
+        one_at_most = self.request.parallel_tool_calls is False
+        return Parsed(parsed.content, parsed.calls[:1] if one_at_most else parsed.calls)
+
+    @property
+    def _finish_of_calls(self) -> str:
+        return "stop" if isinstance(self.request.tool_choice, ToolChoice) else "tool_calls"
+
+    @property
+    def _tags(self) -> frozenset[str]:
+        return frozenset() if self.form is None else self.form.tags
+
+    def _usage(self) -> dict[str, int]:
+        return usage(len(self.prompt), sum(len(choice.tokens) for choice in self.choices))
+
+    def _asked(self) -> Asked:
+        request = self.request
+        return asked_for(
+            request,
+            self.prompt,
+            self.endpoint.model,
+            limit=request.limit,
+            num_likely=(request.top_logprobs or 0) if request.logprobs else 0,
+            max_replies=self.endpoint.max_replies,
+            tags=self._tags,
+        )
+
+    def _calls(self) -> tuple[CallForm | None, str]:
+        """Return the form in which the model may call tools, and the beginning of a reply that has
+        to."""
+        request, form = self.request, self.endpoint.form
+        if not request.tools or request.tool_choice == "none":
+            return None, ""
+        if form is None:
+            raise ApiError(
+                "tools: the model's chat template has no form of calls that this server knows; "
+                "name it with --tool-format",
+                "tools",
+            )
+        if isinstance(request.tool_choice, ToolChoice):
+            return form, form.forced(request.tool_choice.function.name)
+        return form, form.forced(None) if request.tool_choice == "required" else ""
+
+    def _prompt(self) -> list[int]:
+        request, chat = self.request, self.endpoint.model.chat
+        if request.prompt_token_ids is not None:
+            prompt = list(request.prompt_token_ids)
+        else:
+            tools = [] if self.form is None else request.tools or []
+            messages = [_templated(message) for message in request.messages]
+            # Templates run as Jinja and raise what they like.
+            try:
+                prompt = chat.encode(
+                    messages, [tool.model_dump(exclude_none=True) for tool in tools]
+                )
+            except Exception as error:
+                said = str(error) or type(error).__name__
+                param = "tools" if isinstance(error, UserError) and tools else "messages"
+                raise ApiError(
+                    f"the chat template cannot write these messages: {said:.300}", param
+                ) from error
+        begun = chat.tokenizer.encode(self.begun, add_special_tokens=False) if self.begun else []
+        return prompt + begun
+
+
+def _templated(message: Message) -> dict[str, Any]:
+    """Return a message as chat templates read it: `system` for `developer`, arguments of calls as
+    objects."""
+    role = "system" if message.role == "developer" else message.role
+    made: dict[str, Any] = {"role": role, "content": message.text}
+    for key in ("name", "tool_call_id"):
+        if (value := getattr(message, key)) is not None:
+            made[key] = value
+    calls = []
+    for call in message.tool_calls or ():
+        try:
+            arguments = json.loads(call.function.arguments)
+        except ValueError as error:
+            raise ApiError(
+                f"messages: the arguments of {call.function.name} are no JSON: {error}", "messages"
+            ) from error
+        function = {"name": call.function.name, "arguments": arguments}
+        calls.append({"id": call.id, "type": "function", "function": function})
+    return made | ({"tool_calls": calls} if calls else {})

@@ -1,0 +1,53 @@
+"""The parts that all answers of the endpoint share: engine, model and its name."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from rl_core.serving.api_errors import NOT_FOUND, ApiError
+from rl_core.serving.engine import Engine
+from rl_core.serving.served_model import ServedModel
+from rl_core.serving.tools.form import CallForm
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A model behind an engine, under a name."""
+
+    engine: Engine
+    model: ServedModel
+    name: str
+    form: CallForm | None
+    """Form in which the model writes calls of tools; None if no form is known."""
+    max_replies: int
+    """Most replies to one request."""
+    created: int
+
+    def check_model(self, name: str) -> None:
+        """Raises: ApiError when a request is for another model."""
+        if name != self.name:
+            raise ApiError(
+                f"model: there is no {name!r:.200}; this server has {self.name!r}",
+                "model",
+                status=NOT_FOUND,
+                code="model_not_found",
+            )
+
+    def listed(self) -> dict[str, Any]:
+        """Return the model's entry of `/v1/models`."""
+        longest = self.model.longest
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "rl-train",
+            "max_model_len": None if longest is None else longest.num_tokens,
+        }
+
+
+def answer_head(prefix: str, model: str) -> dict[str, Any]:
+    """Return the fields with which every answer begins."""
+    return {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}

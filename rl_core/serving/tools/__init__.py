@@ -1,0 +1,1 @@
+"""Forms in which model families write calls of tools, one per file."""
