@@ -27,6 +27,7 @@ from rl_core.runs.no_signal import SignalWatch
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import reopen_tracking, starting_from
+from rl_core.runs.trackers import copy_to_trackers
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import import_target
 from rl_core.tracking.evaluations import log_evaluation
@@ -47,10 +48,13 @@ class TrainingSession:
     """Runs the iterations and evaluations of one run; everything it finishes is on disk before it
     returns."""
 
-    def __init__(self, plan: RunPlan, *, metric_prefix: str = "eval") -> None:
+    def __init__(
+        self, plan: RunPlan, *, metric_prefix: str = "eval", tracking: TrackingRun | None = None
+    ) -> None:
         """Create the session; workers start on first use.
 
-        Args: metric_prefix: prefix of the metrics that evaluations log.
+        Args: metric_prefix: prefix of the metrics that evaluations log. tracking: the MLflow run if
+        it is open; unset opens it on first use.
         """
         self.plan = plan
         self._metric_prefix = metric_prefix
@@ -61,7 +65,7 @@ class TrainingSession:
         self._iteration = 0
         self._checked = False
         self._intact: set[int] = set()
-        self._tracking: TrackingRun | None = None
+        self._tracking = tracking
         self._cluster = ExitStack()
         self._opened: dict[str, Sequence[dict[str, Any]]] = {}
 
@@ -70,6 +74,7 @@ class TrainingSession:
         """The MLflow run."""
         if self._tracking is None:
             self._tracking = reopen_tracking(self.plan, self.home)
+            copy_to_trackers(self._tracking, self.recipe, self.folder)
         return self._tracking
 
     def train_iteration(self, iteration: int) -> IterationReceipt:
