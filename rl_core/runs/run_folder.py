@@ -83,6 +83,11 @@ class RunFolder:
         return self.root / "mlflow-outbox.jsonl"
 
     @property
+    def profiles(self) -> Path:
+        """Folder of the traces of recorded steps."""
+        return self.root / "profiles"
+
+    @property
     def trackers(self) -> Path:
         """Folder of what trackers next to MLflow keep on this machine."""
         return self.root / "trackers"

@@ -21,9 +21,11 @@ from rl_core.models.locate import is_model, locate
 from rl_core.parts import trainers
 from rl_core.runs.best import worth_keeping
 from rl_core.runs.checkpoint_digests import damage_of
+from rl_core.runs.gauges import served_gauges
 from rl_core.runs.held_out import Play, measure, sets_due
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
+from rl_core.runs.profiling import profiled
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import reopen_tracking, starting_from
@@ -94,7 +96,8 @@ class TrainingSession:
             steps = []
             signal = SignalWatch(self.recipe, self.folder)
             for _ in range(self.recipe.training.steps_per_iteration):
-                metrics, rollout = trainer.step()
+                with profiled(self.recipe, self.folder, self.tracking, trainer):
+                    metrics, rollout = trainer.step()
                 steps.append({"step": float(trainer.step_count), **metrics})
                 recorder.put(getattr(trainer, "record", None))
                 signal.observe(steps[-1], rollout)
@@ -367,10 +370,12 @@ def close_sessions() -> None:
 @contextmanager
 def close_run(plan: RunPlan) -> Iterator[None]:
     """End the MLflow run with the block: as finished, failed, or killed if the flow was
-    cancelled."""
-    tracking = session_for(plan).tracking
+    cancelled. Gauges for Prometheus are served until then."""
+    session = session_for(plan)
+    tracking = session.tracking
     try:
-        yield
+        with served_gauges(session.recipe.tracking.prometheus, session.folder.root.name):
+            yield
     except Exception:
         tracking.finish(RunStatus.FAILED)
         raise

@@ -1,5 +1,5 @@
-"""Trackers next to MLflow, by the real packages: the same names, each step once, and a training that
-goes on without them."""
+"""Trackers next to MLflow, by the real packages: the same names, each step once, and a training
+that goes on without them."""
 
 import os
 import signal
@@ -80,7 +80,7 @@ from rl_core.tracking.also.wandb_run import FLUSH_S
 from rl_core.tracking.run import TrackingRun
 
 uri, run_id, root = sys.argv[1:]
-open_run = lambda run_id, **options: TrackingRun.open(uri, "killed", "a run", run_id=run_id, **options)
+open_run = lambda run_id, **more: TrackingRun.open(uri, "killed", "a run", run_id=run_id, **more)
 tracking = opened(open_run, recipe_with(BOTH), Path(root), run_id)
 for step in (1, 2, 3):
     tracking.log_metrics({"reward_mean": step / 4}, step)

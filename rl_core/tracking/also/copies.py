@@ -1,8 +1,8 @@
 """Copies of a run's metrics for trackers next to MLflow, each value once.
 
-After a crash the steps since the last checkpoint are trained again. MLflow replaces equal metrics;
-other trackers would draw them twice. So a file in the run's folder lists the names that each tracker
-has got for each step, and these are skipped.
+After a crash the steps since the last checkpoint are trained again, and a tracker would draw them
+twice. So a file in the run's folder lists the names that each tracker has got for each step, and
+these are skipped.
 """
 
 from __future__ import annotations
