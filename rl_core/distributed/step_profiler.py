@@ -19,16 +19,14 @@ class StepProfiler:
 
     def start(self) -> None:
         """Begin to record."""
-        import torch
+        from torch._C._profiler import _ExperimentalConfig
         from torch.profiler import ProfilerActivity, profile
 
         activities = [ProfilerActivity.CPU]
         if self._info.device_kind == "cuda":
             activities.append(ProfilerActivity.CUDA)
         # Backward passes run on threads of autograd's own.
-        every_thread = torch.profiler._ExperimentalConfig(  # pyright: ignore[reportPrivateUsage]
-            profile_all_threads=True
-        )
+        every_thread = _ExperimentalConfig(profile_all_threads=True)
         self._profile = profile(activities=activities, experimental_config=every_thread)
         self._profile.start()
 

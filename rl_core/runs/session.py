@@ -4,7 +4,7 @@ die."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -183,8 +183,13 @@ class TrainingSession:
         """
         return self.export_to(iteration, self.folder.export)
 
-    def export_to(self, iteration: int, target: Path) -> Path:
-        """Write the weights after `iteration` as `export` does, into a folder of their own."""
+    def export_to(
+        self, iteration: int, target: Path, describe: Callable[[Path], None] | None = None
+    ) -> Path:
+        """Write the weights after `iteration` as `export` does, into a folder of their own.
+
+        Args: describe: adds files about the weights to the folder before it is published.
+        """
         if not target.is_dir():
             building = target.with_name(f".build-{target.name}")
             building.parent.mkdir(parents=True, exist_ok=True)
@@ -194,6 +199,8 @@ class TrainingSession:
             except BaseException:
                 self._drop_workers()
                 raise
+            if describe is not None:
+                describe(building)
             sync_tree(building)
             building.rename(target)
         return target

@@ -11,7 +11,7 @@ from rl_core.data.store.atomic import atomic_write_text, storage_error, sync_tre
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
 from rl_core.runtime.user_paths import user_path
-from rl_core.tracking.lineage import Lineage
+from rl_core.tracking.lineage import Lineage, RunLineage
 
 LINEAGE = "lineage.json"
 
@@ -36,7 +36,7 @@ def export_version(lineage: Lineage, folder: Path) -> Path:
     try:
         shutil.copytree(source, building)
         _check(lineage, building)
-        atomic_write_text(building / LINEAGE, json.dumps(lineage.to_dict(), indent=2) + "\n")
+        write_lineage(lineage, building)
         sync_tree(building)
         building.replace(target)
     except OSError as error:
@@ -44,6 +44,11 @@ def export_version(lineage: Lineage, folder: Path) -> Path:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return target
+
+
+def write_lineage(lineage: RunLineage, folder: Path) -> None:
+    """Write `lineage.json` into a folder of weights."""
+    atomic_write_text(folder / LINEAGE, json.dumps(lineage.to_dict(), indent=2) + "\n")
 
 
 def _check(lineage: Lineage, folder: Path) -> None:

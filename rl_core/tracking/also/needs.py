@@ -1,4 +1,4 @@
-"""What the trackers next to MLflow need on this machine, asked for before a run spends anything."""
+"""Packages and keys of the trackers next to MLflow, asked for before a run spends anything."""
 
 from __future__ import annotations
 
