@@ -32,8 +32,11 @@ SHOWN_LINES = 3
 
 @dataclass(frozen=True)
 class LmEval:
-    """A call of lm-eval. Attributes: tasks: names, separated by commas. limit: number of rows of each
-    task; None takes all. tasks_folder: further tasks, as YAML. python: interpreter with lm-eval."""
+    """A call of lm-eval.
+
+    Attributes: tasks: names, separated by commas. limit: number of rows of each task; None takes
+    all. tasks_folder: further tasks, as YAML. python: interpreter with lm-eval.
+    """
 
     tasks: str
     limit: int | None = None
