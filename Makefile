@@ -132,6 +132,9 @@ bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, an
 bench-mismatch: $(STAMP) ## the distance between the log-probabilities of rollout and trainer, and what model.exact costs
 	$(BIN)/python -m benchmarks.mismatch
 
+bench-sampling: $(STAMP) ## every sampling setting in each engine beside transformers' processors
+	$(BIN)/python -m benchmarks.sampling --write
+
 bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather alone and memcpy
 	$(BIN)/python -m benchmarks.weight_sync
 

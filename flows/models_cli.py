@@ -2,6 +2,7 @@
 on registered versions."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -106,14 +107,51 @@ def evaluate(
     served_model: Annotated[
         str | None, typer.Option(help="Name of the model on the server at http://host:port/v1")
     ] = None,
+    lm_eval: Annotated[
+        str | None,
+        typer.Option(help="Tasks of lm-eval to measure instead, as in arc_easy,hellaswag"),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Rows of each task of lm-eval; unset: all")
+    ] = None,
+    lm_eval_folder: Annotated[
+        Path | None, typer.Option(help="Folder with further tasks of lm-eval, as YAML")
+    ] = None,
+    lm_eval_python: Annotated[
+        str | None, typer.Option(help="Python interpreter with lm-eval; unset: this one")
+    ] = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")
     ] = False,
 ) -> None:
-    """Evaluate a model on a recipe's held-out rows and named sets, without any training."""
+    """Evaluate a model on a recipe's held-out rows and named sets, without any training; or on
+    tasks of lm-eval."""
+    if lm_eval is not None:
+        _measure_by_lm_eval(model, lm_eval, limit, lm_eval_folder, lm_eval_python)
+        return
     from flows.local_run import evaluate_locally
 
     evaluate_locally(model, recipe, overrides or [], profile, served_model, debug=debug)
+
+
+def _measure_by_lm_eval(
+    model: str, tasks: str, limit: int | None, folder: Path | None, python: str | None
+) -> None:
+    from rl_core.runs.evaluation import find_candidate
+    from rl_core.runs.iterations import export_iteration
+    from rl_core.runs.lm_eval import LmEval, measure
+    from schemas.sections.policy import ExportKind
+
+    check_addresses(Server.MLFLOW)
+    home = Home.default()
+    candidate = find_candidate(model, home)
+    wanted = LmEval(tasks, limit, folder, python or sys.executable)
+    wanted.version()
+    if candidate.iteration is not None:
+        kept = candidate.iteration
+        export_iteration(kept, home, kept.export, kind=ExportKind.MERGED)
+    for name, value in measure(candidate, wanted, home).items():
+        typer.echo(f"{name}  {value:.4f}")
 
 
 def export(

@@ -51,6 +51,7 @@ MODEL_CODE = (
 HOMES: dict[str, tuple[str, ...]] = {
     "ray": ("rl_core.distributed",),
     "mlflow": ("rl_core.tracking",),
+    "wandb": ("rl_core.tracking.also",),
     "prefect": ("flows", "tasks"),
     "transformers": (*MODEL_CODE, "rl_core.rewards"),
     "peft": MODEL_CODE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rl_core.demo.contestants import Demo
+from rl_core.demo.contestants import MAX_TEMPERATURE, Demo
 from rl_core.demo.questions import Question
 from rl_core.errors import UserError
 from rl_core.reporting.pages import render
@@ -38,7 +38,7 @@ class Asked(BaseModel):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     seed: int = Field(default=0, ge=0, lt=2**31)
-    temperature: float = Field(default=0.0, ge=0.0, le=5.0)
+    temperature: float = Field(default=0.0, ge=0.0, le=MAX_TEMPERATURE)
 
 
 def build_app(demo: Demo) -> Starlette:
@@ -48,7 +48,10 @@ def build_app(demo: Demo) -> Starlette:
     from starlette.responses import HTMLResponse, JSONResponse
     from starlette.routing import Route
 
-    page = render("demo.html", task=demo.page.value, names=[one.name for one in demo.contestants])
+    names = [one.name for one in demo.contestants]
+    page = render(
+        "demo.html", task=demo.page.value, names=names, temperature=f"{demo.temperature:g}"
+    )
 
     async def show(_: Request) -> Response:
         return HTMLResponse(page)

@@ -17,6 +17,8 @@ from schemas.recipe import Recipe
 
 MAX_NEW_TOKENS = 512
 """Upper limit on the length of a reply in tokens."""
+MAX_TEMPERATURE = 5.0
+"""Highest temperature that the page takes."""
 
 
 class Contestant:
@@ -39,6 +41,8 @@ class Demo:
     page: Page
     contestants: list[Contestant]
     max_new_tokens: int
+    temperature: float = 0.0
+    """Temperature that the page begins with."""
 
 
 def load_demo(
@@ -62,7 +66,9 @@ def load_demo(
     contestants = [
         Contestant(one.name, _load(page, one, recipe, device, home)) for one in (first, second)
     ]
-    return Demo(page, contestants, min(recipe.evaluation.max_new_tokens, MAX_NEW_TOKENS))
+    evaluation = recipe.evaluation
+    limit = min(evaluation.max_new_tokens, MAX_NEW_TOKENS)
+    return Demo(page, contestants, limit, min(evaluation.temperature, MAX_TEMPERATURE))
 
 
 def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
@@ -88,4 +94,4 @@ def _load(
 
     if sees_pictures(source):
         raise ModelError(f"{one.name} answers questions about pictures; the page has text alone")
-    return Speaker(source, recipe.model, device).answer
+    return Speaker(source, recipe, device).answer

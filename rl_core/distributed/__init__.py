@@ -7,7 +7,7 @@ imports no torch.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rl_core.distributed.blocks import Block, placement, remote
+    from rl_core.distributed.blocks import Block, placement, remote, remote_everywhere
     from rl_core.distributed.cluster import ray_cluster
     from rl_core.distributed.device_pool import DevicePool
     from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit
@@ -32,11 +32,14 @@ __all__ = [
     "placement",
     "ray_cluster",
     "remote",
+    "remote_everywhere",
     "submit",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Block", "placement", "remote"), "rl_core.distributed.blocks"),
+    **dict.fromkeys(
+        ("Block", "placement", "remote", "remote_everywhere"), "rl_core.distributed.blocks"
+    ),
     "ray_cluster": "rl_core.distributed.cluster",
     "DevicePool": "rl_core.distributed.device_pool",
     **dict.fromkeys(("PendingCall", "Remote", "per_rank", "submit"), "rl_core.distributed.handles"),

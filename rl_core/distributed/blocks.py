@@ -81,6 +81,10 @@ class Block:
         self.groups.append(group)
         return group
 
+    def all_groups(self) -> list[WorkerGroup]:
+        """Return the groups of processes of this block and of inner blocks."""
+        return self.groups + [group for block in self._inner for group in block.all_groups()]
+
     def pids(self) -> list[int]:
         """Return the process ids of all workers, including those of inner blocks."""
         pids = [pid for group in self.groups for pid in group.pids()]
@@ -154,7 +158,26 @@ def remote(factory: Callable[..., T], *args: object, **kwargs: object) -> Remote
     block = _open_block.get()
     if block is None:
         raise RLTrainError(f"remote({cls.__name__}) needs a surrounding `with placement(pool):`")
-    group = block.group()
+    return cast(T, _built(block.group(), factory, cls, args, kwargs))
+
+
+def remote_everywhere(block: Block, factory: type[T], *args: object) -> list[Remote[T]]:
+    """Build a component in all worker processes of a block and of the blocks inside it, next to
+    what is there.
+
+    Returns: a handle for each group of processes.
+    """
+    return [cast(T, _built(group, factory, factory, args, {})) for group in block.all_groups()]
+
+
+def _built(
+    group: WorkerGroup,
+    factory: Callable[..., T],
+    cls: type[T],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> Handle[T]:
+    """Build a component in the processes of a group."""
     name = f"{cls.__name__}-{group.num_siblings}"
     group.num_siblings += 1
     built = _as_siblings(args, group), _as_siblings(kwargs, group)
@@ -162,7 +185,7 @@ def remote(factory: Callable[..., T], *args: object, **kwargs: object) -> Remote
     group.wait(
         label, group.submit("build", {rank: (name, factory, *built) for rank in group.ranks})
     )
-    return cast(T, Handle(group, name, cls))
+    return Handle(group, name, cls)
 
 
 def _as_siblings(value: object, group: WorkerGroup) -> object:

@@ -107,7 +107,8 @@ def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]
             "recipe": other_recipe.model_dump(mode="json"),
         }
     )
-    session = TrainingSession(other, metric_prefix="champion")
+    tracking = session_for(plan).tracking
+    session = TrainingSession(other, metric_prefix="champion", tracking=tracking)
     try:
         measured = compared_rows(session.evaluate("champion", 0), recipe.registration)
         session.tracking.flush()

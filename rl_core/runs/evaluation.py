@@ -108,6 +108,8 @@ def evaluation_recipe(
         run_id = candidate.version.tags["run_id"]
         text = read_artifact(tracking_client(home.mlflow_uri), run_id, RECIPE_ARTIFACT)
     written = recorded_values(yaml.safe_load(text))
+    # What watched the training does not watch an evaluation, unless it is asked to.
+    written["tracking"] = {}
     return parse_recipe(resolved(merge_overrides(written, overrides, where), where), str(where))
 
 

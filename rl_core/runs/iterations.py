@@ -9,15 +9,17 @@ from pathlib import Path
 
 import yaml
 
+from rl_core.data.store.weights import weights_digest
 from rl_core.errors import ModelError, RecipeError, StorageError
 from rl_core.runs.recipes import recorded_values
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import nearest
 from rl_core.tracking.database import tracking_client
-from rl_core.tracking.lineage import read_artifact, trace_run
+from rl_core.tracking.lineage import IterationLineage, RunLineage, read_artifact, trace_run
 from rl_core.tracking.model_card import ensure_card
-from schemas.receipts import CacheReceipt, RunPlan
+from rl_core.tracking.model_folder import write_lineage
+from schemas.receipts import CacheReceipt, EvalReceipt, RunPlan
 from schemas.recipe import Recipe
 from schemas.sections.policy import ExportKind
 
@@ -78,21 +80,42 @@ def find_iteration(text: str, home: Home) -> KeptIteration | None:
 def export_iteration(
     found: KeptIteration, home: Home, to: Path, *, kind: ExportKind | None = None
 ) -> Path:
-    """Write an iteration's weights as a model folder, once, with its card.
+    """Write an iteration's weights as a model folder with its card and `lineage.json`, once.
 
     Args: kind: merge adapters or not; None for what the recipe says. Raises: ModelError when there
     are no adapters to write alone.
     """
     from rl_core.runs.session import TrainingSession
 
-    plan = plan_of(found.folder, home, kind=kind)
-    session = TrainingSession(plan)
+    session = TrainingSession(plan_of(found.folder, home, kind=kind))
+    run = trace_run(home.mlflow_uri, session.plan.mlflow_run_id, ui=home.mlflow_ui)
+
+    def describe(folder: Path) -> None:
+        lineage = lineage_of(found, run, folder)
+        ensure_card(folder, lineage)
+        write_lineage(lineage, folder)
+
     try:
-        written = session.export_to(found.iteration, to)
+        return session.export_to(found.iteration, to, describe)
     finally:
         session.close()
-    ensure_card(written, trace_run(home.mlflow_uri, plan.mlflow_run_id))
-    return written
+
+
+def lineage_of(found: KeptIteration, run: RunLineage, weights: Path) -> IterationLineage:
+    """Return the lineage of an iteration whose weights were written to a folder.
+
+    Args: run: the lineage of its run.
+    """
+    judged = found.folder.receipt(f"evaluate-iteration-{found.iteration}", EvalReceipt)
+    return IterationLineage(
+        **vars(run),
+        iteration=found.iteration,
+        step=found.step,
+        checkpoint=str(found.folder.checkpoint(found.iteration)),
+        weights_digest=weights_digest(weights),
+        metrics={} if judged is None else judged.values(),
+        eval_digest="" if judged is None else judged.eval_digest,
+    )
 
 
 def plan_of(folder: RunFolder, home: Home, *, kind: ExportKind | None = None) -> RunPlan:

@@ -15,6 +15,7 @@ from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.secrets import redact_values
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
 from rl_core.runtime.user_paths import no_file, user_path
+from rl_core.tracking.also.needs import check_trackers
 from schemas.recipe import Recipe
 from schemas.sections.foreign_keys import foreign_key_lines
 from schemas.sections.parts import PARTS, USUAL_OPTIONS
@@ -159,6 +160,7 @@ def _check_plugins(recipe: Recipe) -> None:
             )
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     check_siblings(recipe)
+    check_trackers(recipe.tracking.also)
     if any(getattr(recipe, part) is not None for part in PARTS):
         # Here, since the contracts take a second to import.
         from rl_core.parts.of_recipe import check_parts

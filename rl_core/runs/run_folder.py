@@ -86,6 +86,16 @@ class RunFolder:
         """File of the MLflow entries that have not been sent yet."""
         return self.root / "mlflow-outbox.jsonl"
 
+    @property
+    def profiles(self) -> Path:
+        """Folder of the traces of recorded steps."""
+        return self.root / "profiles"
+
+    @property
+    def trackers(self) -> Path:
+        """Folder of what trackers next to MLflow keep on this machine."""
+        return self.root / "trackers"
+
     def create(self, recipe_text: str) -> None:
         """Create the folder with the resolved recipe and the source revision."""
         for folder in (

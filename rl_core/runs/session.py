@@ -4,7 +4,7 @@ die."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,16 @@ from rl_core.models.locate import is_model, locate
 from rl_core.parts import trainers
 from rl_core.runs.best import worth_keeping
 from rl_core.runs.checkpoint_digests import damage_of
+from rl_core.runs.gauges import served_gauges
 from rl_core.runs.held_out import Play, measure, sets_due
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.no_signal import SignalWatch
+from rl_core.runs.profiling import profiled
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import is_registered, reopen_tracking, starting_from
 from rl_core.runs.scorer_models import with_folders
+from rl_core.runs.trackers import copy_to_trackers
 from rl_core.runs.watching import RunWatch
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import import_target
@@ -50,10 +53,13 @@ class TrainingSession:
     """Runs the iterations and evaluations of one run; everything it finishes is on disk before it
     returns."""
 
-    def __init__(self, plan: RunPlan, *, metric_prefix: str = "eval") -> None:
+    def __init__(
+        self, plan: RunPlan, *, metric_prefix: str = "eval", tracking: TrackingRun | None = None
+    ) -> None:
         """Create the session; workers start on first use.
 
-        Args: metric_prefix: prefix of the metrics that evaluations log.
+        Args: metric_prefix: prefix of the metrics that evaluations log. tracking: the MLflow run if
+        it is open; unset opens it on first use.
         """
         self.plan = plan
         self._metric_prefix = metric_prefix
@@ -66,7 +72,7 @@ class TrainingSession:
         self._iteration = 0
         self._checked = False
         self._intact: set[int] = set()
-        self._tracking: TrackingRun | None = None
+        self._tracking = tracking
         self._cluster = ExitStack()
         self._opened: dict[str, Sequence[dict[str, Any]]] = {}
         self._watch: RunWatch | None = None
@@ -77,6 +83,7 @@ class TrainingSession:
         """The MLflow run."""
         if self._tracking is None:
             self._tracking = reopen_tracking(self.plan, self.home)
+            copy_to_trackers(self._tracking, self.recipe, self.folder)
         return self._tracking
 
     def train_iteration(self, iteration: int) -> IterationReceipt:
@@ -112,7 +119,8 @@ class TrainingSession:
         self._shares = shares = self._shares or SourceShares(self.folder.history())
         last = self.recipe.training.steps_per_iteration - 1
         for number in range(last + 1):
-            metrics, rollout = trainer.step()
+            with profiled(self.recipe, self.folder, self.tracking, trainer):
+                metrics, rollout = trainer.step()
             record = getattr(trainer, "record", None)
             metrics |= shares(record)
             if number == last:
@@ -209,8 +217,13 @@ class TrainingSession:
         """
         return self.export_to(iteration, self.folder.export)
 
-    def export_to(self, iteration: int, target: Path) -> Path:
-        """Write the weights after `iteration` as `export` does, into a folder of their own."""
+    def export_to(
+        self, iteration: int, target: Path, describe: Callable[[Path], None] | None = None
+    ) -> Path:
+        """Write the weights after `iteration` as `export` does, into a folder of their own.
+
+        Args: describe: adds files about the weights to the folder before it is published.
+        """
         if not target.is_dir():
             building = target.with_name(f".build-{target.name}")
             building.parent.mkdir(parents=True, exist_ok=True)
@@ -220,6 +233,8 @@ class TrainingSession:
             except BaseException:
                 self._drop_workers()
                 raise
+            if describe is not None:
+                describe(building)
             sync_tree(building)
             building.rename(target)
         return target
@@ -398,11 +413,12 @@ def close_sessions() -> None:
 @contextmanager
 def close_run(plan: RunPlan) -> Iterator[None]:
     """End the MLflow run with the block: as finished, failed, or killed if the flow was
-    cancelled or a watcher stopped it."""
+    cancelled or a watcher stopped it. Gauges for Prometheus are served until then."""
     session = session_for(plan)
     tracking = session.tracking
     try:
-        yield
+        with served_gauges(session.recipe.tracking.prometheus, session.folder.root.name):
+            yield
     except StoppedByWatcher:
         tracking.finish(RunStatus.KILLED)
         raise

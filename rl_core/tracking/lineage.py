@@ -50,6 +50,10 @@ class RunLineage:
         """Files that the training and held-out rows were made from."""
         return self.cache.sources
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole lineage in JSON's types."""
+        return asdict(self) | {"cache": self.cache.model_dump(mode="json")}
+
     def public(self) -> dict[str, Any]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
         return {
@@ -78,10 +82,6 @@ class Lineage(RunLineage):
     promotions: list[Promotion]
     """Promotions of this version to champion."""
     eval_digest: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the whole lineage in JSON's types."""
-        return asdict(self) | {"cache": self.cache.model_dump(mode="json")}
 
     def public(self) -> dict[str, Any]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
@@ -121,6 +121,23 @@ class Lineage(RunLineage):
         return "\n".join(
             [*lines, *(f"source   {file.path}  sha256 {file.sha256}" for file in self.sources)]
         )
+
+
+@dataclass(frozen=True)
+class IterationLineage(RunLineage):
+    """Every link from the weights of a run's iteration, exported from its checkpoint, back to its
+    source files."""
+
+    iteration: int
+    step: int
+    """Number of training steps behind the weights."""
+    checkpoint: str
+    weights_digest: str
+    """Digest as `rl_core.data.store.weights` computes it."""
+    metrics: dict[str, float]
+    """Means of the evaluation that followed the iteration; empty if none did."""
+    eval_digest: str
+    """Digest of the rows of that evaluation; empty if there was none."""
 
 
 def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str = "") -> Lineage:

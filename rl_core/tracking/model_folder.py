@@ -11,7 +11,7 @@ from rl_core.data.store.atomic import atomic_write_text, storage_error, sync_tre
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
 from rl_core.runtime.user_paths import user_path
-from rl_core.tracking.lineage import Lineage
+from rl_core.tracking.lineage import Lineage, RunLineage
 from rl_core.tracking.model_card import ensure_card
 
 LINEAGE = "lineage.json"
@@ -38,7 +38,7 @@ def export_version(lineage: Lineage, folder: Path) -> Path:
         shutil.copytree(source, building)
         _check(lineage, building)
         ensure_card(building, lineage)
-        atomic_write_text(building / LINEAGE, json.dumps(lineage.to_dict(), indent=2) + "\n")
+        write_lineage(lineage, building)
         sync_tree(building)
         building.replace(target)
     except OSError as error:
@@ -46,6 +46,11 @@ def export_version(lineage: Lineage, folder: Path) -> Path:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return target
+
+
+def write_lineage(lineage: RunLineage, folder: Path) -> None:
+    """Write `lineage.json` into a folder of weights."""
+    atomic_write_text(folder / LINEAGE, json.dumps(lineage.to_dict(), indent=2) + "\n")
 
 
 def _check(lineage: Lineage, folder: Path) -> None:

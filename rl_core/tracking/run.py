@@ -28,6 +28,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
+from rl_core.tracking.also.copies import Copies
 from rl_core.tracking.database import tracking_client
 from rl_core.tracking.keys import original_key, stored_key, stored_text
 from rl_core.tracking.pending_log import (
@@ -126,6 +127,7 @@ class TrackingRun:
         self._lock = threading.Lock()
         self._last_end: int | None = None
         """Time at which the run ended before it was opened again, in ms since 1970."""
+        self._copies: Copies | None = None
         self._outbox = Outbox(outbox, lambda entry: send(client, run_id, entry))
         data = client.get_run(run_id).data
         self._num_non_finite = int(data.metrics.get(NON_FINITE_METRIC, 0))
@@ -209,6 +211,16 @@ class TrackingRun:
                 finite[NON_FINITE_METRIC] = self._note_non_finite(metrics, step)
             if finite:
                 self._outbox.put(metrics_entry(finite, step))
+        if self._copies is not None:
+            self._copies.log(metrics, step)
+
+    def copy_to(self, copies: Copies) -> None:
+        """Send the metrics that are logged from now on to further trackers, too."""
+        self._copies = copies
+
+    def note_tag(self, tag: str, text: str) -> None:
+        """Set or replace a tag in the background."""
+        self._outbox.put(tags_entry({stored_key(tag): shortened(text, MAX_TAG_LENGTH)}))
 
     def check(self) -> None:
         """Raise StorageError if MLflow refused something. Does not wait for entries that are still
@@ -295,6 +307,8 @@ class TrackingRun:
         Raises: StorageError as `flush` does; a run whose server does not answer is not marked as
         ended.
         """
+        if self._copies is not None:
+            self._copies.finish(succeeded=status is RunStatus.FINISHED)
         if self._outbox.wait(OUTAGE_S if status is RunStatus.FINISHED else HASTE_S):
             ended = self._last_end if nothing_done else None
             self.client.set_terminated(self.run_id, status=status, end_time=ended)

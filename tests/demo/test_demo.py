@@ -21,7 +21,14 @@ from rl_core.errors import ModelError, RecipeError
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.home import Home
 from schemas.domains import Page
-from schemas.sections.policy import ModelConfig
+from schemas.recipe import Recipe
+
+
+def recipe_of(model: Path, **changes: Any) -> Recipe:
+    data = {"train": ["a.jsonl"], "eval": ["b.jsonl"]}
+    return Recipe.model_validate(
+        {"name": "mine", "model": {"path": str(model)}, "data": data, **changes}
+    )
 
 
 def answers(demo: Demo, requests: list[tuple[int, Any]]) -> list[httpx.Response]:
@@ -51,7 +58,7 @@ def chat(answer: Callable[[Question], Answer]) -> Demo:
 
 
 def test_a_language_model_answers_as_it_decodes(tiny_model_dir: Path):
-    speaker = Speaker(str(tiny_model_dir), ModelConfig(path=str(tiny_model_dir)), "cpu")
+    speaker = Speaker(str(tiny_model_dir), recipe_of(tiny_model_dir), "cpu")
     asked = [
         (0, hello()),
         (1, hello()),
@@ -63,6 +70,23 @@ def test_a_language_model_answers_as_it_decodes(tiny_model_dir: Path):
     assert drawn["text"] == again["text"] != greedy["text"]
     assert len(speaker.tokenizer(greedy["text"])["input_ids"]) <= 6
     assert greedy["image"] == ""
+
+
+def test_replies_are_chosen_by_the_sampling_settings_of_the_recipe(tiny_model_dir: Path):
+    def said(changes: dict[str, Any], temperature: float) -> str:
+        speaker = Speaker(str(tiny_model_dir), recipe_of(tiny_model_dir, **changes), "cpu")
+        (one,) = answers(chat(speaker.answer), [(0, hello(seed=1, temperature=temperature))])
+        return one.json()["text"]
+
+    greedy, drawn = said({}, 0.0), said({}, 1.0)
+    assert said({"rollout": {"top_k": 1}}, 1.0) == greedy != drawn
+    assert said({"evaluation": {"temperature": 0.7, "top_k": 1}}, 1.0) == greedy
+    assert said({"evaluation": {"temperature": 0.7}, "rollout": {"top_k": 1}}, 1.0) == drawn
+    assert said({"evaluation": {"temperature": 0.7, "top_k": 1}}, 0.0) == greedy
+    assert said({"rollout": {"stop": [greedy[:1]]}}, 0.0) != greedy, "it ends at the string"
+    assert said({"rollout": {"stop": [greedy[:1]]}, "evaluation": {"stop": []}}, 0.0) == greedy
+    long = {"min_new_tokens": 9, "max_new_tokens": 9, "repetition_penalty": 100.0}
+    assert said({"evaluation": long}, 0.0) != greedy, "the page's limit of 6 holds"
 
 
 def test_a_diffusion_model_draws_from_the_seed(tiny_sd3_dir: Path):
@@ -133,10 +157,11 @@ def test_a_folder_stands_against_what_its_training_began_with(tiny_model_dir: Pa
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
         f"name: mine\nmodel: {{path: {tiny_model_dir}}}\ndata: {{train: [a.jsonl], eval: "
-        "[b.jsonl]}\n"
+        "[b.jsonl]}\nevaluation: {temperature: 0.5}\n"
     )
     demo = load_demo(str(tiny_model_dir), None, str(recipe), "cpu", Home(tmp_path))
     assert demo.page is Page.CHAT
+    assert demo.temperature == 0.5
     assert [one.name for one in demo.contestants] == [
         str(tiny_model_dir),
         f"before training ({tiny_model_dir})",

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+import yaml
 from mlflow import MlflowClient
 from prefect.logging import disable_run_logger
 
@@ -21,6 +22,7 @@ from rl_core.data_proto import DataProto
 from rl_core.errors import StorageError
 from rl_core.rollout.sample_ids import id_columns
 from rl_core.runs.checkpoint_digests import SENTINEL
+from rl_core.runs.iterations import export_iteration, find_iteration
 from rl_core.runs.rollouts.reading import Wanted, select
 from rl_core.runs.session import TrainingSession, close_run, close_sessions, session_for
 from rl_core.runtime.home import Home
@@ -408,3 +410,23 @@ def test_the_mlflow_run_ends_as_the_flow_did(
     assert (
         MlflowClient(home.mlflow_uri).get_run(plan.mlflow_run_id).data.metrics["reward_mean"] == 1.0
     )
+
+
+def test_an_exported_iteration_says_where_it_comes_from(
+    session: TrainingSession, home: Home, tmp_path: Path
+):
+    session.train_iteration(1)
+    session.evaluate("iteration-1", 1)
+    session.train_iteration(2)
+    kept = find_iteration(f"{session.folder.root.name}@1", home)
+    assert kept is not None
+    written = export_iteration(kept, home, tmp_path / "taken")
+    said = json.loads((written / "lineage.json").read_text())
+    assert (said["iteration"], said["step"]) == (1, NUM_STEPS)
+    assert said["run_id"] == session.plan.mlflow_run_id
+    assert said["checkpoint"] == str(session.folder.checkpoint(1))
+    assert said["metrics"]["mean_reward"] == weight_after(1)
+    assert [one["sha256"] for one in said["cache"]["sources"]] == [
+        one.sha256 for one in session.plan.cache.sources
+    ]
+    assert yaml.safe_load(said["recipe"])["name"] == "session"

@@ -24,7 +24,7 @@ from rl_core.rollout.chat.pair_tokens import PairEncoder
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.dedicated import Replica
 from rl_core.rollout.engine import RolloutEngine
-from schemas.recipe import DType, LoraConfig, ModelConfig
+from schemas.recipe import DType, LoraConfig, ModelConfig, Recipe
 from schemas.sections.policy import ExportKind
 from schemas.sections.preference import PreferenceConfig
 from schemas.sections.rollout import RolloutConfig, SyncMode
@@ -121,8 +121,13 @@ def test_the_engine_refuses_environments_of_several_turns_when_it_is_made(base_m
     engine_of(base_model_dir, last_only, gsm8k={}, search={"max_turns": 1})
 
 
+def recipe_of(model: Path) -> Recipe:
+    data = {"train": ["a.jsonl"], "eval": ["b.jsonl"]}
+    return Recipe.model_validate({"name": "mine", "model": {"path": str(model)}, "data": data})
+
+
 def test_the_demo_stops_where_training_did(base_model_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    speaker = Speaker(str(base_model_dir), ModelConfig(path=str(base_model_dir)), "cpu")
+    speaker = Speaker(str(base_model_dir), recipe_of(base_model_dir), "cpu")
     end = speaker.tokenizer.convert_tokens_to_ids(END)
     head: Any = speaker.policy.language_model.lm_head
     likeliest = torch.nn.functional.one_hot(torch.tensor(end), head.out_features) * 10.0
