@@ -306,6 +306,19 @@ def grpo_passk(rewards, groups) -> list[float]:
     return out
 
 
+def best_of_n(rewards, groups, keep) -> list[float]:
+    """Rows that fewer than `keep` of their group come before, by reward and then by place."""
+    kept = []
+    for b in range(len(rewards)):
+        before = [
+            i
+            for i in siblings(groups, b)
+            if rewards[i] > rewards[b] or (rewards[i] == rewards[b] and i < b)
+        ]
+        kept.append(rewards[b] > 0 and len(before) < keep)
+    return [len(kept) / max(sum(kept), 1) if one else 0.0 for one in kept]
+
+
 def pass_at_k(rewards, groups, k) -> list[float]:
     """Over all sets of k of the group: the standardised reward of the sets that hold the row, on
     average."""

@@ -229,6 +229,7 @@ def by_loops(block: dict[str, Any], batch: AdvantageInputs) -> list[list[float]]
         "maxrl": lambda: reference.maxrl(rewards, groups),
         "grpo_passk": lambda: reference.grpo_passk(rewards, groups),
         "pass_at_k": lambda: reference.pass_at_k(rewards, groups, 3),
+        "best_of_n": lambda: reference.best_of_n(rewards, groups, 2),
         "remax": lambda: [
             r - g for r, g in zip(rewards, batch.greedy_rewards_B.tolist(), strict=True)
         ],  # pyright: ignore[reportOptionalMemberAccess]
@@ -245,6 +246,7 @@ BLOCKS: list[dict[str, Any]] = [
     {"name": "grpo_passk"},
     {"name": "pass_at_k", "k": 3},
     {"name": "remax"},
+    {"name": "best_of_n", "keep": 2},
     {"name": "gae", "gamma": 0.9, "lam": 0.8},
     {"name": "reinforce_plus_plus", "gamma": 0.9},
     {"name": "reinforce_plus_plus_baseline"},

@@ -41,7 +41,11 @@ def test_an_algorithm_needs_siblings_where_its_estimator_does(name: str):
     algorithm_cls, config = algorithms.resolve({"name": name}, "algorithm")
     algorithm = algorithm_cls(config)
     estimator = getattr(algorithm, "estimator", None)
-    assert algorithm.needs_siblings is (estimator is not None and estimator.needs_siblings)
+    # A teacher compares no replies; where rewards weigh nothing, nothing else does.
+    rewarded = getattr(config, "reward_weight", 1.0) > 0
+    assert algorithm.needs_siblings is (
+        estimator is not None and estimator.needs_siblings and rewarded
+    )
 
 
 PE_IMAGES = [

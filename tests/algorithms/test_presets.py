@@ -38,6 +38,7 @@ PRESETS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 OTHERS = {"diffusion_nft", "mpo", "dpo", "ipo", "simpo", "orpo", "kto"}
 OTHERS |= {"distillation", "self_distillation", "rejection_sampling"}
+OTHERS |= {"bradley_terry", "sft", "flow_sft"}
 
 
 def policy_gradient(name: str) -> PolicyGradient:
