@@ -3,6 +3,8 @@ judge, so nothing is graded here."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.envs.registration import environments
 
@@ -13,6 +15,9 @@ class OpenEndedEnv(BaseTextEnv):
 
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`; only the fields of the base class."""
+
+    ground_truth_kinds: ClassVar[frozenset[str]] = BaseTextEnv.ground_truth_kinds
+    """Accepted kinds of ground truth: any, since only scorers may read it."""
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Accept the reply and end the conversation."""

@@ -137,7 +137,7 @@ def token_learner(
         with_reference = algorithm.needs_reference or taught_by_base(recipe)
         with_reference = with_reference if keeps_reference is None else keeps_reference
         backend = wire_backend(recipe, bundle, with_reference=with_reference)
-    stack_class, taught, teaching = TrainStack, {}, None
+    taught, teaching = {}, None
     if algorithm.needs_teacher:
         teaching = wire_teachers(recipe, source_model, backend, bundle_class)
         stack_class, taught = DistillStack, {"teachers": teaching.on_ranks}

@@ -116,6 +116,15 @@ def conversations() -> None:
     Path("theirs.json").write_text(json.dumps([{"conversations": turns}]))
 
 
+def talks() -> None:
+    said = [message("user", "2+2?"), message("assistant", "4")]
+    shared = [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]
+    alpaca = {"instruction": "Add.", "input": "2+2", "output": "4"}
+    trl = {"prompt": "2+2?", "completion": "4"}
+    Path("talks.jsonl").write_text(lines({"messages": said}, {"conversations": shared}, trl))
+    Path("held-out.jsonl").write_text(lines(alpaca))
+
+
 def pairs() -> None:
     Path("pairs").mkdir()
     Path("pairs.jsonl").write_text(lines(TRL))
@@ -134,7 +143,7 @@ def prompts() -> None:
 
 
 KINDS: list[Callable[[], None]] = [
-    *(skyrl, json_lines, verl, folder, saved, hub, csv, programs, conversations, pairs, kto),
+    *(skyrl, json_lines, verl, folder, saved, hub, csv, programs, conversations, talks, pairs, kto),
     prompts,
 ]
 

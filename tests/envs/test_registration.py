@@ -185,7 +185,8 @@ def test_tool_groups_know_their_tools_and_close_with_the_environment() -> None:
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "gsm8k_multi_turn", "aime", "text2sql", "search", "lcb", "searchcode",
-                                  "reasoning_gym", "geo3k", "multiple_choice", "rewrite", "open_ended"])  # fmt: skip
+                                  "reasoning_gym", "geo3k", "multiple_choice", "rewrite", "open_ended",
+                                  "exact_match"])  # fmt: skip
 def test_every_built_in_environment_owns_its_config_and_names_its_truths(name: str) -> None:
     cls = environments.get(name)
     assert "Config" in vars(cls) and cls.Config.__doc__ and "ground_truth_kinds" in vars(cls)

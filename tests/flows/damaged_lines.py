@@ -23,11 +23,13 @@ SOUND: dict[str, dict[str, list[str]]] = {
     "serve-search": {"corpus": ["corpus.jsonl"], "port": ["0"]},
     "serve-rewards": {"recipe": ["scorers.yaml"], "port": ["0"]},
     "serve-demo": {"model": ["embedded:smollm2-135m-instruct"], "port": ["0"]},
+    "serve": {"model": ["embedded:smollm2-135m-instruct"], "port": ["0"]},
     "lineage": {"model": [MODEL], "version": ["1"]},
     "promote": {"name": [MODEL], "version": ["1"]},
     "reproduce": {"model": [MODEL], "version": ["1"]},
     "eval": {"model": ["embedded:smollm2-135m-instruct"], "recipe": ["good.yaml"]},
     "export": {"model": [MODEL], "version": ["1"]},
+    "push": {"model": [REGISTERED], "repository": ["nobody/nothing"]},
     "report": {"run": [REGISTERED]},
     "compare": {"runs": [REGISTERED, REGISTERED]},
     "rollouts": {"run": [REGISTERED]},
@@ -155,6 +157,15 @@ KINDS: dict[str, list[str]] = {
     "host": ["", "nosuch.invalid", "999.1.1.1", "a b", LONG],
     "device": ["nosuch", "cuda:99", "", "cuda:-1"],
     "reason": [],
+    "max_rows": [*NUMBERS, "0"],
+    "max_waiting": ["x", "", "-1", "1.5", "0"],
+    "tool_format": ["nosuch", ""],
+    "repository": ["", "a/b/c", "/", "..", "a b/c", LONG, NOT_UTF8],
+    "revision": [],
+    "lm_eval": [],
+    "lm_eval_folder": [],
+    "lm_eval_python": [],
+    "python": [],
 }
 """What may be wrong with a parameter, by its name."""
 PAGES = ["good.jsonl/below", "full", "", "/dev/full/x", "/proc/nosuch/x", LONG, "/"]
@@ -169,6 +180,7 @@ OF_COMMAND: dict[tuple[str, str], list[str]] = {
     ("data convert", "to"): ["nosuch", ""],
     ("serve-demo", "host"): [],
     ("serve-demo", "against"): [],
+    ("serve", "host"): [],
     ("prep", "overrides"): ["=x", "[", "a.b.c=", "on_invalid=nosuch", "stage=", "num_workers=-1"],
 }
 """The same, where a command differs from the others; a demo loads its models before it listens."""

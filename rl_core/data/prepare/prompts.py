@@ -89,6 +89,9 @@ class PreparationSettings:
         needed = self.needs_answers and split == "train"
         return Lessons(tokenizer, template, self.turns, needed=needed)
 
+    def _conversations(self) -> str:
+        return f"{self.schema} {self.turns}" + ("" if self.needs_answers else ", asked alone")
+
     def hash_parts(self) -> dict[str, str]:
         """Return the settings that determine the prepared rows.
 
@@ -100,7 +103,7 @@ class PreparationSettings:
         return (
             left_out
             | ({"trials": f"version {TRIALS_VERSION} {trials}"} if dropping else {})
-            | ({"rows": f"{self.schema} {self.turns}"} if self.converses else {})
+            | ({"rows": self._conversations()} if self.converses else {})
             | {
                 "schema version": SCHEMA_VERSION,
                 "code version": CODE_VERSION,

@@ -18,6 +18,8 @@ from rl_core.data.store.publish import RECEIPTS, SENTINEL, open_published
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt
+from schemas.rows.contract import SchemaName
+from schemas.sections.sft import TaughtTurns
 
 Prepare = Callable[..., CacheReceipt]
 
@@ -126,10 +128,25 @@ OTHER_ROWS: dict[str, Any] = {
 """Another value of every setting that decides which rows come out."""
 
 
+OF_CONVERSATIONS: dict[str, Any] = {
+    "schema": SchemaName.CONVERSATION,
+    "turns": TaughtTurns.LAST,
+    "needs_answers": False,
+}
+"""The same, where rows are conversations with the answers to learn."""
+
+
+def test_the_settings_of_conversations_give_other_run_hashes(files, settings) -> None:
+    talks = replace(settings, schema=SchemaName.CONVERSATION)
+    others = [replace(talks, **{key: value}) for key, value in OF_CONVERSATIONS.items()]
+    hashes = {plan_cache(*files, one).run_hash for one in (settings, *others)}
+    assert len(hashes) == 1 + len(OF_CONVERSATIONS)
+
+
 def test_every_setting_that_decides_the_rows_gives_another_run_hash(files, settings) -> None:
     # Trials decide only where refused rows are dropped (below), and so does contamination
     # (tests/data/overlap/test_policies.py).
-    others = {"name", "cache_root", "memo_dir", "trials", "contamination"}
+    others = {"name", "cache_root", "memo_dir", "trials", "contamination", *OF_CONVERSATIONS}
     assert OTHER_ROWS.keys() | others == {one.name for one in fields(PreparationSettings)}
     hashes = {
         plan_cache(*files, replace(settings, **{key: value})).run_hash

@@ -12,6 +12,7 @@ from rl_core.envs.trials.settings import Verdict
 PROMPT = [{"role": "user", "content": "?"}]
 PLAYED: dict[str, dict[str, Any]] = {
     "aime": {"reward_spec": {"ground_truth": r"\frac{1}{8}"}},
+    "exact_match": {"reward_spec": {"ground_truth": "12 apples"}},
     "geo3k": {"reward_spec": {"ground_truth": ["12", "12.0"]}},
     "gsm8k": {"reward_spec": {"ground_truth": "so 2 * 617 = 1234 #### 1,234.50"}},
     "gsm8k_multi_turn": {"reward_spec": {"ground_truth": -7}},
