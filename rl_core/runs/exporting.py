@@ -65,7 +65,7 @@ def _write(
     if kept is not None:
         if target.exists():
             raise StorageError(f"{target} exists; name a new folder")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_parent(target)
         kinds = {ModelFormat.HF: ExportKind.MERGED, ModelFormat.ADAPTER: ExportKind.ADAPTER}
         kind = None if format is None else kinds[format]
         return export_iteration(kept, home, target, kind=kind)
@@ -79,5 +79,12 @@ def _write(
             f"rl-train export {run}@ITERATION --format {format} writes an iteration whose "
             "checkpoint was kept"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(target)
     return export_version(lineage, target)
+
+
+def _make_parent(target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(target, error) from error

@@ -57,13 +57,13 @@ def push(
     """
     from huggingface_hub import HfApi, get_token
 
+    _check_name(repository)
+    lineage = _lineage(model, version, home)
     token = get_token()
     if token is None:
         raise ServiceError(
             "no token of the Hugging Face Hub: set HF_TOKEN, or log in with `hf auth login`"
         )
-    _check_name(repository)
-    lineage = _lineage(model, version, home)
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
     branch = revision or MAIN
     with _hub_errors(repository), tempfile.TemporaryDirectory() as folder:

@@ -165,7 +165,7 @@ KINDS: dict[str, list[str]] = {
     "lm_eval": [],
     "lm_eval_folder": [],
     "lm_eval_python": [],
-    "python": [],
+    "numbers": ["nosuch", ""],
 }
 """What may be wrong with a parameter, by its name."""
 PAGES = ["good.jsonl/below", "full", "", "/dev/full/x", "/proc/nosuch/x", LONG, "/"]
