@@ -190,7 +190,7 @@ def export(
     else:
         typer.echo(
             f"written to {written}: adapters alone, which transformers and diffusers load over "
-            "their base; a run starts only from whole models (lora.export: merged)"
+            f"their base; those of a language model train on with model.path={written}"
         )
 
 

@@ -118,7 +118,8 @@ class FSDPBackend:
                 "EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig"
             )
         if self.lora_cfg is not None:
-            inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged)
+            start = getattr(self.bundle, "initial_adapters", None)
+            inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged, start=start)
         freeze_the_rest(self.policy, self.settings)
         train_value_head(self.policy)
         if isinstance(self.ema_cfg, EmaFullConfig) and self.ema_cfg.mirror:
