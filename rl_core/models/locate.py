@@ -150,6 +150,8 @@ def check_models(recipe: Recipe, models_dir: Path) -> None:
             check_can_be_fetched(teacher.path, models_dir, f"algorithm.{key}.path")
     for key, _, config in resolve_scorers(recipe.rewards):
         for path in config.language_models:
+            if path.startswith(REGISTERED):
+                continue  # found when the run is opened
             check_can_be_fetched(path, models_dir, f"rewards: {key}: model")
 
 
