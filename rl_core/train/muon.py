@@ -47,20 +47,20 @@ class MuonWithAdamW(AdamW):
             if group[MATRICES]:
                 for matrix in group["params"]:
                     if matrix.grad is not None:
-                        self._update(matrix, group["lr"], group["weight_decay"])
+                        self._update(matrix, matrix.grad, group["lr"], group["weight_decay"])
         self.param_groups = [group for group in groups if not group[MATRICES]]
         try:
             super().step(closure)
         finally:
             self.param_groups = groups
 
-    def _update(self, matrix: nn.Parameter, rate: float, decay: float) -> None:
+    def _update(self, matrix: nn.Parameter, gradient: Tensor, rate: float, decay: float) -> None:
         state = self.state[matrix]
         if not state:
             state.update(initial_state(matrix))
-        gradient, mean = local_part(matrix.grad), local_part(state[MOMENTUM])
-        mean.lerp_(gradient, 1 - self.momentum)
-        change = _orthogonal(_whole(gradient.lerp(mean, self.momentum), matrix), rate)
+        own, mean = local_part(gradient), local_part(state[MOMENTUM])
+        mean.lerp_(own, 1 - self.momentum)
+        change = _orthogonal(_whole(own.lerp(mean, self.momentum), matrix), rate)
         local_part(matrix).mul_(1 - rate * decay).add_(_own_part(change, matrix))
         state[STEP] += 1
 

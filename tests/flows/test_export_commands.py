@@ -1,5 +1,6 @@
 """The commands `rl-train export` and `rl-train push`: what they write, and how they refuse."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -55,8 +56,15 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def run(*arguments: object) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["rl-train", *map(str, arguments)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
+        before, path = dict(os.environ), list(sys.path)
+        os.environ["COLUMNS"] = "10000"
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            sys.path[:] = path
         said = capsys.readouterr()
         return int(ended.value.code or 0), said.out + said.err
 
@@ -186,7 +194,7 @@ def test_push_takes_its_flags_to_the_hub(shipped: Shipped, command: Command, hub
         ([MODEL, "alone"], "expected ORGANISATION/NAME"),
         (["models:/rl-train-shipped/7", "org/x"], "has no version 7"),
         (["RUN@9", "org/x"], "no checkpoint of iteration 9"),
-        ([MODEL], "Missing argument 'REPOSITORY'"),
+        ([MODEL], "Missing argument 'repository'"),
     ],
 )
 def test_a_push_that_cannot_be_is_refused_in_a_sentence(

@@ -57,7 +57,7 @@ def test_a_judge_is_fixed_in_process_and_left_alone_on_a_server(
         "rm", 3, {"model_dir": str(tmp_path)}, {}, "2026-01-01T00:00:00+00:00"
     )
     monkeypatch.setattr(scorer_models, "find_version", lambda *_: found)
-    served = {**JUDGE, "url": "http://127.0.0.1:9/v1"}
+    served = {**JUDGE, "key": "served", "url": "http://127.0.0.1:9/v1"}
     recipe = load_recipe("smoke/judge", []).model_copy(update={"rewards": [JUDGE, served]})
     fixed = scorer_models.with_fixed_versions(recipe, Home.default())
     assert fixed.rewards == [{**JUDGE, "model": "models:/rm/3"}, served]

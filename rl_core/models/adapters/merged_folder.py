@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rl_core.errors import ModelError
 from rl_core.models.adapters.exported import ADAPTER_CONFIG, AdapterFolder
@@ -71,7 +72,9 @@ def _merge(adapters: AdapterFolder, base: str, out: Path) -> None:
     policy = bundle.policy.eval()
     inject_lora(policy, adapters.lora, seed=0)
     load_adapters(policy, adapters.weights)
-    trained = {name: value for name, value in policy.named_parameters() if is_adapter(name)}
+    trained: dict[str, Tensor] = {
+        name: value for name, value in policy.named_parameters() if is_adapter(name)
+    }
     live = Live(bundle.said_by(policy, torch.device("cpu")), torch.float32)
     bundle.export(trained, adapters.lora, out, live)
 
