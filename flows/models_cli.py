@@ -176,7 +176,7 @@ def export(
     """Copy a version's weights to a new folder, after comparing them with what was registered; or
     write those of a run's iteration whose checkpoint was kept."""
     from rl_core.errors import RecipeError
-    from rl_core.models.locate import is_model
+    from rl_core.models.model_path import is_model
     from rl_core.runs.exporting import export_as
 
     if numbers is not None and format is not ModelFormat.GGUF:

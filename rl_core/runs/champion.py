@@ -13,7 +13,8 @@ import yaml
 from rl_core.errors import StorageError
 from rl_core.evaluation.compared import compared_rows, prompts_of
 from rl_core.evaluation.gate import Judged, uids
-from rl_core.models.locate import check_path, whole_weights
+from rl_core.models.locate import whole_weights
+from rl_core.models.model_path import check_path
 from rl_core.runs.held_out import set_file
 from rl_core.runs.run_plan import starting_from
 from rl_core.runs.session import TrainingSession, session_for

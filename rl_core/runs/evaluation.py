@@ -10,7 +10,8 @@ from pathlib import Path
 import yaml
 
 from rl_core.errors import RecipeError
-from rl_core.models.locate import check_can_be_fetched, check_path, whole_weights
+from rl_core.models.locate import check_can_be_fetched, whole_weights
+from rl_core.models.model_path import check_path
 from rl_core.runs.iterations import KeptIteration, find_iteration
 from rl_core.runs.recipes import (
     dump_recipe,
