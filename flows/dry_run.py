@@ -27,7 +27,8 @@ from rl_core.data.read.recipe_files import (
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import DataError
 from rl_core.models.checks.can_train import check_local_model
-from rl_core.models.locate import check_models, check_path, model_shape, tokenizer_identity
+from rl_core.models.locate import check_models, model_shape, tokenizer_identity
+from rl_core.models.model_path import check_path
 from rl_core.runs.recipes import dump_recipe, find_recipe, load_recipe
 from rl_core.runtime.home import Home
 from rl_core.train.sharding.memory import estimate_memory, unknown_sizes

@@ -176,7 +176,7 @@ def export(
     """Copy a version's weights to a new folder, after comparing them with what was registered; or
     write those of a run's iteration whose checkpoint was kept."""
     from rl_core.errors import RecipeError
-    from rl_core.models.locate import is_model
+    from rl_core.models.model_path import is_model
     from rl_core.runs.exporting import export_as
 
     if numbers is not None and format is not ModelFormat.GGUF:
@@ -190,7 +190,7 @@ def export(
     else:
         typer.echo(
             f"written to {written}: adapters alone, which transformers and diffusers load over "
-            "their base; a run starts only from whole models (lora.export: merged)"
+            f"their base; those of a language model train on with model.path={written}"
         )
 
 

@@ -320,7 +320,7 @@ def _tokens(
     from schemas.domains import ModelKind
 
     text_alone = recipe is not None and recipe.domain.traits.model is ModelKind.TEXT
-    tokenizer = prompt_tokenizer(locate(path, home.models), text_alone=text_alone)
+    tokenizer = prompt_tokenizer(locate(path, home.models, merged=False), text_alone=text_alone)
     default = DataConfig.model_fields["max_prompt_length"].default
     longest = max_prompt_length or (recipe.data.max_prompt_length if recipe else default)
     options = recipe.model.chat_template_kwargs if recipe else {}

@@ -64,13 +64,13 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
 def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
     """Tokenise prompts and filter them by length."""
     if several := of_several_turns(recipe.environments, recipe.data.default_env_class):
-        check_recipe(recipe, locate(recipe.model.path, home.models), several)
+        check_recipe(recipe, locate(recipe.model.path, home.models, merged=False), several)
     settings = preparation_settings(
         recipe, home, tokenizer_identity(recipe.model.path, home.models)
     )
     tokenizer = cache(
         lambda: prompt_tokenizer(
-            locate(recipe.model.path, home.models),
+            locate(recipe.model.path, home.models, merged=False),
             text_alone=recipe.domain.traits.model is ModelKind.TEXT,
         )
     )
@@ -99,7 +99,9 @@ def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
         contamination_of(recipe, home.data),
     )
     files = prompt_files(recipe, home.data)
-    return prepare_media(files, settings, lambda: _counter(recipe, locate(path, home.models)))
+    return prepare_media(
+        files, settings, lambda: _counter(recipe, locate(path, home.models, merged=False))
+    )
 
 
 def _counter(recipe: Recipe, source: str) -> PromptCounter:

@@ -36,7 +36,8 @@ class TeacherConfig(Section):
     """One teacher: a model folder, a registered version, a server, or the policy's own weights."""
 
     path: str | None = Field(default=None, pattern=r"\S")
-    """Model as in `model.path`, or a registered version, `models:/NAME/VERSION`."""
+    """Model as in `model.path`, or a registered version, `models:/NAME/VERSION` or
+    `models:/NAME@champion`, which a run reads when it is opened."""
     url: str | None = Field(default=None, pattern=r"^https?://")
     """Address of a server with OpenAI's completions, such as `http://127.0.0.1:8000/v1`."""
     model: str | None = None

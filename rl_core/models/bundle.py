@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rl_core.models.adapters.exported import start_of
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.tokenizer import check_words, load_processor, load_tokenizer
 from rl_core.models.checks.comparison import Live, TokenRow, token_rows
@@ -50,6 +51,11 @@ class ModelBundle:
         )
         policy.num_known_words = self.policy.num_known_words
         return policy
+
+    @property
+    def initial_adapters(self) -> Path | None:
+        """File of the adapters that training goes on from; None if they start anew."""
+        return start_of(self.config.path, self.source)
 
     @property
     def compared_rows(self) -> list[TokenRow]:

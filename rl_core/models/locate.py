@@ -9,46 +9,64 @@ from rl_core.algorithms.teacher import REGISTERED
 from rl_core.builtin import embedded
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.errors import ModelError
+from rl_core.models.adapters.exported import adapter_folder
 from rl_core.models.checks.shape import read_config
+from rl_core.models.model_path import PIPELINE_INDEX, check_path
 from rl_core.rewards.resolve import resolve_scorers
 from rl_core.runtime.hub_access import hub_problem
-from rl_core.runtime.user_paths import user_path
+from schemas.domains import ModelKind
 from schemas.recipe import Recipe
 
-PIPELINE_INDEX = "model_index.json"
-"""File that identifies a folder as a diffusers pipeline, whose parts have separate folders."""
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json"),
     *("vocab.json", "merges.txt", "spiece.model"),
 )
 
 
-def locate(path: str, models_dir: Path) -> str:
-    """Return a local folder (embedded models are made on first use) or a hub id. Raises:
-    ModelError."""
-    if path.startswith(embedded.PREFIX):
-        return str(embedded.materialise(path.removeprefix(embedded.PREFIX), models_dir))
-    return check_path(path, models_dir)
+def locate(path: str, models_dir: Path, *, merged: bool = True) -> str:
+    """Return a local folder (embedded models are made on first use) or a hub id.
 
-
-def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
-    """Check a path without making anything. Raises: ModelError when a local folder is not a model.
-
-    Args: key: key of the recipe, for the message.
+    Args: merged: for a folder of adapters alone, return the whole model that they give, which is
+    written on first use; False returns their base. Raises: ModelError.
     """
     if path.startswith(embedded.PREFIX):
-        return str(embedded.embedded_folder(path.removeprefix(embedded.PREFIX), models_dir))
-    folder = user_path(path)
-    if folder.is_dir():
-        if not is_model(folder):
-            raise ModelError(
-                f"{key} {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a "
-                "folder written by save_pretrained"
-            )
-        return str(folder)
-    if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise ModelError(f"{key} {path}: no such folder")
-    return path
+        return str(embedded.materialise(path.removeprefix(embedded.PREFIX), models_dir))
+    base = check_path(path, models_dir)
+    adapters = adapter_folder(path)
+    if adapters is None or not merged:
+        return base
+    # Here, since it imports torch.
+    from rl_core.models.adapters.merged_folder import merged_folder
+
+    return str(merged_folder(adapters, base, models_dir))
+
+
+def whole_weights(path: str, models_dir: Path) -> str:
+    """Return a `model.path` of a whole model: the path itself, or for a folder of adapters alone
+    the model that they give, which is written on first use. Raises: ModelError."""
+    return path if adapter_folder(path) is None else locate(path, models_dir)
+
+
+def locate_start(recipe: Recipe, models_dir: Path) -> str:
+    """Return the model that a recipe's training starts from; with `lora`, adapters alone stand for
+    their base, over which the model's bundle finds them. Raises: ModelError."""
+    check_start(recipe)
+    return locate(recipe.model.path, models_dir, merged=recipe.lora is None)
+
+
+def check_start(recipe: Recipe) -> None:
+    """Check that a recipe can start from a folder of adapters, if it names one. Raises:
+    ModelError."""
+    adapters = adapter_folder(recipe.model.path)
+    if adapters is None:
+        return
+    if recipe.domain.traits.model not in (ModelKind.TEXT, ModelKind.SEEING):
+        raise ModelError(
+            f"model.path {recipe.model.path}: adapters alone, and domain {recipe.domain} starts "
+            "from whole models; name a folder that save_pretrained wrote (lora.export: merged)"
+        )
+    if recipe.lora is not None:
+        adapters.check_continues(recipe.lora)
 
 
 def check_can_be_fetched(path: str, models_dir: Path, key: str = "model.path") -> None:
@@ -80,6 +98,7 @@ def check_models(recipe: Recipe, models_dir: Path) -> None:
     """Check that every model that a recipe trains, is taught by or asks as a judge is on this
     machine, or that the hub answers. Raises: ModelError."""
     check_can_be_fetched(recipe.model.path, models_dir)
+    check_start(recipe)
     if recipe.tracks:
         path = recipe.tracks.images.model.path
         check_can_be_fetched(path, models_dir, "tracks.images.model.path")
@@ -88,12 +107,9 @@ def check_models(recipe: Recipe, models_dir: Path) -> None:
             check_can_be_fetched(teacher.path, models_dir, f"algorithm.{key}.path")
     for key, _, config in resolve_scorers(recipe.rewards):
         for path in config.language_models:
+            if path.startswith(REGISTERED):
+                continue  # found when the run is opened
             check_can_be_fetched(path, models_dir, f"rewards: {key}: model")
-
-
-def is_model(folder: Path) -> bool:
-    """Return True if a folder can be a recipe's `model.path`; one of adapters alone cannot."""
-    return any((folder / name).is_file() for name in ("config.json", PIPELINE_INDEX))
 
 
 def tokenizer_identity(path: str, models_dir: Path) -> str:

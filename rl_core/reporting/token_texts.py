@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_core.errors import ModelError
-from rl_core.models.locate import check_path
+from rl_core.models.model_path import check_path
 from rl_core.reporting.run_record import RunRecord
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import yaml
 from rl_core.errors import StorageError
 from rl_core.evaluation.compared import compared_rows, prompts_of
 from rl_core.evaluation.gate import Judged, uids
-from rl_core.models.locate import locate
+from rl_core.models.locate import whole_weights
+from rl_core.models.model_path import check_path
 from rl_core.runs.held_out import set_file
 from rl_core.runs.run_plan import starting_from
 from rl_core.runs.session import TrainingSession, session_for
@@ -96,11 +97,12 @@ def _scoring(values: Mapping[str, Any]) -> dict[str, Any]:
 def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
     """Evaluate the champion on this run's held-out rows and return the answers."""
     recipe = Recipe.model_validate(plan.recipe)
-    locate(present.tags["model_dir"], Home.default().models)
+    folder, models = present.tags["model_dir"], Home.default().models
+    check_path(folder, models)
     # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they
     # are needed again.
     session_for(plan).close()
-    other_recipe = starting_from(recipe, present.tags["model_dir"])
+    other_recipe = starting_from(recipe, whole_weights(folder, models))
     other = plan.model_copy(
         update={
             "run_dir": str(Path(plan.run_dir) / f"champion-v{present.version}"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import yaml
 
 from rl_core.errors import RecipeError
-from rl_core.models.locate import check_can_be_fetched, locate
+from rl_core.models.locate import check_can_be_fetched, whole_weights
+from rl_core.models.model_path import check_path
 from rl_core.runs.iterations import KeptIteration, find_iteration
 from rl_core.runs.recipes import (
     dump_recipe,
@@ -71,10 +72,11 @@ def find_candidate(model: str, home: Home) -> Candidate:
         return Candidate(kept.name, str(kept.export), iteration=kept)
     if not model.startswith(REGISTERED):
         check_can_be_fetched(model, home.models, "model")
-        return Candidate(model, model)
+        return Candidate(model, whole_weights(model, home.models))
     found = find_version(home.mlflow_uri, model)
-    locate(found.tags["model_dir"], home.models)
-    return Candidate(f"{found.name} v{found.version}", found.tags["model_dir"], found)
+    folder = found.tags["model_dir"]
+    check_path(folder, home.models, "model")
+    return Candidate(f"{found.name} v{found.version}", whole_weights(folder, home.models), found)
 
 
 def evaluation_recipe(

@@ -10,7 +10,7 @@ from rl_core.data.store.atomic import storage_error, sync_tree
 from rl_core.errors import ModelError, StorageError
 from rl_core.models.export.formats import ModelFormat, Numbers
 from rl_core.models.export.gguf_file import MODEL_FILE, write_gguf
-from rl_core.models.locate import is_model
+from rl_core.models.model_path import is_model
 from rl_core.runs.iterations import export_iteration, find_iteration
 from rl_core.runtime.home import Home
 from rl_core.runtime.user_paths import user_path

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.errors import ModelError, RecipeError
-from rl_core.models.locate import is_model
+from rl_core.models.model_path import is_model
 from rl_core.runs.evaluation import EXPERIMENT, Candidate
 from rl_core.runtime.home import Home
 from rl_core.tracking.database import tracking_client

@@ -22,6 +22,7 @@ from rl_core.runtime.registry import nearest
 from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
 from schemas.sections.evaluation_sets import without_default_evaluation
+from schemas.sections.optimizer import without_default_optimizer
 from schemas.sections.parts import without_unset_parts
 from schemas.sections.sampling import without_default_sampling
 from schemas.sections.sft import SftConfig
@@ -49,6 +50,7 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     }
     values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
     values = without_default_evaluation(without_default_sampling(values))
+    values = without_default_optimizer(values)
     if recipe.sft == SftConfig():
         del values["sft"]
     if values["data"]["source"] is None:

@@ -1,4 +1,5 @@
-"""Registered models that a recipe's scorers name: `models:/NAME@champion` in `rewards`.
+"""Registered models that a recipe's scorers, judges and teachers name: `models:/NAME@champion` in
+`rewards` and in the block `algorithm`.
 
 A run is opened with the version that the name stands for, so that its key, its record and every
 resumed attempt mean the same weights; workers get that version's folder.
@@ -19,11 +20,12 @@ REGISTERED = "models:/"
 
 
 def with_fixed_versions(recipe: Recipe, home: Home) -> Recipe:
-    """Return the recipe with `models:/NAME/VERSION` in place of aliases in its `rewards`.
+    """Return the recipe with `models:/NAME/VERSION` in place of aliases in its `rewards`, and of
+    its teachers.
 
     Raises: RecipeError when there is no such version.
     """
-    return _changed(recipe, home, lambda found: f"{REGISTERED}{found.name}/{found.version}")
+    return _with_fixed_teachers(_changed(recipe, home, _version), home)
 
 
 def with_folders(recipe: Recipe, home: Home) -> Recipe:
@@ -37,6 +39,32 @@ def with_folders(recipe: Recipe, home: Home) -> Recipe:
 def blocks_with_folders(blocks: Sequence[Mapping[str, Any]], home: Home) -> list[dict[str, Any]]:
     """Return entries of `rewards` as `with_folders` does. Raises: RecipeError."""
     return _changed_blocks(blocks, home, _folder)
+
+
+def _with_fixed_teachers(recipe: Recipe, home: Home) -> Recipe:
+    """Return the recipe with the versions that its teachers' names stand for."""
+    block: dict[str, Any] = dict(recipe.algorithm)
+    if "teacher" in block:
+        block["teacher"] = _fixed_teacher(block["teacher"], "algorithm.teacher", home)
+    if isinstance(teachers := block.get("teachers"), Mapping):
+        block["teachers"] = {
+            source: _fixed_teacher(teacher, f"algorithm.teachers.{source}", home)
+            for source, teacher in teachers.items()
+        }
+    same = block == recipe.algorithm
+    return recipe if same else recipe.model_copy(update={"algorithm": block})
+
+
+def _fixed_teacher(teacher: Any, key: str, home: Home) -> Any:
+    """Return a teacher, a path or a block, with the version of a registered model."""
+    if isinstance(teacher, Mapping):
+        path = _resolved(teacher.get("path"), f"{key}.path", home, _version)
+        return dict(teacher) | ({} if path is None else {"path": path})
+    return _resolved(teacher, key, home, _version)
+
+
+def _version(found: RegisteredVersion) -> str:
+    return f"{REGISTERED}{found.name}/{found.version}"
 
 
 def _folder(found: RegisteredVersion) -> str:
@@ -65,10 +93,17 @@ def _changed_blocks(
 def _with_model(
     block: Mapping[str, Any], key: str, home: Home, name: Callable[[RegisteredVersion], str]
 ) -> dict[str, Any]:
-    model = block.get("model")
+    if block.get("url") is not None:
+        return dict(block)  # a name on that server
+    model = _resolved(block.get("model"), key, home, name)
+    return dict(block) | ({} if model is None else {"model": model})
+
+
+def _resolved(model: Any, key: str, home: Home, name: Callable[[RegisteredVersion], str]) -> Any:
+    """Return what stands for a registered model; anything else as it is. Raises: RecipeError."""
     if not isinstance(model, str) or not model.startswith(REGISTERED):
-        return dict(block)
+        return model
     try:
-        return {**block, "model": name(find_version(home.mlflow_uri, model))}
+        return name(find_version(home.mlflow_uri, model))
     except StorageError as error:
         raise RecipeError(f"{key}: {error}") from error

@@ -17,7 +17,8 @@ from rl_core.errors import StoppedByWatcher, StorageError
 from rl_core.evaluation.generated_samples import save_made
 from rl_core.evaluation.runner import played_rows
 from rl_core.models.family import check_located
-from rl_core.models.locate import is_model, locate
+from rl_core.models.locate import locate_start
+from rl_core.models.model_path import is_model
 from rl_core.parts import trainers
 from rl_core.runs.best import worth_keeping
 from rl_core.runs.checkpoint_digests import damage_of
@@ -340,7 +341,7 @@ class TrainingSession:
             ray_cluster(placement.ray_address, placement.num_devices, placement.device)
         )
         recipe = with_folders(recipe, self.home)
-        source = locate(recipe.model.path, self.home.models)
+        source = locate_start(recipe, self.home.models)
         check_located(recipe, source)
         trainer_cls, chosen = trainers.chosen(
             recipe.trainer, import_target(recipe.domain.traits.trainer)

@@ -26,8 +26,10 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rl_core.errors import StorageError
-from rl_core.train.optimizer import MOMENTS, STEP, add_moments
+from rl_core.train.muon import MATRICES, STEP
+from rl_core.train.optimizer import add_moments, kind_of
 from rl_core.train.trained import Trained
+from schemas.sections.optimizer import OptimizerKind
 
 _CONTENTS = "contents.json"
 
@@ -120,7 +122,10 @@ def _state(backend: Trained) -> Sharded:
     follow them."""
     add_moments(backend.optimizer)
     follow = {name: backend.optimizer.state[value] for name, value in backend.trainable.items()}
-    moments = {name: {key: state[key] for key in MOMENTS} for name, state in follow.items()}
+    moments = {
+        name: {key: value for key, value in state.items() if key != STEP}
+        for name, state in follow.items()
+    }
     state: Sharded = {"model": dict(backend.trainable), "moments": moments}
     if backend.ema is not None:
         state["ema"] = backend.ema.state()
@@ -128,10 +133,12 @@ def _state(backend: Trained) -> Sharded:
 
 
 def _counts(backend: Trained) -> Counts:
-    # The parameter groups all have the same settings. They exist only for the fused step and may
-    # differ between ranks, so the first one stands for all.
+    # The parameter groups all have the same settings. They exist only for the fused step and for
+    # Muon and may differ between ranks, so the first one stands for all.
     settings = {
-        key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"
+        key: one
+        for key, one in backend.optimizer.param_groups[0].items()
+        if key not in ("params", MATRICES)
     }
     state = backend.optimizer.state
     steps = {name: float(state[value][STEP]) for name, value in backend.trainable.items()}
@@ -161,13 +168,16 @@ def _contents(backend: Trained) -> dict[str, str]:
     return {
         "weights": "full" if lora is None else f"adapters of rank {lora.rank}",
         "average": "none" if ema is None else type(ema).__name__,
+        "optimizer": kind_of(backend.optimizer),
     }
 
 
 def _check_contents(backend: Trained, folder: Path) -> None:
     try:
         held = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        # Checkpoints from before there was another one do not say it.
+        held.setdefault("optimizer", OptimizerKind.ADAMW)
+    except (OSError, ValueError, AttributeError) as error:
         raise StorageError(f"checkpoint {folder} cannot be read: {_CONTENTS}: {error}") from error
     for name, wanted in _contents(backend).items():
         if held.get(name) != wanted:

@@ -35,6 +35,7 @@ from rl_core.train.bundle import Bundle
 from rl_core.train.checks.fixed_inputs import asking
 from rl_core.train.checks.same_policy import settle_wrapped
 from rl_core.train.gradients import clip_gradients
+from rl_core.train.muon import hidden_matrices
 from rl_core.train.optimizer import make_optimizer, make_scheduler
 from rl_core.train.sharding import fsdp_wrap, single_rank
 from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks, freeze_the_rest
@@ -51,6 +52,7 @@ from schemas.recipe import (
     LrSchedulerConfig,
     OptimizerConfig,
 )
+from schemas.sections.optimizer import OptimizerKind
 
 
 class FSDPBackend:
@@ -105,7 +107,10 @@ class FSDPBackend:
         for model in self.models:
             # Before FSDP's own hook, which would read the parameters.
             model.register_forward_pre_hook(refuse_offloaded, prepend=True)
-        self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
+        muon = optimizer_cfg.name is OptimizerKind.MUON
+        hidden = hidden_matrices(self.policy) if muon else ()
+        matrices = [value for name, value in self.trainable.items() if name in hidden]
+        self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg, matrices)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
         self._num_changes = 0
@@ -118,7 +123,8 @@ class FSDPBackend:
                 "EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig"
             )
         if self.lora_cfg is not None:
-            inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged)
+            start = getattr(self.bundle, "initial_adapters", None)
+            inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged, start=start)
         freeze_the_rest(self.policy, self.settings)
         train_value_head(self.policy)
         if isinstance(self.ema_cfg, EmaFullConfig) and self.ema_cfg.mirror:

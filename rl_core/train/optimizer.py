@@ -1,9 +1,9 @@
-"""AdamW and its learning-rate schedule."""
+"""The optimizer of a recipe, and its learning-rate schedule."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -12,43 +12,62 @@ from torch.nn import Parameter
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
+from rl_core.train.muon import MATRICES, STEP, MuonWithAdamW, initial_state
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig
+from schemas.sections.optimizer import OptimizerKind
 from schemas.sections.policy import LrSchedulerKind
 
-STEP = "step"
-"""AdamW's key of a parameter's update count."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """AdamW's keys of the running means of the gradient and of its square."""
 
 
-def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
-    """Return AdamW over the trainable parameters, in one pass over memory each.
+def make_optimizer(
+    parameters: Iterable[Parameter],
+    config: OptimizerConfig,
+    matrices: Collection[Parameter] = (),
+) -> AdamW:
+    """Return the optimizer over the trainable parameters, in one pass over memory each.
 
     Parameters on different meshes, and plain ones, are separate groups: the fused step takes one
-    kind at a time.
+    kind at a time. Args: matrices: those among the parameters that Muon updates, if it is chosen.
     """
-    by_mesh: dict[DeviceMesh | None, list[Parameter]] = {}
+    with_muon = config.name is OptimizerKind.MUON
+    chosen = {id(matrix) for matrix in matrices} if with_muon else set()
+    alike: dict[tuple[DeviceMesh | None, bool], list[Parameter]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
-            by_mesh.setdefault(
-                parameter.device_mesh if isinstance(parameter, DTensor) else None, []
-            ).append(parameter)
-    return AdamW(
-        [{"params": alike} for alike in by_mesh.values()],
-        lr=config.learning_rate,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            alike.setdefault((mesh, id(parameter) in chosen), []).append(parameter)
+    options = {
+        "lr": config.learning_rate,
+        "betas": config.betas,
+        "eps": config.eps,
+        "weight_decay": config.weight_decay,
+        "fused": True,
+    }
+    if not with_muon:
+        return AdamW([{"params": some} for some in alike.values()], **options)
+    groups = [{"params": some, MATRICES: flag} for (_, flag), some in alike.items()]
+    return MuonWithAdamW(groups, momentum=config.momentum, **options)
 
 
 def add_moments(optimizer: AdamW) -> None:
-    """Give parameters without an update AdamW's initial state: zeros, no step taken."""
-    for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-        if not optimizer.state[parameter]:
-            zeros = {name: torch.zeros_like(parameter, requires_grad=False) for name in MOMENTS}
-            optimizer.state[parameter] = {STEP: torch.zeros((), device=parameter.device), **zeros}
+    """Give parameters without an update the optimizer's initial state: zeros, no step taken."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if optimizer.state[parameter]:
+                continue
+            if group.get(MATRICES):
+                optimizer.state[parameter] = initial_state(parameter)
+            else:
+                zeros = {name: torch.zeros_like(parameter, requires_grad=False) for name in MOMENTS}
+                step = torch.zeros((), device=parameter.device)
+                optimizer.state[parameter] = {STEP: step, **zeros}
+
+
+def kind_of(optimizer: AdamW) -> OptimizerKind:
+    """Return which optimizer this is."""
+    return OptimizerKind.MUON if isinstance(optimizer, MuonWithAdamW) else OptimizerKind.ADAMW
 
 
 def make_scheduler(optimizer: AdamW, config: LrSchedulerConfig, total_steps: int) -> LambdaLR:

@@ -12,10 +12,13 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, remote
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.envs.registration import portable_options
+from rl_core.models.adapters.exported import start_of
 from rl_core.models.bundle import ModelBundle, TextBundle
+from rl_core.models.locate import locate
 from rl_core.parts import backends
 from rl_core.rollout.dedicated import DedicatedTextEngine
 from rl_core.rollout.engine import RolloutEngine
+from rl_core.runtime.home import Home
 from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.distill_stack import DistillStack
@@ -166,6 +169,9 @@ def _critic(
 ) -> Critic:
     """Place the critic's value model in the same processes as the policy."""
     model = recipe.value_model
+    if start_of(recipe.model.path, source_model) is not None:
+        # The policy goes on from adapters over this base; the critic's own start anew.
+        source_model = locate(recipe.model.path, Home.default().models)
     backend_class, chosen = backends.chosen(recipe.backend, FSDPBackend)
     backend = remote(
         backend_class,

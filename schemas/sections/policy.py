@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from schemas.sections.optimizer import OptimizerConfig
 from schemas.sections.section import DType, Section
-
-Decay = Annotated[float, Field(ge=0, lt=1)]
-"""Decay of a moving average."""
 
 RESERVED_TEMPLATE_KWARGS = frozenset(
     {
@@ -222,19 +220,6 @@ class FSDPConfig(Section):
     root_wrap: bool = True
     """Shard the parameters outside the blocks (embeddings, last norm), too; otherwise every rank
     keeps them whole."""
-
-
-class OptimizerConfig(Section):
-    """Settings of the AdamW optimizer."""
-
-    learning_rate: float = Field(default=1e-5, gt=0, le=1)
-    """Peak learning rate."""
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    """Decay rates of the first and second moment."""
-    eps: float = Field(default=1e-8, gt=0, le=1)
-    """Constant added to the denominator of the update."""
-    weight_decay: float = Field(default=0.0, ge=0, le=100)
-    """Decoupled weight decay."""
 
 
 class LrSchedulerConfig(Section):

@@ -70,7 +70,7 @@ def test_peft_leaves_no_empty_card(home: Home, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("whole", "said"), [(True, "trains on from there"), (False, "a run starts only from whole")]
+    ("whole", "said"), [(True, "trains on from there"), (False, "adapters alone")]
 )
 def test_the_command_promises_what_the_folder_can_do(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], whole: bool, said: str

@@ -42,6 +42,8 @@ class Setup:
     lora: LoraConfig | None = None
     ema: EmaLoraConfig | EmaFullConfig | None = None
     scheduler: LrSchedulerConfig = field(default_factory=LrSchedulerConfig)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    """Changes to the optimizer."""
     stack: dict[str, Any] = field(default_factory=dict)
     """Changes to a TrainStack with micro-batches of two rows."""
     algorithm: dict[str, Any] = field(default_factory=lambda: {"name": "grpo"})
@@ -64,7 +66,9 @@ def make_backend(
         FSDPConfig.model_validate({"param_dtype": "float32", **setup.fsdp}),
         # Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero
         # gradients small.
-        OptimizerConfig(learning_rate=1e-3, eps=1e-4, weight_decay=0.01),
+        OptimizerConfig.model_validate(
+            {"learning_rate": 1e-3, "eps": 1e-4, "weight_decay": 0.01, **setup.optimizer}
+        ),
         setup.scheduler,
         setup.lora,
         ema_cfg=setup.ema,

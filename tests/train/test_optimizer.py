@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import parse_recipe
+from rl_core.train.muon import STEP
 from rl_core.train.optimizer import (
     MOMENTS,
-    STEP,
     add_moments,
     make_optimizer,
     make_scheduler,

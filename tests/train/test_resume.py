@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "full bfloat16": {"fsdp": {"param_dtype": "bfloat16"}},
     "no root_wrap": {"fsdp": {"root_wrap": False}},
     "lora": {"lora": DROPOUT},
+    "muon": {"optimizer": {"name": "muon"}},
     "ema": {"ema": EmaFullConfig(decay=0.9)},
     "ema mirror": {"ema": EmaFullConfig(decay=0.9, mirror=True, rollout=True)},
     "ema adapter": {"ema": EmaLoraConfig(decay=0.9, rollout=True), "lora": DROPOUT},

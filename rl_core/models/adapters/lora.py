@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -20,11 +21,19 @@ AVERAGED = "ema"
 2509.16117)."""
 
 
-def inject_lora(policy: Policy, config: LoraConfig, seed: int, *, averaged: bool = False) -> None:
+def inject_lora(
+    policy: Policy,
+    config: LoraConfig,
+    seed: int,
+    *,
+    averaged: bool = False,
+    start: Path | None = None,
+) -> None:
     """Add adapters to the linear layers, in place; the same seed gives the same initial weights on
     every rank.
 
-    Args: averaged: add a second, frozen adapter that starts as a copy of the first.
+    Args: averaged: add a second, frozen adapter that starts as a copy of the first. start: file of
+    the first one's initial weights, in peft's format. Raises: ModelError when that does not fit.
     """
     from peft import LoraConfig as PeftLoraConfig
     from peft import get_peft_model
@@ -58,12 +67,39 @@ def inject_lora(policy: Policy, config: LoraConfig, seed: int, *, averaged: bool
         policy.model = get_peft_model(policy.model, peft_config)
         if averaged:
             policy.model.add_adapter(AVERAGED, peft_config)
+    if start is not None:
+        load_adapters(policy, start)
     if averaged:
         policy.model.set_adapter(TRAINED)
         tensors = dict(policy.named_parameters())
         for name, shadow in tensors.items():
             if is_averaged(name):
                 shadow.requires_grad_(False).data.copy_(tensors[trained_name(name)].data)
+
+
+def load_adapters(policy: Policy, file: Path) -> None:
+    """Copy adapters from a file in peft's format into those of a policy, before it is sharded.
+
+    Raises: ModelError when the file has adapters of other layers or sizes, or cannot be read.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{file} cannot be read ({error!s:.200}); save the adapters") from error
+    wanted = get_peft_model_state_dict(policy.model, adapter_name=TRAINED)
+    for name in sorted(found.keys() | wanted.keys()):
+        sizes = [tuple(side[name].shape) if name in side else None for side in (found, wanted)]
+        if sizes[0] != sizes[1]:
+            has, needs = ("no such tensor" if size is None else str(size) for size in sizes)
+            raise ModelError(
+                f"{file} does not fit this base and lora: {name} is {has} in the file and {needs} "
+                "here; name the same lora.rank and lora.target_modules, or set lora=null"
+            )
+    set_peft_model_state_dict(policy.model, found, adapter_name=TRAINED)
 
 
 def _read_as_numbers(model: nn.Module, asked: list[str] | None) -> list[str]:

@@ -20,7 +20,7 @@ from rl_core.models.checks.shape import (
     transformers_version,
 )
 from rl_core.models.checks.weight_files import check_weight_files
-from rl_core.models.locate import check_path
+from rl_core.models.model_path import check_path
 from schemas.domains import ModelKind
 from schemas.recipe import Recipe
 

@@ -38,8 +38,8 @@ class JudgeSettings(Scorer.Config):
     """The model that judges, the reading of its verdicts, and what is spent on them."""
 
     model: str
-    """Model that judges: a folder, a hub name or `embedded:...`, loaded in the workers; with `url`
-    the name of a model there."""
+    """Model that judges: a folder, a hub name, `embedded:...` or a registered version as
+    `models:/NAME@champion`, loaded in the workers; with `url` the name of a model there."""
     url: str | None = Field(default=None, pattern=r"^https?://")
     """Address of an OpenAI-compatible API, such as `http://127.0.0.1:8000/v1`; unset loads the
     model in the workers."""

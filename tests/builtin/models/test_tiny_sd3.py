@@ -31,7 +31,8 @@ from rl_core.errors import ModelError
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.prompt_lengths import PromptLengths
 from rl_core.models.diffusion.sd3 import SD3
-from rl_core.models.locate import check_path, model_identity, tokenizer_identity
+from rl_core.models.locate import model_identity, tokenizer_identity
+from rl_core.models.model_path import check_path
 
 
 @pytest.fixture(scope="module")
