@@ -148,10 +148,8 @@ def _load_stage(
     known = [one.name for one in earlier]
     for key, name in uses.items():
         if name not in known:
-            there = f"; there are {', '.join(known)}" if known else "; this is the first stage"
-            raise RecipeError(
-                f"{key}: {REFERENCE}{name} is no stage before this one{nearest(name, known)}{there}"
-            )
+            there = nearest(name, known) if known else "; it is the first one"
+            raise RecipeError(f"{key}: {REFERENCE}{name} is no stage before this one{there}")
         of_scores = not _is_policy(next(one.recipe for one in earlier if one.name == name))
         if key == START and of_scores and _is_policy(recipe):
             raise RecipeError(
@@ -190,7 +188,7 @@ def _version(key: str, trained: ModelReceipt) -> str:
     return trained.model_path
 
 
-def _by_stage(overrides: Sequence[str], names: Sequence[str], path: Path) -> dict[str, list[str]]:
+def _by_stage(overrides: Sequence[str], names: list[str], path: Path) -> dict[str, list[str]]:
     """Return the assignments of each stage. Raises: RecipeError on one of no stage."""
     found: dict[str, list[str]] = {name: [] for name in names}
     for text in overrides:
