@@ -105,7 +105,7 @@ def test_overrides_reach_their_stage_by_name_or_number(tmp_path: Path) -> None:
 
 
 def test_a_recipe_and_rows_beside_the_chain_are_found(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("name: own\nprofile: cpu\n")
+    (tmp_path / "own.yaml").write_text("name: own\nmodel: {path: embedded:smollm2-135m-instruct}\n")
     (tmp_path / "rows.jsonl").write_text("{}\n")
     data = {"train": ["rows.jsonl"], "eval": ["rows.jsonl"]}
     stage = {"name": "one", "recipe": "own.yaml", "overrides": {"data": data}}
