@@ -6,6 +6,8 @@ The stages of a cut chain that are finished give their receipts again, through t
 so that the next one starts from the same folder and goes on where it was.
 """
 
+from typing import Any
+
 from prefect import Flow, tags
 from prefect.logging import get_run_logger
 
@@ -22,7 +24,7 @@ from tasks.flow_links import chain_tags
 
 
 def run_chain(
-    chain: LoadedChain, profile: str | None, fresh: bool, train: Flow[..., object]
+    chain: LoadedChain, profile: str | None, fresh: bool, train: Flow[..., Any]
 ) -> ChainReceipt:
     """Train the stages of a chain one after the other.
 
@@ -49,7 +51,7 @@ def _train(
     trained: dict[str, ModelReceipt],
     profile: str | None,
     fresh: bool,
-    train: Flow[..., object],
+    train: Flow[..., Any],
 ) -> ModelReceipt:
     from_ = None if stage.starts_from is None else trained[stage.starts_from]
     named = train.with_options(flow_run_name=f"rl-train {chain.name} {stage.name}")

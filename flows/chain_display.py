@@ -27,7 +27,7 @@ class ChainDisplay(Display):
         start = stage.starts_from
         self.console.say(
             f"{self._clock()}  stage {stage.name} ({event.step} of {event.total_steps}): "
-            f"{stage.source}, from {f'stage {start}' if start else stage.recipe.model.path}"
+            f"{stage.title}, from {f'stage {start}' if start else stage.recipe.model.path}"
         )
 
     def chain_summary(self, receipt: ChainReceipt) -> None:

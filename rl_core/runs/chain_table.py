@@ -18,7 +18,7 @@ def stage_rows(chain: LoadedChain, trained: Mapping[str, ModelReceipt]) -> list[
 
 def _row(stage: Stage, trained: ModelReceipt | None) -> dict[str, object]:
     start = stage.starts_from or stage.recipe.model.path
-    row: dict[str, object] = {"stage": stage.name, "recipe": stage.source, "starts from": start}
+    row: dict[str, object] = {"stage": stage.name, "recipe": stage.title, "starts from": start}
     if trained is None:
         return row | {"score": "", "before": "", "after": "", "version": "", "gate": "not run"}
     folder = RunFolder(Path(trained.model_path).parent)

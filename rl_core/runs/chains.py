@@ -47,6 +47,11 @@ class Stage:
     """Names of earlier stages by the key of the recipe that refers to them."""
 
     @property
+    def title(self) -> str:
+        """Name of the recipe in tables: a shipped one's, or its file's."""
+        return Path(self.source).name if Path(self.source).is_absolute() else self.source
+
+    @property
     def starts_from(self) -> str | None:
         """Name of the stage whose model is trained further; None for a model of its own."""
         return self.uses.get(START)
@@ -213,6 +218,7 @@ def _naming(chain: str, stage: str, source: str) -> Iterator[None]:
     except UserError as error:
         where = f"{chain}: stage {stage} ({source}): "
         text = str(error)
-        if text.startswith(f"{chain}: "):
-            raise
-        raise type(error)("\n".join(where + line for line in text.splitlines())) from error
+        if not text.startswith(f"{chain}: "):
+            # In place, so that the error keeps its class and whatever else it carries.
+            error.args = ("\n".join(where + line for line in text.splitlines()),)
+        raise

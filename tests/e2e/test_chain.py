@@ -129,6 +129,10 @@ def test_a_chain_killed_in_its_second_stage_goes_on_there_bit_identical(
     receipt = run_here(chain, tmp_path)
     assert (sft / "receipts" / "promote-model.json").stat().st_mtime_ns == written
     assert len(list(tmp_path.glob("runs/*"))) == 2
+    with get_client(sync_client=True) as client:
+        name = FlowRunFilterName(any_=[f"rl-train {chain}"])
+        ends = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=name))
+    assert "Running" not in {one.state_name for one in ends}, "the killed chain is shown for ever"
     _, expected = undisturbed_chain
     for name, stage in receipt.stages.items():
         assert_identical(

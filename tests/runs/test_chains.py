@@ -101,7 +101,8 @@ def test_overrides_reach_their_stage_by_name_or_number(tmp_path: Path) -> None:
     )
     assert chain.stage("rl").recipe.training.num_iterations == 5
     assert chain.stage("sft").recipe.training.num_iterations == 2
-    assert chain.stage("sft").recipe.data.eval[0]["log_lines"] == 9
+    (rows,) = chain.stage("sft").recipe.data.eval
+    assert isinstance(rows, dict) and rows["log_lines"] == 9
 
 
 def test_a_recipe_and_rows_beside_the_chain_are_found(tmp_path: Path) -> None:
