@@ -2,7 +2,8 @@
 
 `stage:NAME` in the recipe of a stage stands for the version that an earlier stage registered: its
 folder where a path is asked for, `models:/NAME/VERSION` in `rewards` and `algorithm`. A stage whose
-overrides set no `model.path` starts from the last stage before it that trained a policy.
+overrides set no `model.path` starts from the last stage before it that trained a policy of its
+kind.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from rl_core.runs.scorer_models import REGISTERED
 from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.settings_files import read_yaml
 from schemas.chain import REFERENCE, Chain, StageSpec
+from schemas.domains import ModelKind
 from schemas.receipts import ModelReceipt
 from schemas.recipe import Recipe
+from schemas.sections.policy import ExportKind
 
 START = "model.path"
 _OF_A_STAGE = re.compile(r"stages(?:\.|\[)(?P<stage>[^.\[\]=]+)\]?\.(?P<rest>.+)", re.DOTALL)
@@ -145,23 +148,41 @@ def _load_stage(
     profile: str | None,
 ) -> Stage:
     source = _source(stage.recipe, path)
-    own = [*stage.overrides, *added]
-    start = [f"{START}={REFERENCE}{one.name}" for one in earlier if _is_policy(one.recipe)][-1:]
-    overrides = (f"name={spec.name}-{stage.name}", *start, *own)
+    named, own = f"name={spec.name}-{stage.name}", [*stage.overrides, *added]
+    alone = load_recipe(source, [named, *own], profile)
+    starts = [one.name for one in earlier if _goes_on(one.recipe, alone)][-1:]
+    # Before the stage's own overrides, which may name another model.
+    overrides = (named, *(f"{START}={REFERENCE}{name}" for name in starts), *own)
     recipe = load_recipe(source, overrides, profile)
     uses = dict(_references(recipe.model_dump(mode="json")))
-    known = [one.name for one in earlier]
     for key, name in uses.items():
-        if name not in known:
-            there = nearest(name, known) if known else "; it is the first one"
-            raise RecipeError(f"{key}: {REFERENCE}{name} is no stage before this one{there}")
-        of_scores = not _is_policy(next(one.recipe for one in earlier if one.name == name))
-        if key == START and of_scores and _is_policy(recipe):
-            raise RecipeError(
-                f"{key}: the stage {name} trains a reward model, which writes nothing; name a "
-                "stage that trains a policy, or another model"
-            )
+        _check_use(key, name, recipe, {one.name: one.recipe for one in earlier})
     return Stage(stage.name, source, overrides, recipe, uses)
+
+
+def _goes_on(earlier: Recipe, recipe: Recipe) -> bool:
+    """Return True if a recipe can train further what an earlier stage trained: a policy of its
+    kind."""
+    one, other = earlier.domain.traits, recipe.domain.traits
+    both_write = {one.model, other.model} <= {ModelKind.TEXT, ModelKind.SEEING}
+    return not one.gives_scores and (one.model is other.model or both_write)
+
+
+def _check_use(key: str, name: str, recipe: Recipe, earlier: Mapping[str, Recipe]) -> None:
+    """Check that a stage's reference is to a model that it can use. Raises: RecipeError."""
+    if (used := earlier.get(name)) is None:
+        there = nearest(name, [*earlier]) if earlier else "; it is the first one"
+        raise RecipeError(f"{key}: {REFERENCE}{name} is no stage before this one{there}")
+    if key == START and used.domain.traits.gives_scores and not recipe.domain.traits.gives_scores:
+        raise RecipeError(
+            f"{key}: the stage {name} trains a reward model, which writes nothing; name a stage "
+            "that trains a policy, or another model"
+        )
+    if used.lora is not None and used.lora.export is ExportKind.ADAPTER:
+        raise RecipeError(
+            f"{key}: the stage {name} exports adapters alone, and a whole model is needed; set "
+            f"lora.export: merged in the stage {name}"
+        )
 
 
 def _source(recipe: str, chain: Path) -> str:
@@ -171,10 +192,6 @@ def _source(recipe: str, chain: Path) -> str:
     if has_stages(find_recipe(recipe)):
         raise RecipeError(f"recipe {recipe} is a chain itself; name the recipes of its stages")
     return recipe
-
-
-def _is_policy(recipe: Recipe) -> bool:
-    return not recipe.domain.traits.gives_scores
 
 
 def _references(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

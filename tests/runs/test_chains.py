@@ -57,8 +57,9 @@ def test_every_shipped_chain_loads_and_its_stages_have_recipes_of_their_own_name
 
 def test_a_stage_starts_from_the_last_policy_unless_it_says_otherwise(tmp_path: Path) -> None:
     own = {"name": "own", "recipe": "smoke/text", "overrides": {"model": {"path": "stage:sft"}}}
-    chain = load_chain(written(tmp_path, SFT, REWARD, RL, own))
-    assert [one.starts_from for one in chain.stages] == [None, "sft", "sft", "sft"]
+    draws = {"name": "draws", "recipe": "smoke/diffusion"}
+    chain = load_chain(written(tmp_path, SFT, REWARD, draws, RL, own))
+    assert [one.starts_from for one in chain.stages] == [None, "sft", None, "sft", "sft"]
 
 
 def test_references_become_a_folder_or_a_version(tmp_path: Path) -> None:
@@ -128,6 +129,7 @@ def test_a_recipe_and_rows_beside_the_chain_are_found(tmp_path: Path) -> None:
         ([SFT, {**RL, "overrides": {"model": {"path": "stage:stf"}}}], "did you mean 'sft'?"),
         ([REWARD, {**RL, "overrides": {"model": {"path": "stage:reward"}}}], "writes nothing"),
         ([{**RL, "recipe": "smoke/chain"}], "is a chain itself"),
+        ([{**SFT, "overrides": {"lora": {"export": "adapter"}}}, RL], "exports adapters alone"),
     ],
 )
 def test_what_is_wrong_in_a_chain_is_said_by_file_stage_and_key(
