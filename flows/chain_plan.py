@@ -1,4 +1,4 @@
-"""What `rl-train run --dry-run` prints: the plan of one recipe, or of each stage of a chain."""
+"""The option `--dry-run` of `rl-train run`: the plan of one recipe, or of each stage of a chain."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The option `rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory,
+"""The plan of one recipe for `rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory,
 without running anything."""
 
 from pathlib import Path
