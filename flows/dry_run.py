@@ -1,5 +1,5 @@
-"""The plan of one recipe for `rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory,
-without running anything."""
+"""The plan of one recipe for `rl-train run --dry-run`: the resolved recipe, the cache, the devices
+and the memory, without running anything."""
 
 from pathlib import Path
 
