@@ -18,10 +18,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rl_core.algorithms.teacher import REGISTERED
 from rl_core.errors import RecipeError, UserError
 from rl_core.runs.recipe_paths import paths_from_recipe
 from rl_core.runs.recipes import find_recipe, has_stages, load_recipe, recipe_names
-from rl_core.runs.scorer_models import REGISTERED
 from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.settings_files import read_yaml
 from schemas.chain import REFERENCE, Chain, StageSpec
