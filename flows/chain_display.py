@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from flows.console import Table
 from flows.display import Display
-from rl_core.runs.chain_table import stage_rows
+from rl_core.runs.chain_table import WHY, stage_rows
 from rl_core.runs.chains import LoadedChain
 from rl_core.trainers.progress import STAGE, ProgressEvent
 from schemas.receipts import ChainReceipt
@@ -33,6 +33,9 @@ class ChainDisplay(Display):
     def chain_summary(self, receipt: ChainReceipt) -> None:
         """Print the table of the stages, and the summary of the last one."""
         rows = stage_rows(self._chain, receipt.stages)
+        for row, stage in zip(rows, receipt.stages.values(), strict=True):
+            del row[WHY]  # a sentence, too long for a cell of a terminal
+            row["champion"] = "yes" if stage.promoted else "no"
         table = Table(f"{receipt.name}: stages")
         for column in rows[0]:
             table.column(column)

@@ -7,6 +7,9 @@ from rl_core.runs.chains import LoadedChain, Stage
 from rl_core.runs.run_folder import RunFolder
 from schemas.receipts import EvalReceipt, ModelReceipt
 
+WHY = "why"
+"""Column with the gate's sentence."""
+
 
 def stage_rows(chain: LoadedChain, trained: Mapping[str, ModelReceipt]) -> list[dict[str, object]]:
     """Return a table row for each stage of a chain.
@@ -20,7 +23,7 @@ def _row(stage: Stage, trained: ModelReceipt | None) -> dict[str, object]:
     start = stage.starts_from or stage.recipe.model.path
     row: dict[str, object] = {"stage": stage.name, "recipe": stage.title, "starts from": start}
     if trained is None:
-        return row | {"score": "", "before": "", "after": "", "version": "", "gate": "not run"}
+        return row | {"score": "", "before": "", "after": "", "version": "", WHY: "not run"}
     folder = RunFolder(Path(trained.model_path).parent)
     score = _score(stage, trained)
     before, after = (
@@ -32,7 +35,7 @@ def _row(stage: Stage, trained: ModelReceipt | None) -> dict[str, object]:
         "before": before,
         "after": after,
         "version": f"{trained.name} v{trained.version}",
-        "gate": trained.reason,
+        WHY: trained.reason,
     }
 
 
