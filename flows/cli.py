@@ -17,7 +17,7 @@ from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, status, up
 from flows.validate_cli import validate
-from rl_core.errors import StoppedByWatcher, Unreachable, UserError
+from rl_core.errors import ChainStopped, StoppedByWatcher, Unreachable, UserError
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 
@@ -55,7 +55,8 @@ app.add_typer(data, name="data")
 MACHINE_ERROR = 1
 USER_ERROR = 2
 STOPPED = 3
-"""Exit code of a run that ended as its recipe's `watch` asks."""
+"""Exit code of a run that ended as its recipe's `watch` asks, and of a chain whose stage was not
+promoted."""
 INTERRUPTED = 130
 OF_A_PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
@@ -95,9 +96,9 @@ def run(
     """Run the flow rl-train in this process, continuing an earlier run of the same recipe and
     data."""
     if dry_run:
-        from flows.dry_run import print_plan
+        from flows.chain_plan import print_plans
 
-        print_plan(recipe, overrides or [], profile)
+        print_plans(recipe, overrides or [], profile)
         return
     from flows.local_run import run_locally
 
@@ -112,10 +113,11 @@ def run(
 
 @app.command()
 def recipes() -> None:
-    """List the shipped recipes and profiles."""
-    from rl_core.runs.recipes import profile_names, recipe_names
+    """List the shipped recipes, chains of them, and profiles."""
+    from rl_core.runs.recipes import chain_names, profile_names, recipe_names
 
     typer.echo("recipes:  " + ", ".join(recipe_names()))
+    typer.echo("chains:   " + ", ".join(chain_names()))
     typer.echo("profiles: " + ", ".join(profile_names()))
 
 
@@ -133,7 +135,7 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         _say_error(str(error))
-        sys.exit(STOPPED if isinstance(error, StoppedByWatcher) else USER_ERROR)
+        sys.exit(STOPPED if isinstance(error, StoppedByWatcher | ChainStopped) else USER_ERROR)
     except Unreachable as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
         sys.exit(MACHINE_ERROR)

@@ -36,14 +36,19 @@ class Display:
     """Live display that receives the run's events while its `with` block lasts."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self._scored = recipe.domain.traits.curve.scored
         self.console = Console()
         self._status = self.console.spinner()
         self._steps: list[Mapping[str, float]] = []
         """Metrics of the steps of the current iteration."""
-        self._noted = ""
+        self.turn_to(recipe)
         self._start = time.perf_counter()
+
+    def turn_to(self, recipe: Recipe) -> None:
+        """Show from now on the events of a run of this recipe."""
+        self.recipe = recipe
+        self._scored = recipe.domain.traits.curve.scored
+        self._noted = ""
+        self._steps.clear()
 
     def __enter__(self) -> Display:
         listeners.append(self._follow)

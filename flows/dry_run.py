@@ -1,7 +1,7 @@
-"""The option `rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory,
-without running anything."""
+"""The plan of one recipe for `rl-train run --dry-run`: the resolved recipe, the cache, the devices
+and the memory, without running anything."""
 
-from collections.abc import Sequence
+from pathlib import Path
 
 from flows.console import Console
 from rl_core.data.check.files import NUM_EXAMPLES
@@ -29,7 +29,6 @@ from rl_core.errors import DataError
 from rl_core.models.checks.can_train import check_local_model
 from rl_core.models.locate import check_models, model_shape, tokenizer_identity
 from rl_core.models.model_path import check_path
-from rl_core.runs.recipes import dump_recipe, find_recipe, load_recipe
 from rl_core.runtime.home import Home
 from rl_core.train.sharding.memory import estimate_memory, unknown_sizes
 from schemas.recipe import Recipe
@@ -37,22 +36,25 @@ from schemas.rows.contract import SchemaName
 from schemas.sections.training import ContaminationPolicy
 
 
-def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
-    """Print the plan of a run. Raises: ModelError when its model cannot be trained that way, or is
-    neither here nor can be fetched; DataError when its rows cannot."""
-    settings, home, console = (
-        load_recipe(recipe, overrides, profile),
-        Home.default(),
-        Console(),
-    )
+def print_plan(
+    settings: Recipe, written: str, beside: Path, console: Console, *, cache: str | None = None
+) -> None:
+    """Print the plan of a run.
+
+    Args: written: the resolved recipe as it is shown. beside: folder of the recipe's file. cache:
+    what is said of the cache in place of its plan, for one that depends on a model to come.
+    Raises: ModelError when its model cannot be trained that way, or is neither here nor can be
+    fetched; DataError when its rows cannot.
+    """
+    home = Home.default()
     check_local_model(settings, home.models)
-    console.say(dump_recipe(settings))
+    console.say(written)
     check_turns(settings, home)
-    check_files_exist(settings, home, find_recipe(recipe).parent)
+    check_files_exist(settings, home, beside)
     with_files = located_artifacts(settings, home)
     for title, text in (
         ("rows", rows_plan(with_files, home)),
-        ("cache", cache_plan(with_files, home)),
+        ("cache", cache or cache_plan(with_files, home)),
         ("devices", device_plan(settings)),
         ("memory", memory_plan(settings, home)),
     ):

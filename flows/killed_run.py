@@ -31,17 +31,23 @@ def report_if_killed(plan: RunPlan | None = None) -> None:
 
 
 def mark_prefect(flow_run_id: str) -> None:
-    """Mark a flow run as crashed, unless it has ended."""
+    """Mark a flow run as crashed, unless it has ended, and likewise the chain that it is a stage
+    of."""
     from uuid import UUID
 
     from prefect.client.orchestration import get_client
     from prefect.states import Crashed
 
     with get_client(sync_client=True) as client:
-        state = client.read_flow_run(UUID(flow_run_id)).state
-        if state is None or not state.is_final():
+        run = client.read_flow_run(UUID(flow_run_id))
+        if run.state is None or not run.state.is_final():
             said = "The process of the flow run was killed; the same command continues the run."
-            client.set_flow_run_state(UUID(flow_run_id), Crashed(message=said), force=True)
+            client.set_flow_run_state(run.id, Crashed(message=said), force=True)
+        if run.parent_task_run_id is None:
+            return
+        above = client.read_task_run(run.parent_task_run_id).flow_run_id
+    if above is not None:
+        mark_prefect(str(above))
 
 
 def mark_mlflow(tracking_uri: str, run_id: str, flow_run_id: str) -> None:

@@ -14,12 +14,13 @@ from rl_core.distributed.cluster import configured_address, early_cluster
 from rl_core.errors import causes
 from rl_core.models.checks.can_train import check_local_model
 from rl_core.models.locate import check_models
+from rl_core.runs.chains import LoadedChain, is_chain, load_chain
 from rl_core.runs.recipes import find_recipe, load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.fast_imports import fast_imports
 from rl_core.runtime.home import Home
 from rl_core.services.addresses import Server, check_addresses
-from schemas.receipts import EvalReceipt, ModelReceipt
+from schemas.receipts import ChainReceipt, EvalReceipt, ModelReceipt
 
 if TYPE_CHECKING:
     from flows.display import Display
@@ -30,18 +31,37 @@ def run_locally(
     recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool
 ) -> None:
     """Validate the recipe, then run the flow with a live display and print a summary."""
-    settings = load_recipe(recipe, overrides, profile)
-    _check(settings, find_recipe(recipe).parent)
+    chain = load_chain(recipe, overrides, profile) if is_chain(recipe) else None
+    if chain is None:
+        settings = load_recipe(recipe, overrides, profile)
+        _check(settings, find_recipe(recipe).parent)
+    else:
+        settings = _check_stages(chain, profile)
     check_addresses(*Server, ray_address=settings.placement.ray_address)
-    with _displayed(settings, debug) as (display, api):
+    with _displayed(settings, debug, chain=chain) as (display, api):
         with fast_imports():
+            from flows.chain_display import ChainDisplay
             from flows.rl_train import rl_train
 
         if api is not None:
             api.wait()
         receipt = rl_train(recipe, list(overrides), profile, fresh)
+    if isinstance(receipt, ChainReceipt):
+        assert isinstance(display, ChainDisplay)
+        display.chain_summary(receipt)
+        return
     assert isinstance(receipt, ModelReceipt)  # only a retraining may find nothing to do
     display.summary(receipt)
+
+
+def _check_stages(chain: LoadedChain, profile: str | None) -> "Recipe":
+    """Check the recipes of all stages; return that with the most devices, for the cluster."""
+    planned = []
+    for stage in chain.stages:
+        with chain.naming(stage):
+            planned.append(chain.planned(stage, profile))
+            _check(planned[-1], find_recipe(stage.source).parent)
+    return max(planned, key=lambda recipe: recipe.placement.num_devices)
 
 
 def _check(recipe: "Recipe", beside: Path | None) -> None:
@@ -93,12 +113,17 @@ def evaluate_locally(
 
 @contextmanager
 def _displayed(
-    recipe: "Recipe", debug: bool, *, workers: bool = True
+    recipe: "Recipe",
+    debug: bool,
+    *,
+    workers: bool = True,
+    chain: LoadedChain | None = None,
 ) -> "Iterator[tuple[Display, LocalApi | None]]":
     """Show a live display during the block, which is `interruptible`.
 
     The Prefect API and the cluster start in the meantime, in CPU time that the imports of this
-    process leave free. Args: workers: False if nothing needs the cluster.
+    process leave free. Args: workers: False if nothing needs the cluster. chain: the chain that
+    is run; None for one recipe.
     """
     if not debug:
         # The API keeps the whole log; the console shows the display instead.
@@ -109,9 +134,10 @@ def _displayed(
         api = start_local_api()
         with _cluster_of(recipe) if workers else nullcontext():
             with fast_imports():
+                from flows.chain_display import ChainDisplay
                 from flows.display import Display
 
-            with Display(recipe) as display:
+            with Display(recipe) if chain is None else ChainDisplay(chain) as display:
                 display.note("starting the Prefect API")
                 yield display, api
 

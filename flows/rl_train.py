@@ -17,12 +17,14 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed
 
 from flows.approval import ask_for_approval, is_decided
+from flows.chain import run_chain
 from flows.killed_run import report_if_killed
+from rl_core.runs.chains import is_chain, load_chain
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, announce
-from schemas.receipts import ModelReceipt
+from schemas.receipts import ChainReceipt, ModelReceipt
 from schemas.sections.registration import Retrain, Weights
 from tasks.artifacts import delivered
 from tasks.choose_iteration import choose_iteration
@@ -48,8 +50,8 @@ def rl_train(
     profile: str | None = None,
     fresh: bool = False,
     retrain: Retrain | None = None,
-) -> ModelReceipt | State[Any]:
-    """Train the policy of a recipe.
+) -> ModelReceipt | ChainReceipt | State[Any]:
+    """Train the policy of a recipe, or the stages of a chain, each in a flow run of its own.
 
     Args:
         recipe: A shipped recipe's name (`rl-train recipes` lists them), or the path of a YAML file
@@ -60,7 +62,7 @@ def rl_train(
         fresh: Start over instead of continuing an earlier run of the same recipe and data.
         retrain: `continue` goes on where an earlier run was; `when-new` ends at once unless data,
             code or recipe are new; `always` trains again. Unset is `when-new` in a run that a
-            schedule started, else `continue`.
+            schedule started, else `continue`. A chain always continues, unless it is `always`.
     """
     from rl_core.runs.ownership import owned_run
     from rl_core.runs.run_plan import starting_from
@@ -68,6 +70,9 @@ def rl_train(
     from rl_core.runs.session import close_run, closing_sessions
 
     Home.default().activate()
+    if is_chain(recipe):
+        chain = load_chain(recipe, overrides, profile)
+        return run_chain(chain, profile, fresh or retrain is Retrain.ALWAYS, rl_train)
     settings = with_fixed_versions(load_recipe(recipe, overrides, profile), Home.default())
     values, training = settings.model_dump(mode="json"), settings.training
     with no_orphans(), recorded(), delivered(), closing_sessions():

@@ -102,45 +102,53 @@ def validate(
     add_environments(env or [])
     if media_root is not None and not media_root.is_dir():
         raise RecipeError(f"--media-root {media_root}: no such folder")
-    settled = _recipe_of(recipe, home)
-    settings = _settings(settled, schema, env_class, oracle_rows)
-    settings = replace(
-        settings,
-        prompt_key=prompt_key,
-        media_root=media_root,
-        limits=MediaLimits(check_remote=check_remote),
-    )
-    mapping = column_map(mapped)
-    if settled is not None and not mapping:
-        mapping = settled.data.column_map
+    reports = []
+    for stage, settled in _recipes_of(recipe, home).items():
+        settings = _settings(settled, schema, env_class, oracle_rows)
+        settings = replace(
+            settings,
+            prompt_key=prompt_key,
+            media_root=media_root,
+            limits=MediaLimits(check_remote=check_remote),
+        )
+        mapping = column_map(mapped)
+        if settled is not None and not mapping:
+            mapping = settled.data.column_map
 
-    def files(sources: list[str]) -> list[Path]:
-        found = [file for source in sources for file in data_files(source)]
-        return mapped_files(found, mapping, home.data)
-
-    if paths:
-        train, evaluation = files(paths), files(held_out or [])
-    else:
-        train, evaluation = _files_of(settled, home)
-    contamination, sides = _compared(settled, against, home, None if paths else (train, evaluation))
-    report = check_files(
-        train,
-        settings,
-        held_out=evaluation,
-        contamination=contamination,
-        sides=sides,
-        rejects_dir=home.data / "rejects" / "cli",
-        memo_dir=home.data / "memo",
-        runner=_cluster(),
-    )
-    tokens = _tokens(settled, model, max_prompt_length, home)
-    if tokens is not None:
-        report = with_tokens(report, [*train, *evaluation], settings, tokens)
-    if format is ReportFormat.JSON:
-        typer.echo(report.model_dump_json(indent=2))
-    else:
-        print_report(report)
-    apply_policy(report, "fail", 0.0)
+        if paths:
+            train, evaluation = (
+                mapped_files(
+                    [file for one in given for file in data_files(one)], mapping, home.data
+                )
+                for given in (paths, held_out or [])
+            )
+        else:
+            train, evaluation = _files_of(settled, home)
+        contamination, sides = _compared(
+            settled, against, home, None if paths else (train, evaluation)
+        )
+        report = check_files(
+            train,
+            settings,
+            held_out=evaluation,
+            contamination=contamination,
+            sides=sides,
+            rejects_dir=home.data / "rejects" / "cli",
+            memo_dir=home.data / "memo",
+            runner=_cluster(),
+        )
+        tokens = _tokens(settled, model, max_prompt_length, home)
+        if tokens is not None:
+            report = with_tokens(report, [*train, *evaluation], settings, tokens)
+        if format is ReportFormat.JSON:
+            typer.echo(report.model_dump_json(indent=2))
+        else:
+            if stage:
+                typer.echo(f"stage {stage}:")
+            print_report(report)
+        reports.append(report)
+    for report in reports:
+        apply_policy(report, "fail", 0.0)
 
 
 def add_environments(entries: list[str]) -> None:
@@ -203,13 +211,23 @@ def _contracts(report: "ValidationReport") -> str:
     return ", ".join(f"{Path(file).name}: {name} rows" for file, name in report.schemas.items())
 
 
-def _recipe_of(name: str | None, home: Home) -> "Recipe | None":
+def _recipes_of(name: str | None, home: Home) -> "dict[str, Recipe | None]":
+    """Return the recipes whose rows are checked, by stage of a chain; a recipe alone has no name of
+    a stage."""
     if name is None:
-        return None
+        return {"": None}
+    from rl_core.runs.chains import is_chain, load_chain
     from rl_core.runs.recipes import load_recipe
+
+    if not is_chain(name):
+        return {"": _with_artifacts(load_recipe(name), home)}
+    chain = load_chain(name)
+    return {stage.name: _with_artifacts(chain.planned(stage, None), home) for stage in chain.stages}
+
+
+def _with_artifacts(recipe: "Recipe", home: Home) -> "Recipe":
     from schemas.recipe import Recipe
 
-    recipe = load_recipe(name)
     sets = [one.data for one in recipe.evaluation.sets.values()]
     rows = [recipe.data.train, recipe.data.eval, recipe.validation.benchmarks, *sets]
     if "art://" not in str(rows):

@@ -63,6 +63,10 @@ class StoppedByWatcher(UserError):
     `stop`."""
 
 
+class ChainStopped(UserError):
+    """A chain of recipes that ended after a stage whose version did not become champion."""
+
+
 class RewardError(RLTrainError):
     """A reward is missing or not finite."""
 

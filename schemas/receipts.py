@@ -428,6 +428,14 @@ class ModelReceipt(Receipt):
     reason: str
 
 
+class ChainReceipt(Receipt):
+    """Result of a chain whose every stage was promoted."""
+
+    name: str
+    stages: dict[str, ModelReceipt]
+    """Results of the stages by name, in their order."""
+
+
 class RunPlan(Receipt):
     """Plan of a training run: its recipe, its prepared data and the folder of its state."""
 

@@ -1,14 +1,34 @@
-"""Tags of an MLflow run that link it to its flow run."""
+"""Tags of an MLflow run that link it to its flow run, and to the chain whose stage it is."""
 
 from prefect.runtime import flow_run
 
+from schemas.receipts import ModelReceipt
+
+CHAIN = "chain"
+"""Name, and first part of the names, of the tags that say of a flow run which stage it is."""
+
+
+def chain_tags(chain: str, stage: str, start: ModelReceipt | None) -> list[str]:
+    """Return the tags of the flow run of a stage, from which those of its MLflow run are taken.
+
+    Args: start: version that its training starts from; None for a model of its own.
+    """
+    tags = {CHAIN: chain, f"{CHAIN}.stage": stage}
+    if start is not None:
+        tags[f"{CHAIN}.from"] = f"models:/{start.name}/{start.version}"
+    return [f"{key}={value}" for key, value in tags.items()]
+
 
 def flow_run_tags() -> dict[str, str]:
-    """Return the id and the page of this flow run; empty outside a flow run."""
+    """Return the id and the page of this flow run, empty outside a flow run, and which stage of a
+    chain it is."""
     url = str(
         flow_run.ui_url or ""
     )  # without a server's UI Prefect builds one that begins with `None`
+    named = (tag.partition("=") for tag in flow_run.tags or ())
+    chain = {key: value for key, _, value in named if key.split(".")[0] == CHAIN and value}
     return {
+        **chain,
         "prefect.flow_run_id": str(flow_run.id or ""),
         "prefect.flow_run_url": url if "://" in url else "",
     }

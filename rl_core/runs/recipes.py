@@ -1,6 +1,7 @@
 """Loading of a recipe: YAML, environment interpolation, profile, dotted overrides, plug-in
 checks."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,32 @@ from schemas.sections.foreign_keys import foreign_key_lines
 from schemas.sections.parts import PARTS, USUAL_OPTIONS
 from schemas.sections.preference import PairSource
 
+_STAGES = re.compile(rb"^stages\s*:", re.MULTILINE)
+
 
 def recipe_names() -> list[str]:
     """Return the names of the recipes that ship with the project (`text`, `smoke/text`, ...)."""
+    return [name for name, path in _shipped().items() if not has_stages(path)]
+
+
+def chain_names() -> list[str]:
+    """Return the names of the chains of recipes that ship with the project."""
+    return [name for name, path in _shipped().items() if has_stages(path)]
+
+
+def has_stages(path: Path) -> bool:
+    """Return True if a file holds a chain of recipes, by its key `stages`; it need not be valid."""
+    try:
+        return _STAGES.search(path.read_bytes()) is not None
+    except OSError:
+        return False  # said by whoever reads it
+
+
+def _shipped() -> dict[str, Path]:
     root = DEPLOYMENTS / "recipes"
-    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
+    return {
+        str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))
+    }
 
 
 def profile_names() -> list[str]:
@@ -36,15 +58,15 @@ def profile_names() -> list[str]:
 def find_recipe(name_or_path: str) -> Path:
     """Return the file of a shipped recipe or of a path. Raises: RecipeError naming the nearest
     known one."""
-    if name_or_path in recipe_names():
-        return DEPLOYMENTS / "recipes" / f"{name_or_path}.yaml"
+    if (shipped := _shipped().get(name_or_path)) is not None:
+        return shipped
     path = user_path(name_or_path)
     if path.suffix.lower() in {".yaml", ".yml"}:
         if path.is_file():
             return path
         raise RecipeError(f"recipe file {path}: {no_file(path)}")
     raise RecipeError(
-        f"unknown recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}, or give a "
+        f"unknown recipe {name_or_path!r}{nearest(name_or_path, [*_shipped()])}, or give a "
         ".yaml path"
     )
 
@@ -61,6 +83,11 @@ def load_recipe(
     Raises: RecipeError naming file, key, value and what would be right.
     """
     path = find_recipe(name_or_path)
+    if has_stages(path):
+        raise RecipeError(
+            f"{path.name}: stages: this is a chain of recipes, and one recipe is wanted; name that "
+            "of a stage"
+        )
     if not path.is_relative_to(DEPLOYMENTS):
         search_beside(path)
     written = resolved(

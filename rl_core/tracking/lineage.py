@@ -17,8 +17,14 @@ from mlflow.exceptions import MlflowException
 
 from rl_core.data.store.changes import Check, check_cache, check_sources, check_weights
 from rl_core.errors import StorageError
+from rl_core.tracking.ancestors import Ancestor, ancestors
 from rl_core.tracking.database import tracking_client
-from rl_core.tracking.model_versions import Promotion, find_version, promotions
+from rl_core.tracking.model_versions import (
+    Promotion,
+    RegisteredVersion,
+    find_version,
+    promotions,
+)
 from rl_core.tracking.run import run_page
 from rl_core.tracking.run_attempts import Opening, read_openings
 from schemas.receipts import CacheReceipt, SourceFile, ValidationReport
@@ -82,6 +88,8 @@ class Lineage(RunLineage):
     promotions: list[Promotion]
     """Promotions of this version to champion."""
     eval_digest: str
+    ancestors: list[Ancestor]
+    """Earlier versions that this one was made with, the nearest first."""
 
     def public(self) -> dict[str, Any]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
@@ -92,19 +100,28 @@ class Lineage(RunLineage):
             "weights_digest": self.weights_digest,
             "eval_digest": self.eval_digest,
             "metrics": self.metrics,
+            "ancestors": [
+                {"name": one.name, "version": one.version, "weights_digest": one.weights_digest}
+                for one in self.ancestors
+            ],
         }
 
     def checks(self) -> Iterator[Check]:
-        """Check that source files, prepared rows and weights are still those that were recorded."""
+        """Check that source files, prepared rows and weights, those of earlier versions too, are
+        still those that were recorded."""
         yield from check_sources(self.sources)
         yield check_cache(self.cache)
         if self.weights_digest:
             yield check_weights(self.model_dir, self.weights_digest)
+        for one in self.ancestors:
+            if one.weights_digest:
+                yield check_weights(one.model_dir, one.weights_digest)
 
     def __str__(self) -> str:
         lines = [
             f"model    {self.name} v{self.version}  {self.model_dir}",
             f"from     checkpoint {self.checkpoint}",
+            *map(str, self.ancestors),
             f"run      {self.run_name}  {self.run_id}  key {self.run_key}  git "
             f"{self.git_revision or 'not recorded'}",
             *(f"champion {p.at}  by {p.by}: {p.reason}" for p in self.promotions),
@@ -163,6 +180,10 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
             f"model {name} v{version} was registered from cache {tags['cache_hash']}, "
             f"but run {run.run_id} recorded cache {run.cache.run_hash}"
         )
+
+    def recipe_of(one: RegisteredVersion) -> str:
+        return read_artifact(tracking_client(tracking_uri), one.tags["run_id"], RECIPE_ARTIFACT)
+
     return Lineage(
         **vars(replace(run, run_key=tags["run_key"])),
         name=name,
@@ -174,6 +195,7 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
         metrics=found.metrics,
         promotions=[one for one in promotions(tracking_uri, name) if one.version == version],
         eval_digest=tags["eval_digest"],
+        ancestors=ancestors(tracking_uri, found, recipe_of),
     )
 
 

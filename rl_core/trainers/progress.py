@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from rl_core.watch.watcher import Alarm
 from schemas.receipts import Receipt
 
+STAGE = "stage"
+"""Phase of the event that a stage of a chain begins: `text` is its name, `step` its number."""
+
 
 @dataclass(frozen=True)
 class ProgressEvent:
@@ -16,7 +19,7 @@ class ProgressEvent:
 
     phase: str
     """Name of the phase: `start workers`, `rollout`, `train`, `save`, `export`, `evaluate`, `step`,
-    `note`."""
+    `note`, `stage`."""
     step: int = 0
     total_steps: int = 0
     metrics: dict[str, float] = field(default_factory=dict)

@@ -59,6 +59,17 @@ def test_a_deployment_run_completes_and_shows_what_it_did(services: Services, na
     assert_shown(services.api, run, services.home, folder, pictures=HAS_PICTURES[name])
 
 
+def test_a_chain_is_run_as_a_deployment(services: Services) -> None:
+    before = set(services.home.glob("runs/*"))
+    services.prefect("deployment", "run", "rl-train/chain", "-p", "recipe=smoke/chain", "--watch")
+    found = services.api.post("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 3})
+    names = [run["name"] for run in found]
+    assert names == ["rl-train smoke-chain rl", "rl-train smoke-chain sft", "rl-train smoke/chain"]
+    assert [run["state"]["type"] for run in found] == ["COMPLETED"] * 3
+    folders = set(services.home.glob("runs/*")) - before
+    assert {one.name.rpartition("-")[0] for one in folders} == {"smoke-chain-sft", "smoke-chain-rl"}
+
+
 def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe: Path) -> None:
     overrides = json.dumps(["training.num_iterations=500", "seed=1"])
     services.prefect(

@@ -54,7 +54,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 def test_a_damaged_model_is_one_sentence(
     damage: str, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows.dry_run import print_plan
+    from flows.chain_plan import print_plans
     from rl_core.errors import UserError
 
     apply, said = DAMAGES[damage]
@@ -62,7 +62,7 @@ def test_a_damaged_model_is_one_sentence(
     monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path / "home"))
     apply(folder)
     with pytest.raises(UserError) as refused:
-        print_plan("smoke/text", [f"model.path={folder}"], None)
+        print_plans("smoke/text", [f"model.path={folder}"], None)
     assert said in str(refused.value) and str(folder) in str(refused.value)
 
 

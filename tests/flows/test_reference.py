@@ -13,7 +13,7 @@ import yaml
 from flows.cli import app
 from flows.reference.pages import FOLDER, pages
 from rl_core.reporting.metric_catalogue import GROUPS
-from rl_core.runs.recipes import recipe_names
+from rl_core.runs.recipes import chain_names, recipe_names
 from tests.metric_notes import unknown_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +156,7 @@ def test_commands_that_are_named_exist(path: Path):
     }
     assert named - known == set()
     recipes = set(re.findall(r"rl-train run ([a-z][\w/-]*)\b(?!\.)", code))
-    assert recipes - set(recipe_names()) == set()
+    assert recipes - {*recipe_names(), *chain_names()} == set()
 
 
 def test_messages_that_are_explained_occur_in_the_code():

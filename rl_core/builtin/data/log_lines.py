@@ -40,11 +40,15 @@ class LogLinesSpec(Section):
     env_class: str | None = "exact_match"
     """Environment that grades the replies of evaluations; null names none, so that only the
     likelihood of the records is measured."""
+    form: Literal["conversation", "prompt"] = "conversation"
+    """`conversation` shows the record as the assistant's turn, to learn from; `prompt` leaves it to
+    the reward, for RL."""
 
 
 def planned_log_lines(spec: LogLinesSpec, folder: Path | str) -> Path:
     """Return the file that `materialise_log_lines` writes, without writing it."""
-    values = json.dumps({"version": _VERSION, **spec.model_dump()}, sort_keys=True)
+    form = {"form"} if spec.form == "conversation" else None
+    values = json.dumps({"version": _VERSION, **spec.model_dump(exclude=form)}, sort_keys=True)
     digest = hashlib.sha256(values.encode()).hexdigest()[:12]
     return Path(folder).expanduser() / f"log-lines-{spec.split}-{digest}.jsonl"
 
@@ -66,12 +70,15 @@ def _rows(spec: LogLinesSpec) -> Iterator[dict[str, object]]:
         if line in seen or belongs_to_eval(line, _EVAL_FRACTION) != (spec.split == "eval"):
             continue
         seen.add(line)
-        messages = [
-            {"role": "user", "content": f"Read the log line.\n{line}"},
-            {"role": "assistant", "content": json.dumps(record, separators=(",", ":"))},
-        ]
+        question = {"role": "user", "content": f"Read the log line.\n{line}"}
+        answer = json.dumps(record, separators=(",", ":"))
         played = {} if spec.env_class is None else {"env_class": spec.env_class}
-        yield {"data_source": "log_lines", "messages": messages, **played}
+        if spec.form == "prompt":
+            truth = {"method": "rule", "ground_truth": answer}
+            asked = {"prompt": [question], "reward_spec": truth}
+        else:
+            asked = {"messages": [question, {"role": "assistant", "content": answer}]}
+        yield {"data_source": "log_lines", **asked, **played}
 
 
 def _draw(rng: random.Random) -> tuple[str, dict[str, object]]:

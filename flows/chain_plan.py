@@ -1,0 +1,40 @@
+"""The option `--dry-run` of `rl-train run`: the plan of one recipe, or of each stage of a chain."""
+
+from collections.abc import Sequence
+
+from flows.console import Console
+from flows.dry_run import print_plan
+from rl_core.runs.chains import LoadedChain, Stage, is_chain, load_chain
+from rl_core.runs.recipes import dump_recipe, find_recipe, load_recipe
+
+
+def print_plans(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
+    """Print the plan of a recipe, or of all stages of a chain, in which later stages are planned
+    with the model that the first one starts from. Raises: UserError as `print_plan` does."""
+    console = Console()
+    if not is_chain(recipe):
+        settings = load_recipe(recipe, overrides, profile)
+        print_plan(settings, dump_recipe(settings), find_recipe(recipe).parent, console)
+        return
+    chain = load_chain(recipe, overrides, profile)
+    for number, stage in enumerate(chain.stages, start=1):
+        console.say(f"# stage {number} of {len(chain.stages)}: {stage.name}, {_models(stage)}")
+        with chain.naming(stage):
+            _print_stage(chain, stage, profile, console)
+
+
+def _print_stage(chain: LoadedChain, stage: Stage, profile: str | None, console: Console) -> None:
+    print_plan(
+        chain.planned(stage, profile),
+        dump_recipe(stage.recipe),
+        find_recipe(stage.source).parent,
+        console,
+        cache=None if stage.starts_from is None else f"known after stage {stage.starts_from}",
+    )
+    console.say("")
+
+
+def _models(stage: Stage) -> str:
+    others = [f"{key} is {name}'s" for key, name in stage.uses.items() if name != stage.starts_from]
+    start = stage.starts_from
+    return ", ".join([f"starts from {start or stage.recipe.model.path}", *others])
