@@ -23,7 +23,7 @@ class ChatAnswer:
 
     def __init__(self, request: ChatRequest, endpoint: Endpoint) -> None:
         self.request, self.endpoint = request, endpoint
-        endpoint.check_model(request.model)
+        endpoint.check(request)
         self.form, self.begun = self._calls()
         self.messages = [_templated(message) for message in request.messages]
         self.prompt = self._prompt()

@@ -10,6 +10,7 @@ from typing import Any
 from rl_core.data.prepare.chat_template import Message, Tools
 from rl_core.serving.api_errors import NOT_FOUND, ApiError
 from rl_core.serving.engine import Engine
+from rl_core.serving.schema import Asking
 from rl_core.serving.served_model import KnownModel
 from rl_core.serving.tools.form import CallForm
 
@@ -44,6 +45,10 @@ class Endpoint:
     def answered(self, messages: list[Message], prompt: list[int], said: Message) -> None:
         """Take note of an answer to a chat. Args: messages, prompt: as they were read. said: the
         assistant's message."""
+
+    def check(self, request: Asking) -> None:
+        """Check a request before it is read. Raises: ApiError."""
+        self.check_model(request.model)
 
     def listed(self) -> dict[str, Any]:
         """Return the model's entry of `/v1/models`."""

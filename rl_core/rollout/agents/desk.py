@@ -1,5 +1,5 @@
-"""Where the requests of running episodes wait for the decoding, and the ends of episodes for the
-rollout. The endpoint's thread, those that read the agents' results and the one that decodes meet
+"""Queue of the requests of running episodes that wait for the decoding, and the episodes' ends.
+The endpoint's thread, those that read the agents' results and the one that decodes meet
 here."""
 
 from __future__ import annotations

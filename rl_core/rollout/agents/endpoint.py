@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,7 +18,18 @@ from rl_core.rollout.agents.turns import Turn, TurnLog
 from rl_core.serving.api_errors import ApiError
 from rl_core.serving.endpoint import Endpoint
 from rl_core.serving.engine import Asked, EngineFailed, Scored, Token
+from rl_core.serving.schema import Asking
 
+OVERRULED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "min_tokens",
+    "seed",
+)
+"""Parameters of requests in whose place the recipe's sampling is used."""
 ENDS_WITHIN_S = 2
 """Seconds that answers in progress have at the end of a rollout."""
 
@@ -111,6 +122,16 @@ class EpisodeEndpoint(Endpoint):
     code."""
 
     log: TurnLog
+    note: Callable[[str], None]
+    """Is told of parameters that change nothing."""
+
+    def check(self, request: Asking) -> None:
+        """Accept a request, with a note of parameters that the recipe decides."""
+        given = [name for name in OVERRULED if name in request.model_fields_set]
+        if given:
+            self.note(
+                f"{', '.join(given)} of its requests change nothing: sampling is the recipe's"
+            )
 
     def check_model(self, name: str) -> None:
         """Accept any name."""

@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rl_core.envs.agent import AgentEnv, is_agent
@@ -35,7 +36,8 @@ SEEDS = 2**62
 
 
 class AgentStage:
-    """What agents need between rollouts: their processes, which import the agent once.
+    """Processes of a recipe's agents, which are kept between rollouts, since imports take
+    seconds.
 
     Args: options: a recipe's `environments`. model: as requests know it.
     """
@@ -188,7 +190,9 @@ class _Rollout:
         longest = LongestRow(most, f"has {most} positions (rollout.max_context_length)")
         model = KnownModel(self.stage.model.chat, longest, self.stage.model.num_words)
         engine = EpisodeEngine(play.log, play)
-        self.keys[key] = EpisodeEndpoint(engine, model, "policy", self.form, 1, 0, play.log)
+        self.keys[key] = EpisodeEndpoint(
+            engine, model, "policy", self.form, 1, 0, play.log, partial(self.stage.tell, name)
+        )
         self.key_of[play] = key
         row = {"prompt": play.item["prompt"], **play.item["env_extras"]}
         order = {"row": _plain(row), "url": self.url, "key": key, "seed": play.seed}
