@@ -48,6 +48,8 @@ class TurnLog:
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
         self.turns: list[Turn] = []
+        self._tools: list[Mapping[str, Any]] = []
+        """Tools of the conversation that was encoded last, whose request begins next."""
 
     def begin(self, prompt: list[int]) -> Turn:
         """Add a request."""
@@ -57,16 +59,14 @@ class TurnLog:
             if turn.delivered and prompt[: len(turn.context)] == turn.context
         ]
         former = max(found, key=lambda turn: len(turn.context), default=None)
-        self.turns.append(Turn(len(self.turns), prompt, former))
+        self.turns.append(Turn(len(self.turns), prompt, former, tools=self._tools))
+        self._tools = []
         return self.turns[-1]
-
-    def repeats(self, prompt: list[int]) -> int:
-        """Return the number of requests so far with these tokens."""
-        return sum(turn.prompt == prompt for turn in self.turns)
 
     def encode(self, messages: list[Message], tools: Tools) -> list[int]:
         """Return the tokens of a conversation. One that goes on with an earlier turn has that one's
         own tokens, since a text may be tokenized in another way than it was sampled."""
+        self._tools = list(tools)
         for turn in reversed(self.turns):
             before = len(turn.messages)
             goes_on = (
@@ -75,6 +75,7 @@ class TurnLog:
                 and turn.reply is not None
                 and len(messages) > before + 1
                 and messages[:before] == turn.messages
+                and turn.tools == self._tools
                 and _same(messages[before], turn.said)
                 and all(one["role"] != "assistant" for one in messages[before + 1 :])
             )
