@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -98,8 +99,13 @@ class RolloutEngine:
             keep_earlier_turns=config.episodes.keep_earlier_turns,
         )
         check_several_turns(self.chat, of_several_turns(env_options))
-        num_words = backend.policy.num_known_words or len(self.tokenizer)
-        self.agents = AgentStage(env_options, KnownModel(self.chat, None, num_words))
+
+    @cached_property
+    def agents(self) -> AgentStage:
+        """The agents among the environments, whose processes stay from step to step."""
+        # A policy of the user's may not say how many words it knows.
+        num_words = getattr(self.backend.policy, "num_known_words", None) or len(self.tokenizer)
+        return AgentStage(self.env_options, KnownModel(self.chat, None, num_words))
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:

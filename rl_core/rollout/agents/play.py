@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from rl_core.envs.agent import AgentEnv, is_agent
@@ -46,6 +47,8 @@ class AgentStage:
         self.options, self.model = options, model
         self._processes: dict[str, AgentProcesses] = {}
         self._told: set[str] = set()
+        self.numbers = count()
+        """Numbers of episodes, none twice: an end may be told after the next rollout began."""
 
     def plays(self, item: Mapping[str, Any]) -> bool:
         """Return True if an agent plays this row."""
@@ -150,6 +153,7 @@ class _Rollout:
         self.form = form_of(str(getattr(chat.tokenizer, "chat_template", "") or ""))
         self.keys: dict[str, EpisodeEndpoint] = {}
         self.key_of: dict[Play, str] = {}
+        self.number_of: dict[Play, int] = {}
         self.closed: set[Play] = set()
 
     def played(self, one_row: bool) -> list[Episode]:
@@ -194,11 +198,15 @@ class _Rollout:
             engine, model, "policy", self.form, 1, 0, play.log, partial(self.stage.tell, name)
         )
         self.key_of[play] = key
+        self.number_of[play] = next(self.stage.numbers)
         row = {"prompt": play.item["prompt"], **play.item["env_extras"]}
         order = {"row": _plain(row), "url": self.url, "key": key, "seed": play.seed}
         play.start()
+        if play.item["env_extras"].get("images"):
+            play.end(Ended(error="the row has images, which agents cannot show the model"))
+            return
         try:
-            self.stage.processes(name).start(id(play), order, play.end)
+            self.stage.processes(name).start(self.number_of[play], order, play.end)
         except WorkerDied as error:
             play.end(Ended(error=str(error)))
 
@@ -208,7 +216,7 @@ class _Rollout:
             return
         self.closed.add(play)
         self.keys.pop(self.key_of[play], None)
-        self.stage.end(play.item["env_class"], id(play))
+        self.stage.end(play.item["env_class"], self.number_of[play])
 
     def _answer(self, held: list[Waiting]) -> None:
         requests = [self._request(one) for one in held]
