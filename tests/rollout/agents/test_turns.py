@@ -42,14 +42,10 @@ def test_a_tool_s_answer_follows_the_sampled_tokens_of_its_call(tiny_model_dir: 
     assert row.response_ids == [*following[len(log.turns[0].prompt) :], 5]
 
 
-def test_an_edited_call_or_other_tools_begin_another_row(tiny_model_dir: Path) -> None:
-    other = CALL | {"function": {"name": "add", "arguments": {"a": 2}}}
-    edited = {"role": "assistant", "content": "", "tool_calls": [other]}
-    called = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-    tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
-    for said, given in ((edited, []), (called, tools)):
-        log = log_with_a_call(tiny_model_dir)
-        turn = log.begin(log.encode([*ASKED, said, ANSWER], given))
-        assert turn.former is None
-        turn.reply, turn.delivered = Reply([5], [-1.0], StopReason.LENGTH), True
-        assert len(log.rows()) == 2
+def test_an_edited_reply_begins_another_row(tiny_model_dir: Path) -> None:
+    log = log_with_a_call(tiny_model_dir)
+    edited = {"role": "assistant", "content": "It is three."}
+    turn = log.begin(log.encode([*ASKED, edited, {"role": "user", "content": "sure?"}], []))
+    assert turn.former is None
+    turn.reply, turn.delivered = Reply([5], [-1.0], StopReason.LENGTH), True
+    assert len(log.rows()) == 2
