@@ -151,6 +151,24 @@ def _check_given_pictures(recipe: Recipe) -> None:
             )
 
 
+def check_serves_agents(algorithm: StageAlgorithm, env_id: str) -> None:
+    """Refuse algorithms that need a row for each sample, since an episode of an agent may be
+    several rows.
+
+    Raises: RecipeError.
+    """
+    for needed, what in (
+        (algorithm.needs_greedy_baseline, "a greedy reply to compare each sample with"),
+        (algorithm.dynamic_sampling, "groups of a fixed number of rows (dynamic sampling)"),
+        (algorithm.needs_teacher, "a teacher of its samples"),
+    ):
+        if needed:
+            raise RecipeError(
+                f"environments.{env_id} is an agent, whose episodes may be split into several "
+                f"rows; the recipe's algorithm needs {what}; use grpo without it"
+            )
+
+
 def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Refuse algorithms of the track `text` that need inputs that a tree of rewrites does not
     provide.

@@ -133,7 +133,7 @@ class VllmEngine(Receiver, RolloutEngine):
                     request.token_ids,
                     request.num_replies,
                     sampling.limit(request),
-                    seed,
+                    seed if request.seed is None else request.seed,
                     () if request.stop is None else request.stop.strings,
                 )
                 for request, seed in zip(requests, seeds, strict=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -23,12 +24,14 @@ from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, pos
 from rl_core.models.token_choice import SUPPORT, Support
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.agents.play import AgentStage, Limits, play_agents
 from rl_core.rollout.chat.vision import chat_format
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import Generate, run_episodes
 from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
 from rl_core.rollout.episodes.several_turns import check_several_turns
-from rl_core.rollout.sample_ids import groups_of, sibling_columns
+from rl_core.rollout.sample_ids import groups_of, id_columns
+from rl_core.serving.served_model import KnownModel
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.sections.evaluation_sets import SampledReplies
@@ -96,6 +99,13 @@ class RolloutEngine:
             keep_earlier_turns=config.episodes.keep_earlier_turns,
         )
         check_several_turns(self.chat, of_several_turns(env_options))
+
+    @cached_property
+    def agents(self) -> AgentStage:
+        """The agents among the environments, whose processes stay from step to step."""
+        # A policy of the user's may not say how many words it knows.
+        num_words = getattr(self.backend.policy, "num_known_words", None) or len(self.tokenizer)
+        return AgentStage(self.env_options, KnownModel(self.chat, None, num_words))
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
@@ -193,16 +203,13 @@ class RolloutEngine:
         evaluation: bool = False,
     ) -> DataProto | None:
         meshes = self.backend.meshes
-        items = part_of(list(prompts.non_tensor_batch["item"]), meshes.sp_group)
+        items = part_of(list(enumerate(prompts.non_tensor_batch["item"])), meshes.sp_group)
         start = time.perf_counter()
         with self.decoding(sampling, generator, evaluation=evaluation) as generate:
 
             def play(reply: Generate) -> list[Episode]:
-                config = self.config
-                limits = self.max_context_length, self.rows_at_once, config.episodes
-                return run_episodes(
-                    items, num_siblings, self.chat, reply, self.env_options, *limits, stop=stop
-                )
+                seed = generator.initial_seed()
+                return self._episodes(items, num_siblings, reply, seed, stop, evaluation)
 
             episodes = play_together(meshes.tp_group, generate, play)
         for episode in episodes:
@@ -212,10 +219,37 @@ class RolloutEngine:
         episodes = collect_parts(episodes, meshes.sp_group)
         if not self.backend.rank_info.is_head:
             return None
-        columns: dict[str, list[Any]] = {**sibling_columns(groups_of(prompts), num_siblings)}
+        groups = groups_of(prompts)
+        columns: dict[str, list[Any]] = {**id_columns([groups[one.group] for one in episodes])}
         if sampling.records_support:
             columns[SUPPORT] = [Support.joined(episode.supports) for episode in episodes]
         return self._collect(episodes, columns, time.perf_counter() - start)
+
+    def _episodes(
+        self,
+        items: list[tuple[int, dict[str, Any]]],
+        num_siblings: int,
+        generate: Generate,
+        seed: int,
+        stop: list[str],
+        evaluation: bool,
+    ) -> list[Episode]:
+        """Play numbered prompts, by their environments or agents; siblings are adjacent, and an
+        episode of an agent may be several rows, except in evaluations."""
+        of_agents = [one for one in items if self.agents.plays(one[1])]
+        others = [one for one in items if not self.agents.plays(one[1])]
+        config = self.config.episodes
+        limits = self.max_context_length, self.rows_at_once, config
+        options = self.env_options
+        rows = [item for _, item in others]
+        played = run_episodes(rows, num_siblings, self.chat, generate, options, *limits, stop=stop)
+        for episode in played:
+            episode.group = others[episode.group][0]
+        bounds = Limits(*limits, tuple(stop))
+        played += play_agents(
+            of_agents, num_siblings, self.agents, generate, bounds, seed, one_row=evaluation
+        )
+        return sorted(played, key=lambda episode: episode.group)
 
     def _collect(
         self, episodes: list[Episode], columns: dict[str, list[Any]], elapsed_s: float
@@ -278,7 +312,10 @@ class RolloutEngine:
             "uid": [e.item["uid"] for e in episodes],
             "prompt": [e.item["prompt"] for e in episodes],
             "media": [e.media for e in episodes],
-            "response": [self.chat.decode(e.response_ids, e.tags) for e in episodes],
+            "response": [
+                self.chat.decode(e.response_ids, e.tags) if e.answer is None else e.answer
+                for e in episodes
+            ],
             "ground_truth": [e.item["env_extras"]["reward_spec"]["ground_truth"] for e in episodes],
             "row": [_without_pictures(e.item["env_extras"]) for e in episodes],
             "stop_reason": [str(e.stop_reason) for e in episodes],

@@ -148,6 +148,7 @@ def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms.flow_sft import FlowSft
     from rl_core.algorithms.requirements import (
         check_multi_update,
+        check_serves_agents,
         check_serves_answers,
         check_serves_scores,
         check_serves_steps,
@@ -157,6 +158,7 @@ def _check_plugins(recipe: Recipe) -> None:
         named,
     )
     from rl_core.data.order.source_of_recipe import source_class
+    from rl_core.envs.agent import is_agent
     from rl_core.envs.registration import config_class, own_options, spec
     from rl_core.rewards import Modality, resolve_scorers
 
@@ -195,6 +197,8 @@ def _check_plugins(recipe: Recipe) -> None:
         check_parts(recipe)
     resolve_scorers(recipe.rewards, produced)
     for env_id, options in recipe.environments.items():
+        if is_agent(env_id, options):
+            check_serves_agents(algorithm_cls(algorithm_config), env_id)
         config_cls = config_class(spec(env_id, options).load())
         if config_cls is not None:
             _check_block(config_cls, own_options(options), f"environments.{env_id}")

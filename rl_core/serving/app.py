@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -35,6 +35,8 @@ GONE = 499
 """Status of an answer that nobody waits for, as nginx has it."""
 NOT_AGAIN = {"x-should-retry": "false"}
 """Header by which OpenAI's client knows that another attempt fails as well."""
+EndpointOf: TypeAlias = Callable[[str], Endpoint | None]
+"""Finds the endpoint of an API key; None if nobody has that key."""
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 429, 500)
 }
@@ -43,49 +45,68 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 def build_app(endpoint: Endpoint, api_key: str | None = None) -> FastAPI:
     """Return the application. Args: api_key: the key that requests have to bring; None for none."""
 
+    def of_key(given: str) -> Endpoint | None:
+        right = api_key is None or secrets.compare_digest(given.encode(), api_key.encode())
+        return endpoint if right else None
+
+    app = build_app_by_key(of_key, endpoint.engine.close)
+    _describe(app, endpoint.name)
+    return app
+
+
+def build_app_by_key(endpoint_of: EndpointOf, close: Callable[[], None] | None = None) -> FastAPI:
+    """Return an application in which a request's API key chooses the endpoint.
+
+    Args: endpoint_of: is given an empty key for a request without one. close: called at the end.
+    """
+
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(endpoint.engine.close)
+        if close is not None:
+            await asyncio.to_thread(close)
 
-    async def check_key(request: Request) -> None:
+    async def find_endpoint(request: Request) -> Endpoint:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if api_key is None:
-            return
-        right = secrets.compare_digest(given.strip().encode(), api_key.encode())
-        if scheme.lower() != "bearer" or not right:
+        found = endpoint_of(given.strip() if scheme.lower() == "bearer" else "")
+        if found is None:
             raise ApiError(
                 "the API key is missing or wrong: Authorization: Bearer KEY",
                 status=UNAUTHORIZED,
                 code="invalid_api_key",
             )
+        return found
 
+    found_endpoint = Depends(find_endpoint)
     app = FastAPI(
         title="rl-train serve",
         lifespan=running,
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(check_key)],
+        dependencies=[found_endpoint],
         responses=RESPONSES,
     )
     _tell_errors(app)
-    _describe(app, endpoint.name)
 
     @app.post("/v1/chat/completions")
-    async def chat(request: ChatRequest, http: Request) -> Response:
+    async def chat(
+        request: ChatRequest, http: Request, endpoint: Endpoint = found_endpoint
+    ) -> Response:
         return await _answered(ChatAnswer(request, endpoint), bool(request.stream), http)
 
     @app.post("/v1/completions")
-    async def completions(request: CompletionRequest, http: Request) -> Response:
+    async def completions(
+        request: CompletionRequest, http: Request, endpoint: Endpoint = found_endpoint
+    ) -> Response:
         return await _answered(CompletionAnswer(request, endpoint), bool(request.stream), http)
 
     @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models(endpoint: Endpoint = found_endpoint) -> dict[str, Any]:
         return {"object": "list", "data": [endpoint.listed()]}
 
     # A name such as models:/x@champion has a slash.
     @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
+    async def model(name: str, endpoint: Endpoint = found_endpoint) -> dict[str, Any]:
         endpoint.check_model(name)
         return endpoint.listed()
 

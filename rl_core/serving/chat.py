@@ -23,8 +23,9 @@ class ChatAnswer:
 
     def __init__(self, request: ChatRequest, endpoint: Endpoint) -> None:
         self.request, self.endpoint = request, endpoint
-        endpoint.check_model(request.model)
+        endpoint.check(request)
         self.form, self.begun = self._calls()
+        self.messages = [_templated(message) for message in request.messages]
         self.prompt = self._prompt()
         self.head = answer_head("chatcmpl", request.model)
         asked = self._asked()
@@ -45,10 +46,13 @@ class ChatAnswer:
                 self.choices[token.index].add(token, self.endpoint.model.eos_ids)
         finally:
             self.stream.cancel()
+        choices = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
+        for choice in choices:
+            self.endpoint.answered(self.messages, self.prompt, choice["message"])
         return {
             **self.head,
             "object": "chat.completion",
-            "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
+            "choices": choices,
             "usage": self._usage(),
             **({"prompt_token_ids": self.prompt} if self.request.return_token_ids else {}),
         }
@@ -74,6 +78,9 @@ class ChatAnswer:
                     if parsed.calls:
                         delta["tool_calls"] = called(parsed.calls, indexed=True)
                         finish = self._finish_of_calls
+                if finish is not None:
+                    said = self._choice(token.index, choice)["message"]
+                    self.endpoint.answered(self.messages, self.prompt, said)
                 chunk = self._chunk(token.index, delta, finish)
                 if self.request.logprobs:
                     entry = chat_log_prob(token, self.endpoint.model)
@@ -180,10 +187,10 @@ class ChatAnswer:
             prompt = list(request.prompt_token_ids)
         else:
             tools = [] if self.form is None else request.tools or []
-            messages = [_templated(message) for message in request.messages]
+            messages = self.messages
             # Templates run as Jinja and raise what they like.
             try:
-                prompt = chat.encode(
+                prompt = self.endpoint.encode(
                     messages, [tool.model_dump(exclude_none=True) for tool in tools]
                 )
             except Exception as error:

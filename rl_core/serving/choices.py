@@ -10,7 +10,7 @@ from typing import Any
 from rl_core.models.decoding.decode import StopReason
 from rl_core.serving.engine import Likely, Token
 from rl_core.serving.reply_text import UNFINISHED, ReplyText
-from rl_core.serving.served_model import ServedModel
+from rl_core.serving.served_model import KnownModel
 from rl_core.serving.tools.form import Call
 
 IMPOSSIBLE = -9999.0
@@ -55,7 +55,7 @@ class Choice:
         }
 
 
-def chat_log_prob(token: Token, model: ServedModel) -> dict[str, Any]:
+def chat_log_prob(token: Token, model: KnownModel) -> dict[str, Any]:
     """Return the entry of a token in `logprobs.content`."""
     likely = [_entry(one, log_prob, model) for one, log_prob in exact(token)]
     return _entry(token.token_id, token.log_prob, model) | {"top_logprobs": likely}
@@ -69,7 +69,7 @@ def exact(token: Token) -> Likely:
     ]
 
 
-def _entry(token_id: int, log_prob: float, model: ServedModel) -> dict[str, Any]:
+def _entry(token_id: int, log_prob: float, model: KnownModel) -> dict[str, Any]:
     word = model.word(token_id)
     # Bytes of a part of a character are not known from its text.
     in_bytes = None if UNFINISHED in word else list(word.encode())

@@ -22,7 +22,7 @@ class CompletionAnswer:
 
     def __init__(self, request: CompletionRequest, endpoint: Endpoint) -> None:
         self.request, self.endpoint = request, endpoint
-        endpoint.check_model(request.model)
+        endpoint.check(request)
         self.head = answer_head("cmpl", request.model)
         self.prompts = self._prompts()
         self.streams: list[TokenStream] = []

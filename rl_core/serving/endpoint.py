@@ -7,9 +7,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from rl_core.data.prepare.chat_template import Message, Tools
 from rl_core.serving.api_errors import NOT_FOUND, ApiError
 from rl_core.serving.engine import Engine
-from rl_core.serving.served_model import ServedModel
+from rl_core.serving.schema import Asking
+from rl_core.serving.served_model import KnownModel
 from rl_core.serving.tools.form import CallForm
 
 
@@ -18,7 +20,7 @@ class Endpoint:
     """A model behind an engine, under a name."""
 
     engine: Engine
-    model: ServedModel
+    model: KnownModel
     name: str
     form: CallForm | None
     """Form in which the model writes calls of tools; None if no form is known."""
@@ -35,6 +37,18 @@ class Endpoint:
                 status=NOT_FOUND,
                 code="model_not_found",
             )
+
+    def encode(self, messages: list[Message], tools: Tools) -> list[int]:
+        """Return the tokens of a conversation, ending where the reply begins."""
+        return self.model.chat.encode(messages, tools)
+
+    def answered(self, messages: list[Message], prompt: list[int], said: Message) -> None:
+        """Take note of an answer to a chat. Args: messages, prompt: as they were read. said: the
+        assistant's message."""
+
+    def check(self, request: Asking) -> None:
+        """Check a request before it is read. Raises: ApiError."""
+        self.check_model(request.model)
 
     def listed(self) -> dict[str, Any]:
         """Return the model's entry of `/v1/models`."""

@@ -11,7 +11,7 @@ from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.serving.api_errors import ApiError
 from rl_core.serving.engine import Asked
 from rl_core.serving.schema import LARGEST_SEED, Asking
-from rl_core.serving.served_model import ServedModel
+from rl_core.serving.served_model import KnownModel
 from schemas.sections.sampling import SamplingConfig
 
 LONGEST_REPLY = 4096
@@ -21,7 +21,7 @@ LONGEST_REPLY = 4096
 def asked_for(
     request: Asking,
     prompt: list[int],
-    model: ServedModel,
+    model: KnownModel,
     *,
     limit: int | None,
     num_likely: int,
@@ -58,7 +58,7 @@ def asked_for(
     )
 
 
-def room_after(prompt: list[int], model: ServedModel, *, at_least: int = 1) -> int:
+def room_after(prompt: list[int], model: KnownModel, *, at_least: int = 1) -> int:
     """Return the number of tokens that may follow a prompt. Raises: ApiError when that is fewer
     than `at_least`, or the model does not know a token."""
     if not prompt:

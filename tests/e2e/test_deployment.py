@@ -27,6 +27,7 @@ HAS_PICTURES = {
     "distill": False,
     "judge": False,
     "sft": False,
+    "agent": False,
     "diffusion": True,
     "pe": True,
     "unified": True,

@@ -80,6 +80,9 @@ class Request:
     """Media of the context besides text."""
     stop: StopStrings | None = None
     """Strings that end a reply; None for none."""
+    seed: int | None = None
+    """Seed of the replies' own random numbers, which then do not depend on the other requests; None
+    draws from the batch's."""
 
 
 @dataclass
@@ -183,6 +186,7 @@ def _decode(
     ends = [End(request, sampling, text_of) for request in asked]
     replies = [Reply([], [], sampling.cut_off(end.limit)) for end in ends]
     draw = Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
+    draw.own = _own_generators(requests, device)
     rows = list(range(len(replies)))
     with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (
         hidden,
@@ -355,6 +359,8 @@ class Draw:
         exact: bool,
     ) -> None:
         self.temperature, self.generator, self.exact = sampling.temperature, generator, exact
+        self.own: dict[int, torch.Generator] = {}
+        """Generators of the replies with a seed of their own."""
         self.choosing = None
         if not sampling.choice.keeps_all:
             self.choosing = Choosing(
@@ -367,14 +373,20 @@ class Draw:
     def __call__(self, logits_RV: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the tokens [R] and their log-probabilities [R]. Args: rows: numbers of the
         replies."""
+        random_R1 = self._random(logits_RV, rows)
         if self.choosing is None:
-            return _draw(logits_RV, self.temperature, self.generator, exact=self.exact)
-        random_R1 = _random(logits_RV, self.generator)
+            return _draw(logits_RV, self.temperature, random_R1, exact=self.exact)
         tokens_R, log_probs_R, supports = self.choosing.draw(logits_RV, random_R1)
         if self.steps is not None:
             for row, support in zip(rows, supports, strict=True):
                 self.steps[row].append(support)
         return tokens_R, log_probs_R
+
+    def _random(self, logits_RV: Tensor, rows: Sequence[int]) -> Tensor:
+        if not self.own:
+            return _random(logits_RV, self.generator)
+        generators = [self.own.get(row, self.generator) for row in rows]
+        return torch.cat([_random(logits_RV[:1], one) for one in generators])
 
     def scores(self, logits_RV: Tensor) -> Tensor:
         """Return the scores [R, V] whose softmax the next tokens are drawn by."""
@@ -401,11 +413,10 @@ def positions_of(attention: Tensor) -> Tensor:
 
 
 def _draw(
-    logits_RV: Tensor, temperature: float, generator: torch.Generator, *, exact: bool = False
+    logits_RV: Tensor, temperature: float, random_R1: Tensor, *, exact: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Draw a token of each row and return it with its log-probability. Args: exact: use the
     operations of training."""
-    random_R1 = _random(logits_RV, generator)
     # A few rows fit into the processor's cache; all rows together would not, and their memory would
     # go back to the system each time.
     size = ROWS_IN_CACHE if logits_RV.device.type == "cpu" else len(logits_RV)
@@ -414,6 +425,19 @@ def _draw(
     return torch.cat([tokens for tokens, _ in drawn]), torch.cat(
         [log_probs for _, log_probs in drawn]
     )
+
+
+def _own_generators(requests: list[Request], device: torch.device) -> dict[int, torch.Generator]:
+    """Return the generators of the replies that have a seed, by number of the reply."""
+    found: dict[int, torch.Generator] = {}
+    first = 0
+    for request in requests:
+        if request.seed is not None:
+            for number in range(request.num_replies):
+                generator = torch.Generator(device).manual_seed(request.seed + number)
+                found[first + number] = generator
+        first += request.num_replies
+    return found
 
 
 def _random(logits_RV: Tensor, generator: torch.Generator) -> Tensor:

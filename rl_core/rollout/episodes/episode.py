@@ -66,6 +66,8 @@ class Episode:
     env_seconds: float = 0.0
     metadata: dict[str, Any] = field(default_factory=dict)
     """Metadata of the last turn."""
+    answer: str | None = None
+    """Text that scorers read, if it is not the tokens after the prompt."""
     env_metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the environment."""
 

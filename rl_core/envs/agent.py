@@ -1,0 +1,116 @@
+"""Agents: programs of the user's that play a row by asking the policy through OpenAI's client.
+
+`environments: {my_agent: {agent: "my_pkg.agent:play"}}` makes rows with `env_class: my_agent` rows
+of an agent. Its episodes are played by `rl_core.rollout.agents`; this class only checks the row and
+the settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.envs.registration import AGENT_CLASS, spec
+from rl_core.errors import EnvError, RecipeError
+from rl_core.runtime.registry import PluginConfig, import_target
+
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class AgentEnv(BaseTextEnv):
+    """Environment whose conversations a program of the user's has with the policy."""
+
+    class Config(PluginConfig):
+        """Settings from the recipe's `environments.<name>`."""
+
+        agent: str
+        """Function that plays a row, `my_pkg.my_module:play`: `async def play(row, client)` with an
+        `openai.AsyncOpenAI`. It returns a reward, a reward per request, or the messages that the
+        recipe's `rewards` score."""
+        timeout_s: float = Field(default=120.0, gt=0)
+        """Longest time in seconds that an episode may take, without the policy's own time."""
+        concurrency: int = Field(default=16, ge=1)
+        """Maximum number of episodes that are played at once in one rank, each in a process of its
+        own."""
+        python: str | None = None
+        """Python interpreter of another environment with the agent's packages, `openai` among
+        them; unset is this one."""
+        share_reward: bool = True
+        """Give each row of an episode that was split the episode's whole reward. With false, and
+        an agent that returns a reward per request, a row gets the rewards of its own requests."""
+
+        @field_validator("agent", mode="after")
+        @classmethod
+        def _names_a_function(cls, agent: str) -> str:
+            if not _TARGET.fullmatch(agent):
+                raise ValueError("must name a function as my_pkg.my_module:play")
+            return agent
+
+        @field_validator("python", mode="after")
+        @classmethod
+        def _interpreter_is_there(cls, python: str | None) -> str | None:
+            if python is None:
+                return None
+            found = shutil.which(str(Path(python).expanduser()))
+            if found is None:
+                raise ValueError("there is no program of this name that can be executed")
+            return os.path.abspath(found)
+
+        @model_validator(mode="after")
+        def _function_is_there(self) -> AgentEnv.Config:
+            # The packages of another environment cannot be imported here.
+            if self.python is None:
+                try:
+                    play = import_target(self.agent)
+                except RecipeError as error:
+                    said = str(error).partition("; write it as")[0]
+                    raise ValueError(f"agent: {said}") from error
+                if not callable(play):
+                    raise ValueError(f"agent: {self.agent} is no function")
+            return self
+
+    config: Config
+    tags: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
+    ) -> None:
+        """Check the settings. Raises: EnvError on a wrong one."""
+        self.config = self._as_config(env_config)  # type: ignore[assignment]
+        self.extras = dict(extras or {})
+        self.max_turns, self.turns = 1, 0
+        self.tool_groups, self.tool_to_toolgroup = [], {}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Raises: EnvError, since an agent speaks first: it cannot be given a reply."""
+        raise EnvError(
+            f"{self.config.agent} is an agent, which asks the model by itself; its rows are played "
+            "by a run or by `rl-train eval` of a model, not of a server or of stored replies"
+        )
+
+    @staticmethod
+    def aggregate_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Return means over the episodes, and `stitched_share`: the share of the requests after an
+        episode's first that went on with a row; 1 if there are none."""
+        means = BaseTextEnv.aggregate_metrics(
+            [{k: v for k, v in one.items() if k not in _COUNTS} for one in metrics]
+        )
+        later, stitched = (sum(one.get(name, 0.0) for one in metrics) for name in _COUNTS)
+        return means | {"stitched_share": stitched / later if later else 1.0}
+
+
+_COUNTS = ("later_requests", "stitched_requests")
+
+
+def is_agent(env_id: str, options: Mapping[str, Any] | None) -> bool:
+    """Return True if a recipe's options of an environment name an agent."""
+    return bool(options) and spec(env_id, options).entry_point == AGENT_CLASS

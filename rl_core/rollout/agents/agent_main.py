@@ -1,0 +1,226 @@
+"""Main program of the processes that play agents: `agent_main.py` answers orders until its input
+ends.
+
+It imports the agent once and forks for each episode, so that an episode that hangs, crashes or
+changes a module harms no other. Orders and answers are lines of JSON. Only the standard library and
+`openai` are imported here, since the interpreter may be another one than this project's.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import random
+import selectors
+import signal
+import sys
+import traceback
+
+DIE_WITH_PARENT = 1
+"""Option of Linux's `prctl`: the signal that a process gets when its parent ends."""
+PATIENCE_S = 24 * 3600.0
+"""Timeout of the client; how long an episode may take is decided by who started it."""
+
+
+def main():
+    """Answer orders until standard input ends."""
+    orders, answers = os.dup(0), os.dup(1)
+    # What an agent prints must not end up among the answers.
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(2, 1)
+    lines = _lines(orders)
+    setup = json.loads(next(lines))
+    sys.path[:0] = [path for path in setup["path"] if path not in sys.path]
+    try:
+        play = _load(setup["agent"])
+    except BaseException as error:
+        _say(answers, {"broken": _told(error, setup["agent"])})
+        return
+    _say(answers, {"ready": True})
+    _Episodes(play, setup["agent"], orders, answers).run()
+
+
+class _Episodes:
+    """The processes of the running episodes, by the pipe on which each tells its result."""
+
+    def __init__(self, play, agent, orders, answers):
+        self.play, self.agent, self.orders, self.answers = play, agent, orders, answers
+        self.selector = selectors.DefaultSelector()
+        self.children = {}
+        self.said = {}
+        self.left = b""
+
+    def run(self):
+        """Start, collect and end episodes until the input ends."""
+        self.selector.register(self.orders, selectors.EVENT_READ)
+        while True:
+            for key, _ in self.selector.select():
+                if key.fd != self.orders:
+                    self.hear(key.fd)
+                    continue
+                data = os.read(self.orders, 1 << 16)
+                if not data:
+                    for pid, _ in self.children.values():
+                        _kill(pid)
+                    return
+                *lines, self.left = (self.left + data).split(b"\n")
+                for line in lines:
+                    self.obey(json.loads(line))
+
+    def obey(self, order):
+        """Start or end an episode."""
+        if "kill" not in order:
+            self.start(order)
+            return
+        for pid, number in self.children.values():
+            if number == order["kill"]:
+                _kill(pid)
+
+    def start(self, order):
+        """Fork a process that plays an episode."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            self.be_child(order, writing)
+        os.close(writing)
+        self.selector.register(reading, selectors.EVENT_READ)
+        self.children[reading], self.said[reading] = (pid, order["id"]), b""
+
+    def be_child(self, order, writing):
+        """Play, tell the result and end."""
+        os.setsid()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        for held in (self.orders, self.answers, *self.children):
+            os.close(held)
+        try:
+            result = _played(self.play, order)
+        except BaseException as error:
+            result = {"error": _told(error, self.agent)}
+        try:
+            _say(writing, result)
+        except (TypeError, ValueError) as error:
+            _say(writing, {"error": f"{self.agent} returned what is no JSON: {error}"})
+        finally:
+            os._exit(0)
+
+    def hear(self, pipe):
+        """Read a part of a result, or find that the process ended."""
+        data = os.read(pipe, 1 << 16)
+        self.said[pipe] += data
+        if data:
+            return
+        self.selector.unregister(pipe)
+        os.close(pipe)
+        pid, number = self.children.pop(pipe)
+        said = self.said.pop(pipe)
+        # What the agent started itself ends with it.
+        _kill(pid)
+        status = os.waitpid(pid, 0)[1]
+        if said.endswith(b"\n"):
+            result = json.loads(said)
+        elif os.WIFSIGNALED(status):
+            result = {"died": f"signal {os.WTERMSIG(status)}"}
+        else:
+            result = {"died": f"exit code {os.WEXITSTATUS(status)}"}
+        _say(self.answers, {"id": number, **result})
+
+
+def _played(play, order):
+    import asyncio
+
+    import openai
+
+    os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"] = order["url"], order["key"]
+    random.seed(order["seed"])
+    # A proxy or a certificate is of no use on this machine.
+    http = openai.DefaultAsyncHttpxClient(trust_env=False, verify=False)
+
+    async def played():
+        client = openai.AsyncOpenAI(
+            base_url=order["url"], api_key=order["key"], timeout=PATIENCE_S, http_client=http
+        )
+        async with client:
+            return await play(order["row"], client)
+
+    return _read(asyncio.run(played()))
+
+
+def _read(result):
+    """Return the result of an agent in a form that JSON has."""
+    if hasattr(result, "item") and not hasattr(result, "__len__"):
+        result = result.item()
+    if isinstance(result, (int, float)):
+        return {"reward": float(result)}
+    if isinstance(result, (list, tuple)) and result:
+        if all(isinstance(one, (int, float)) for one in result):
+            return {"rewards": [float(one) for one in result]}
+        messages = [
+            one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one
+            for one in result
+        ]
+        if all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
+            return {"messages": messages}
+    shown = repr(result)[:80]
+    return {"error": f"it returned {shown}; a number is right, or a list of numbers or of messages"}
+
+
+def _load(agent):
+    import gc
+
+    import openai
+
+    # Imported here, once, since the client imports its parts when they are first used.
+    _ = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1").chat.completions
+    module, _, name = agent.partition(":")
+    play = getattr(importlib.import_module(module), name)
+    # What is shared with the episodes' processes stays shared.
+    gc.freeze()
+    return play
+
+
+def _told(error, agent):
+    """Return an error with the place in the agent's own file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    spec = sys.modules.get(agent.partition(":")[0])
+    own = getattr(spec, "__file__", None)
+    inside = [one for one in frames if own and os.path.realpath(one.filename) == own]
+    inside = inside or [
+        one
+        for one in frames
+        if one.filename != __file__
+        and "packages" not in one.filename
+        and one.filename[0] != "<"
+        and not one.filename.startswith(os.path.dirname(os.__file__))
+    ]
+    place = f"{inside[-1].filename}:{inside[-1].lineno}: " if inside else ""
+    return f"{place}{type(error).__name__}: {error}"
+
+
+def _say(pipe, message):
+    data = (json.dumps(message) + "\n").encode()
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def _kill(pid):
+    for end in (os.killpg, os.kill):
+        try:
+            end(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _lines(pipe):
+    """Yield the first line of a pipe, byte by byte, so that the rest stays in it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(pipe, 1)
+        if not byte:
+            raise SystemExit
+        line += byte
+    yield line
+
+
+if __name__ == "__main__":
+    main()

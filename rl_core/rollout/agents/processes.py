@@ -1,0 +1,149 @@
+"""Processes in which agents play, outside of the one that samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_core.envs.agent import AgentEnv
+from rl_core.errors import EnvError, WorkerDied
+from rl_core.rollout.agents import agent_main
+
+PROJECT = Path(__file__).resolve().parents[3]
+START_TIMEOUT_S = 180.0
+"""Seconds in which an agent's module has to be imported."""
+ENDS_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """End of an episode: a reward, the rewards of its requests, messages, or a failure."""
+
+    reward: float | None = None
+    rewards: tuple[float, ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    error: str | None = None
+    timed_out: bool = False
+
+
+class AgentProcesses:
+    """Processes of one agent: the first has imported it, and forks for each episode.
+
+    Args: name: of the environment. Raises: EnvError when the agent cannot be imported.
+    """
+
+    def __init__(self, name: str, config: AgentEnv.Config) -> None:
+        self.name, self.agent = name, config.agent
+        self._on_end: dict[int, Callable[[Ended], None]] = {}
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._broken: str | None = None
+        self.alive = True
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(
+            # -P: the files beside this one have names of their own.
+            [config.python or sys.executable, "-P", agent_main.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name=f"agent {name}", daemon=True)
+        self._reader.start()
+        self._tell({"agent": config.agent, "path": module_paths(config.python is not None)})
+        self._ready.wait(START_TIMEOUT_S)
+        if self._broken is not None or not self.alive or not self._ready.is_set():
+            self.close()
+            why = self._broken or (
+                f"its process ended at once (exit code {self._process.returncode}); "
+                f"{config.python or 'the interpreter'} must have Python 3.11 or newer"
+                if not self.alive
+                else f"importing it took longer than {START_TIMEOUT_S:g} s"
+            )
+            raise EnvError(f"environments.{name}: the agent {config.agent} cannot be used: {why}")
+
+    def start(self, number: int, order: Mapping[str, Any], on_end: Callable[[Ended], None]) -> None:
+        """Play an episode. Args: order: its row, address, key and seed. on_end: called in another
+        thread. Raises: WorkerDied when the process is gone."""
+        with self._lock:
+            self._on_end[number] = on_end
+        if not self._tell({"id": number, **order}) or not self.alive:
+            raise WorkerDied(f"environments.{self.name}: the process of its agent ended")
+
+    def end(self, number: int) -> None:
+        """End an episode's process; nothing is told of it."""
+        with self._lock:
+            if self._on_end.pop(number, None) is None:
+                return
+        self._tell({"kill": number})
+
+    def close(self) -> None:
+        """End all processes."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with self._lock:
+            self._on_end.clear()
+        with suppress(BrokenPipeError):  # it ended already
+            self._process.stdin.close()
+        try:
+            self._process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._process.stdout.close()
+
+    def _tell(self, message: Mapping[str, Any]) -> bool:
+        assert self._process.stdin is not None
+        with self._lock:
+            try:
+                self._process.stdin.write((json.dumps(message, default=str) + "\n").encode())
+                self._process.stdin.flush()
+            except OSError:
+                return False
+        return True
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            message = json.loads(line)
+            if "id" not in message:
+                self._broken = message.get("broken")
+                self._ready.set()
+                continue
+            with self._lock:
+                on_end = self._on_end.pop(message["id"], None)
+            if on_end is not None:
+                on_end(_ended(message))
+        self._process.wait()
+        self.alive = False
+        self._ready.set()
+        with self._lock:
+            left, self._on_end = list(self._on_end.values()), {}
+        for on_end in left:
+            on_end(Ended(error="the process that starts the agent's episodes ended"))
+
+
+def module_paths(elsewhere: bool) -> list[str]:
+    """Return the folders of modules that an agent may import from. Args: elsewhere: for another
+    interpreter, which has packages of its own."""
+    paths = [os.path.abspath(path) for path in ["", *sys.path]]
+    if elsewhere:
+        own = tuple({sys.prefix, sys.base_prefix})
+        paths = [path for path in paths if not path.startswith(own)]
+    return list(dict.fromkeys([*paths, str(PROJECT)]))
+
+
+def _ended(message: Mapping[str, Any]) -> Ended:
+    if "died" in message:
+        return Ended(error=f"the agent's process ended before it returned ({message['died']})")
+    if "rewards" in message:
+        return Ended(rewards=tuple(message["rewards"]))
+    if "messages" in message:
+        return Ended(messages=tuple(message["messages"]))
+    return Ended(reward=message.get("reward"), error=message.get("error"))

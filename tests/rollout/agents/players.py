@@ -1,0 +1,72 @@
+"""Agents of tests. They know OpenAI's client and nothing else."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from openai import AsyncOpenAI
+
+
+async def ask(client: AsyncOpenAI, messages: list[dict[str, Any]], **options: Any) -> str:
+    """Ask with a history, and append the reply to it."""
+    reply = await client.chat.completions.create(
+        model="gpt-of-yours",
+        messages=messages,  # type: ignore[arg-type]
+        **options,
+    )
+    said = reply.choices[0].message.content or ""
+    messages.append({"role": "assistant", "content": said})
+    return said
+
+
+async def three_turns(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    messages = [*row["prompt"]]
+    for _ in range(3):
+        await ask(client, messages)
+        messages.append({"role": "user", "content": "go on"})
+    return 1.0
+
+
+async def forgetful(row: dict[str, Any], client: AsyncOpenAI) -> list[float]:
+    """Two turns, then one without the first two, as an agent that shortens its history does."""
+    messages = [*row["prompt"]]
+    for _ in range(2):
+        await ask(client, messages)
+        messages.append({"role": "user", "content": "go on"})
+    await ask(client, messages[-1:])
+    return [1.0, 2.0, 4.0]
+
+
+async def conversation(row: dict[str, Any], client: AsyncOpenAI) -> list[dict[str, Any]]:
+    messages = [*row["prompt"]]
+    await ask(client, messages)
+    return [*row["prompt"], {"role": "assistant", "content": "the answer is 42"}]
+
+
+async def hasty(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    """Leave every third request before it is answered, and ask again."""
+    messages = [*row["prompt"]]
+    if row["reward_spec"]["ground_truth"] % 3 == 0:
+        early = asyncio.ensure_future(ask(client, [*messages]))
+        await asyncio.sleep(0.001 * row["reward_spec"]["ground_truth"])
+        early.cancel()
+    await ask(client, messages)
+    return 1.0
+
+
+async def moody(row: dict[str, Any], client: AsyncOpenAI) -> Any:
+    """Do what the row says."""
+    await ask(client, [*row["prompt"]])
+    does = row["reward_spec"]["ground_truth"]
+    if does == "raises":
+        raise RuntimeError("out of mind")
+    if does == "dies":
+        os._exit(7)
+    if does == "hangs":
+        time.sleep(600)
+    return {"nothing": None, "words": "good", "fine": 0.5}[does]
+
+
+async def idle(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    return 1.0

@@ -1,0 +1,51 @@
+"""Requests of an episode put together to rows, with calls of tools among them."""
+
+from pathlib import Path
+from typing import Any
+
+from rl_core.models.chat.tokenizer import load_tokenizer
+from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.rollout.agents.turns import TurnLog
+from rl_core.rollout.chat.text import ChatFormat
+
+ASKED = [{"role": "user", "content": "What is 1+1?"}]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+ANSWER = {"role": "tool", "tool_call_id": "call_1", "content": "2"}
+
+
+def log_with_a_call(folder: Path) -> TurnLog:
+    """A log of one request, whose reply calls a tool in tokens that no text would become."""
+    tokenizer = load_tokenizer(str(folder))
+    log = TurnLog(ChatFormat(tokenizer, {}))
+    prompt = log.encode(ASKED, [])
+    turn = log.begin(prompt)
+    letters = [tokenizer.encode(one, add_special_tokens=False)[0] for one in "call"]
+    tokens = [*letters, tokenizer.eos_token_id]
+    turn.reply = Reply(tokens, [-0.5] * len(tokens), StopReason.EOS)
+    turn.delivered = True
+    said: dict[str, Any] = {"role": "assistant", "content": None}
+    said["tool_calls"] = [CALL | {"function": {"name": "add", "arguments": '{"a": 1}'}}]
+    log.answered(ASKED, prompt, said)
+    return log
+
+
+def test_a_tool_s_answer_follows_the_sampled_tokens_of_its_call(tiny_model_dir: Path) -> None:
+    log = log_with_a_call(tiny_model_dir)
+    called = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    following = log.encode([*ASKED, called, ANSWER], [])
+    context = log.turns[0].context
+    assert following[: len(context)] == context and len(following) > len(context)
+    second = log.begin(following)
+    second.reply, second.delivered = Reply([5], [-1.0], StopReason.LENGTH), True
+    (row,) = log.episodes({"uid": "row"}, 0)
+    assert row.mask == [1] * 5 + [0] * (len(following) - len(context)) + [1]
+    assert row.response_ids == [*following[len(log.turns[0].prompt) :], 5]
+
+
+def test_an_edited_reply_begins_another_row(tiny_model_dir: Path) -> None:
+    log = log_with_a_call(tiny_model_dir)
+    edited = {"role": "assistant", "content": "It is three."}
+    turn = log.begin(log.encode([*ASKED, edited, {"role": "user", "content": "sure?"}], []))
+    assert turn.former is None
+    turn.reply, turn.delivered = Reply([5], [-1.0], StopReason.LENGTH), True
+    assert len(log.rows()) == 2
