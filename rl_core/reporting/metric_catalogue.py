@@ -39,6 +39,21 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "samples",
             "Samples that this scorer judged only when asked again.",
         ),
+        (
+            "reward/<scorer>/<count>",
+            "",
+            "What a scorer counts: `truncated` conversations of a `reward_model`; of a `judge` or "
+            "`rubric` the `requests`, those answered from the cache (`cached`) and those sent "
+            "again (`requests_again`), `input_tokens`, `output_tokens`, `cost`, and the verdicts "
+            "that did not count (`unreadable`).",
+        ), `input_tokens`, `output_tokens`, `cost`, and the verdicts that did "
+            "not count (`unreadable`, `turned`).",
+        ),
+        (
+            "reward/<scorer>/criterion/<name>",
+            "score",
+            "Mean score of one criterion of a `rubric`.",
+        ),
         ("failed_rows", "samples", "Samples without a reward; they are left out of training."),
         ("unscored_rows", "samples", "Samples that at least one scorer did not judge."),
         ("childless_rows", "samples", "Rewritten prompts of which no picture was judged."),
@@ -170,6 +185,13 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
     "Diffusion-NFT": _notes(
         ("positive_error", "loss", "Flow-matching error of the policy that is to be strengthened."),
         ("negative_error", "loss", "That of its mirror image."),
+    ),
+    "Reward models": _notes(
+        ("ranking_loss", "loss", "The part that compares the two scores of a pair."),
+        ("center_loss", "loss", "The part that keeps scores around 0."),
+        ("score_chosen", "score", "Mean score of the chosen answers."),
+        ("score_rejected", "score", "Mean score of the rejected answers."),
+        ("score_margin", "score", "Mean lead of the chosen answer."),
     ),
     "Preferences": _notes(
         ("preference_loss", "loss", "The weighted part that compares the two answers."),

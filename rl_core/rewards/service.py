@@ -115,7 +115,10 @@ class RewardService:
         names = {name: None for parts in scored.parts.values() for name in parts}
         for name in names:
             values = [parts[name] for parts in scored.parts.values() if name in parts]
-            yield f"{key}/{name}", Metric(MetricKind.MEAN, math.fsum(values), len(values))
+            yield (
+                f"reward/{key}/criterion/{name}",
+                Metric(MetricKind.MEAN, math.fsum(values), len(values)),
+            )
 
     def score_samples(self, samples: Sequence[Sample], keys: Sequence[str] | None = None) -> Scores:
         """Score samples.
