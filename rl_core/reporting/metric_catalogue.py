@@ -46,8 +46,6 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "`rubric` the `requests`, those answered from the cache (`cached`) and those sent "
             "again (`requests_again`), `input_tokens`, `output_tokens`, `cost`, and the verdicts "
             "that did not count (`unreadable`).",
-        ), `input_tokens`, `output_tokens`, `cost`, and the verdicts that did "
-            "not count (`unreadable`, `turned`).",
         ),
         (
             "reward/<scorer>/criterion/<name>",
