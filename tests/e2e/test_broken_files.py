@@ -22,7 +22,7 @@ def test_a_model_without_its_weights_file_ends_the_run_at_once(
     assert time.monotonic() - began < PROMPT_S
     last = run.lines[-1]
     assert last.startswith(
-        f"error: model.path {model}: cannot be loaded as a causal language model"
+        f"error: model.path {model}: the folder has a config.json but no weights"
     ), run.output
     assert "Traceback" not in run.output
 
