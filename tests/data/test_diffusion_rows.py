@@ -264,6 +264,26 @@ def test_two_prompts_of_one_id_are_refused(tmp_path: Path):
         prepare(made, tmp_path)
 
 
+def test_files_of_one_name_in_two_folders_have_ids_of_their_own(tmp_path: Path):
+    for folder, text in (("a", "a red kite"), ("b", "a blue kite"), ("held", "a green kite")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rows.txt").write_text(f"{text}\n")
+    train = [str(tmp_path / folder / "rows.txt") for folder in ("a", "b")]
+    made = recipe(train[0], str(tmp_path / "held" / "rows.txt"))
+    made = made.model_copy(update={"data": made.data.model_copy(update={"train": train})})
+    receipt = prepare(made, tmp_path)
+    rows = load_prepared(Path(receipt.path) / "train.parquet")
+    assert [(row["uid"], row["prompt"]) for row in rows] == [
+        ("rows.txt:0", "a red kite"),
+        ("rows.txt#2:0", "a blue kite"),
+    ]
+    twice = made.model_copy(
+        update={"data": made.data.model_copy(update={"train": [train[0], train[0]]})}
+    )
+    with pytest.raises(RecipeError, match=r"data\.train: .*rows\.txt is named 2 times"):
+        prepare(twice, tmp_path)
+
+
 def test_a_published_cache_of_the_stage_gives_each_split_its_own_file(tmp_path: Path):
     raw = make_fixture(tmp_path / "fixture", num_rows=6)["diffusion"]
     write(

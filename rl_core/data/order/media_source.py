@@ -6,7 +6,7 @@ from typing import Any
 
 from rl_core.data.order.prompt_source import PromptSource
 from rl_core.data.order.registry import data_sources
-from rl_core.data.read.media_rows import placed_prompts
+from rl_core.data.read.media_rows import names_in_ids, placed_prompts
 from rl_core.data.read.sources import data_files
 from rl_core.data.store.id_places import IdPlaces
 from rl_core.data.store.key_table import KeyTable, key_of
@@ -28,8 +28,10 @@ def read_media_prompts(
     """
     files = data_files(source)
     ids = IdPlaces(files)
-    for file in files:
-        for prompt, place in placed_prompts(file, prompt_key=prompt_key, media_root=media_root):
+    for file, name in zip(files, names_in_ids(files), strict=True):
+        for prompt, place in placed_prompts(
+            file, prompt_key=prompt_key, media_root=media_root, name=name
+        ):
             if (problem := ids.problem(prompt.prompt_id, place)) is not None:
                 raise DataError(problem.at(place))
             yield prompt

@@ -22,7 +22,7 @@ from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
 from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.read.media_prompt_files import PromptFiles
-from rl_core.data.read.media_rows import placed_prompts
+from rl_core.data.read.media_rows import names_in_ids, placed_prompts
 from rl_core.data.store.id_places import IdPlaces
 from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.data.store.publish import Built
@@ -134,13 +134,19 @@ def _readable(path: Path) -> Iterator[tuple[MediaPrompt, str]]:
     return placed_prompts(path, on_bad_row=lambda error, place: None)
 
 
-def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
+def _all_prompts(paths: Sequence[Path]) -> Iterator[tuple[MediaPrompt | Exception, str]]:
+    for path, name in zip(paths, names_in_ids(paths), strict=True):
+        yield from _prompts(path, name)
+
+
+def _prompts(path: Path, name: str) -> Iterator[tuple[MediaPrompt | Exception, str]]:
     """Yield each row of a file as a prompt, or its error, with its place; errors come last."""
     bad_rows: list[tuple[Exception, str]] = []
     yield from placed_prompts(
         path,
         on_bad_row=lambda error, place: bad_rows.append((error, place)),
         opened=MediaLimits(),
+        name=name,
     )
     yield from bad_rows
 
@@ -186,7 +192,7 @@ class _Build:
         num_rows = num_bad = 0
         batch: list[Item] = []
         with PreparedWriter(target) as writer:
-            for found, place in (pair for path in paths for pair in _prompts(path)):
+            for found, place in _all_prompts(paths):
                 num_rows += 1
                 bad = (
                     found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -12,6 +13,7 @@ from rl_core.data.read.mapped import mapped_files, planned_mapped
 from rl_core.data.read.sources import data_files
 from rl_core.data.stages.diffusion import PROMPTS
 from rl_core.data.stages.published import split_files
+from rl_core.errors import RecipeError
 from schemas.recipe import Recipe
 from schemas.rows.column_map import ColumnMap
 from schemas.sections.parts import Block
@@ -24,16 +26,16 @@ def prompt_files(recipe: Recipe, data_dir: Path) -> PromptFiles:
     """Return the files of the recipe's entries; prompts are generated and datasets fetched on first
     use, then reused.
 
-    Raises: DataError when an entry does not exist, or has no rows of its split.
+    Raises: DataError when an entry does not exist, or has no rows of its split; RecipeError when a
+    file is named twice.
     """
-    return {
-        split: [
-            file
-            for entry in entries
-            for file in _files(entry, split, data_dir, recipe.data.column_map)
-        ]
-        for split, entries in _of(recipe)
-    }
+    files: dict[str, list[Path]] = {}
+    for split, entries in _of(recipe):
+        files[split] = []
+        for entry in entries:
+            files[split] += _files(entry, split, data_dir, recipe.data.column_map)
+    _check_named_once(files)
+    return files
 
 
 def planned_prompt_files(recipe: Recipe, data_dir: Path) -> tuple[PromptFiles, str]:
@@ -53,7 +55,18 @@ def planned_prompt_files(recipe: Recipe, data_dir: Path) -> tuple[PromptFiles, s
                 first = "the prompts would be made first"
             elif recipe.data.map and not files[split][-1].is_file():
                 first = "the columns would be mapped first"
+    _check_named_once(files)
     return files, first
+
+
+def _check_named_once(files: PromptFiles) -> None:
+    for split, paths in files.items():
+        for file, times in Counter(paths).items():
+            if times > 1:
+                raise RecipeError(
+                    f"data.{split}: {file} is named {times} times, and its prompts would have the "
+                    "same ids; name it once"
+                )
 
 
 def _of(recipe: Recipe) -> list[tuple[str, list[str | Block]]]:

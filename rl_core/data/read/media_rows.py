@@ -1,6 +1,7 @@
 """Rows of a file of media prompts, read in one way wherever such a file is read."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +24,14 @@ def placed_prompts(
     media_root: Path | None = None,
     on_bad_row: OnBadRow | None = None,
     opened: MediaLimits | None = None,
+    name: str | None = None,
 ) -> Iterator[tuple[MediaPrompt, str]]:
     """Yield each row of a file as a prompt, with its place.
 
     A row without a `prompt_id` gets `{filename}:{index of good rows}`, from 0. Relative URIs
     resolve against the file's folder, or `media_root`.
-    Args: opened: open the files behind URIs, within these limits; unset opens none.
+    Args: opened: open the files behind URIs, within these limits; unset opens none. name: instead
+    of the file's, see `names_in_ids`.
     Raises: for a bad row, unless `on_bad_row` takes it: UnsupportedMediaError (a
     NotImplementedError) for media that no loader implements, otherwise DataError.
     """
@@ -62,6 +65,20 @@ def placed_prompts(
                 raise prompt
             on_bad_row(prompt, place)
             continue
-        prompt_id = prompt.prompt_id or f"{path.name}:{num_good}"
+        prompt_id = prompt.prompt_id or f"{name or path.name}:{num_good}"
         num_good += 1
         yield replace(prompt, prompt_id=prompt_id), place
+
+
+def names_in_ids(paths: Sequence[Path]) -> list[str]:
+    """Return the name of each file of a split for the ids of its rows: the file's own, which files
+    after the first of that name get with a number, such as `rows.jsonl#2`.
+
+    Numbers instead of folders: where the files lie does not change the prepared rows.
+    """
+    seen: Counter[str] = Counter()
+    names: list[str] = []
+    for path in paths:
+        seen[path.name] += 1
+        names.append(path.name if seen[path.name] == 1 else f"{path.name}#{seen[path.name]}")
+    return names
