@@ -44,7 +44,7 @@ def services(
 
 
 def test_every_smoke_recipe_is_run_here() -> None:
-    others = {"smoke/chain", "smoke/flow-sft"}  # run below, and in tests/trainers/test_flow_sft.py
+    others = {"smoke/flow-sft"}  # its parts are run in tests/trainers/test_flow_sft.py
     assert {f"smoke/{name}" for name in HAS_PICTURES} | others == {
         name for name in recipe_names() if name.startswith("smoke/")
     }

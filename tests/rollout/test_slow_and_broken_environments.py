@@ -393,4 +393,5 @@ def test_no_thread_stays_behind(chat: ChatFormat):
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    # One that an earlier test left may end meanwhile.
+    assert threading.active_count() <= before
