@@ -28,7 +28,7 @@ def fault(param: str, message: str) -> PydanticCustomError:
 class Part(BaseModel):
     """Part of a message's content; only text is read."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     type: str
     text: str | None = None
