@@ -24,7 +24,7 @@ from rl_core.distributed import ray_cluster
 from rl_core.models.locate import locate
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.home import Home
-from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.domains.text import TextTrainer
 
 WARM_UP = 2
 SIZES = [

@@ -12,15 +12,15 @@ from prefect import Flow, tags
 from prefect.logging import get_run_logger
 
 from rl_core.errors import ChainStopped
-from rl_core.runs.chain_table import stage_rows
-from rl_core.runs.chains import LoadedChain, Stage
+from rl_core.runs.chain.chain_table import stage_rows
+from rl_core.runs.chain.chains import LoadedChain, Stage
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion
 from rl_core.trainers.progress import STAGE, ProgressEvent, announce
 from schemas.receipts import ChainReceipt, ModelReceipt
-from tasks import artifacts
-from tasks.flow_links import chain_tags
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.flow_links import chain_tags
 
 
 def run_chain(

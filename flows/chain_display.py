@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from flows.console import Table
 from flows.display import Display
-from rl_core.runs.chain_table import WHY, stage_rows
-from rl_core.runs.chains import LoadedChain
+from rl_core.runs.chain.chain_table import WHY, stage_rows
+from rl_core.runs.chain.chains import LoadedChain
 from rl_core.trainers.progress import STAGE, ProgressEvent
 from schemas.receipts import ChainReceipt
 

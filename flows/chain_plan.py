@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from flows.console import Console
 from flows.dry_run import print_plan
-from rl_core.runs.chains import LoadedChain, Stage, is_chain, load_chain
+from rl_core.runs.chain.chains import LoadedChain, Stage, is_chain, load_chain
 from rl_core.runs.recipes import dump_recipe, find_recipe, load_recipe
 
 

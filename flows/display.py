@@ -11,10 +11,10 @@ from types import TracebackType
 
 from flows.console import Console
 from flows.summary import accuracy_table, score_table, sets_table
-from rl_core.runs.best import RECEIPT
 from rl_core.runs.held_out import HELD_OUT, PLAYED
-from rl_core.runs.learning import what_taught_nothing
+from rl_core.runs.observing.learning import what_taught_nothing
 from rl_core.runs.run_folder import RunFolder
+from rl_core.runs.versions.best import RECEIPT
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, listeners
 from schemas.receipts import (

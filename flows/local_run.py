@@ -14,7 +14,7 @@ from rl_core.distributed.cluster import configured_address, early_cluster
 from rl_core.errors import causes
 from rl_core.models.checks.can_train import check_local_model
 from rl_core.models.locate import check_models
-from rl_core.runs.chains import LoadedChain, is_chain, load_chain
+from rl_core.runs.chain.chains import LoadedChain, is_chain, load_chain
 from rl_core.runs.recipes import find_recipe, load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.fast_imports import fast_imports

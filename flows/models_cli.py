@@ -71,7 +71,7 @@ def reproduce(
     ] = False,
 ) -> None:
     """Write the recipe and the exact command that reproduce a version's weights."""
-    from rl_core.runs.reproduce import write_reproduction
+    from rl_core.runs.versions.reproduce import write_reproduction
     from rl_core.tracking.lineage import trace
 
     check_addresses(Server.MLFLOW)
@@ -138,8 +138,8 @@ def _measure_by_lm_eval(
     model: str, tasks: str, limit: int | None, folder: Path | None, python: str | None
 ) -> None:
     from rl_core.runs.evaluation import find_candidate
-    from rl_core.runs.iterations import export_iteration
     from rl_core.runs.lm_eval import LmEval, measure
+    from rl_core.runs.versions.iterations import export_iteration
     from schemas.sections.policy import ExportKind
 
     check_addresses(Server.MLFLOW)
@@ -177,7 +177,7 @@ def export(
     write those of a run's iteration whose checkpoint was kept."""
     from rl_core.errors import RecipeError
     from rl_core.models.model_path import is_model
-    from rl_core.runs.exporting import export_as
+    from rl_core.runs.versions.exporting import export_as
 
     if numbers is not None and format is not ModelFormat.GGUF:
         raise RecipeError(f"--numbers {numbers} goes with --format gguf")
@@ -211,7 +211,7 @@ def push(
 
     The token is that of HF_TOKEN or of `hf auth login`.
     """
-    from rl_core.runs.pushing import push as push_to
+    from rl_core.runs.versions.pushing import push as push_to
 
     check_addresses(Server.MLFLOW)
     done = push_to(

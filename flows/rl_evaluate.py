@@ -8,13 +8,13 @@ from flows.killed_run import report_if_killed
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from schemas.receipts import EvalReceipt
-from tasks.artifacts import delivered
 from tasks.evaluate import evaluate
 from tasks.evaluate_served import evaluate_served
 from tasks.export_iteration import export_iteration
 from tasks.open_evaluation import open_evaluation
+from tasks.prefect_ui.artifacts import delivered
+from tasks.prefect_ui.task_runs import recorded
 from tasks.prepare_cache import prepare_cache
-from tasks.task_runs import recorded
 from tasks.validate_data import validate_data
 
 

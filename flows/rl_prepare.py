@@ -8,9 +8,9 @@ from flows.killed_run import report_if_killed
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from schemas.receipts import PrepReceipt
-from tasks.artifacts import delivered
+from tasks.prefect_ui.artifacts import delivered
+from tasks.prefect_ui.task_runs import recorded
 from tasks.prepare_stage import prepare_stage
-from tasks.task_runs import recorded
 
 
 @flow(name="rl-prepare", flow_run_name="rl-prepare {stage}", validate_parameters=True)

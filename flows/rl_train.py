@@ -19,25 +19,25 @@ from prefect.states import Completed
 from flows.approval import ask_for_approval, is_decided
 from flows.chain import run_chain
 from flows.killed_run import report_if_killed
-from rl_core.runs.chains import is_chain, load_chain
+from rl_core.runs.chain.chains import is_chain, load_chain
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.child_reaper import no_orphans
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ChainReceipt, ModelReceipt
 from schemas.sections.registration import Retrain, Weights
-from tasks.artifacts import delivered
 from tasks.choose_iteration import choose_iteration
 from tasks.evaluate import evaluate
 from tasks.export_model import export_model
 from tasks.judge_model import judge_model
 from tasks.look_for_news import look_for_news
 from tasks.open_run import open_run
+from tasks.prefect_ui.artifacts import delivered
+from tasks.prefect_ui.task_runs import recorded
 from tasks.prepare_cache import prepare_cache
 from tasks.promote_model import promote_model
 from tasks.register_model import register_model
 from tasks.stop_if_asked import stop_if_asked
-from tasks.task_runs import recorded
 from tasks.train_iteration import train_iteration
 from tasks.validate_data import validate_data
 from tasks.write_report import write_report
@@ -66,8 +66,8 @@ def rl_train(
     """
     from rl_core.runs.ownership import owned_run
     from rl_core.runs.run_plan import starting_from
-    from rl_core.runs.scorer_models import with_fixed_versions
     from rl_core.runs.session import close_run, closing_sessions
+    from rl_core.runs.versions.scorer_models import with_fixed_versions
 
     Home.default().activate()
     if is_chain(recipe):

@@ -58,7 +58,7 @@ def serve(
     import os
 
     from rl_core.errors import ServiceError
-    from rl_core.runs.served_weights import find_served
+    from rl_core.runs.versions.served_weights import find_served
     from rl_core.runtime.home import Home
     from rl_core.services.exposure import is_local
     from rl_core.services.own_pages import ANY_HOST, OwnPagesOnly, hosts_served
@@ -133,7 +133,7 @@ def serve_rewards(
     from rl_core.errors import RecipeError
     from rl_core.rewards.server import build_app
     from rl_core.rewards.service import RewardService
-    from rl_core.runs.scorer_models import blocks_with_folders
+    from rl_core.runs.versions.scorer_models import blocks_with_folders
     from rl_core.runtime.home import Home
 
     blocks, config = _reward_blocks(recipe)

@@ -216,7 +216,7 @@ def _recipes_of(name: str | None, home: Home) -> "dict[str, Recipe | None]":
     a stage."""
     if name is None:
         return {"": None}
-    from rl_core.runs.chains import is_chain, load_chain
+    from rl_core.runs.chain.chains import is_chain, load_chain
     from rl_core.runs.recipes import load_recipe
 
     if not is_chain(name):

@@ -127,7 +127,7 @@ class Traits:
 TRAITS: Mapping[Domain, Traits] = MappingProxyType(
     {
         Domain.TEXT: Traits(
-            trainer="rl_core.trainers.text:TextTrainer",
+            trainer="rl_core.trainers.domains.text:TextTrainer",
             rows=SchemaName.PROMPT,
             model=ModelKind.TEXT,
             samples_tokens=True,
@@ -137,7 +137,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             page=Page.CHAT,
         ),
         Domain.VISION: Traits(
-            trainer="rl_core.trainers.vision:VisionTrainer",
+            trainer="rl_core.trainers.domains.vision:VisionTrainer",
             rows=SchemaName.PROMPT,
             model=ModelKind.SEEING,
             samples_tokens=True,
@@ -145,7 +145,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             has_scores=False,
         ),
         Domain.PREFERENCE: Traits(
-            trainer="rl_core.trainers.preference:PreferenceTrainer",
+            trainer="rl_core.trainers.domains.preference:PreferenceTrainer",
             rows=SchemaName.PREFERENCE,
             model=ModelKind.SEEING,
             samples_tokens=False,
@@ -153,7 +153,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             page=Page.CHAT,
         ),
         Domain.REWARD_MODEL: Traits(
-            trainer="rl_core.trainers.reward_model:RewardModelTrainer",
+            trainer="rl_core.trainers.domains.reward_model:RewardModelTrainer",
             rows=SchemaName.PREFERENCE,
             model=ModelKind.TEXT,
             samples_tokens=False,
@@ -161,7 +161,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             gives_scores=True,
         ),
         Domain.SFT: Traits(
-            trainer="rl_core.trainers.sft:SftTrainer",
+            trainer="rl_core.trainers.domains.sft:SftTrainer",
             rows=SchemaName.CONVERSATION,
             model=ModelKind.SEEING,
             samples_tokens=False,
@@ -169,7 +169,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             page=Page.CHAT,
         ),
         Domain.DIFFUSION: Traits(
-            trainer="rl_core.trainers.diffusion:DiffusionTrainer",
+            trainer="rl_core.trainers.domains.diffusion:DiffusionTrainer",
             rows=SchemaName.MEDIA,
             source="multimodal",
             model=ModelKind.PIPELINE,
@@ -178,7 +178,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             page=Page.DRAW,
         ),
         Domain.PE: Traits(
-            trainer="rl_core.trainers.prompt_enhancer:PromptEnhancerTrainer",
+            trainer="rl_core.trainers.domains.prompt_enhancer:PromptEnhancerTrainer",
             rows=SchemaName.MEDIA,
             source="multimodal",
             model=ModelKind.TEXT,
@@ -188,7 +188,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             page=Page.CHAT,
         ),
         Domain.UNIFIED: Traits(
-            trainer="rl_core.trainers.unified:UnifiedTrainer",
+            trainer="rl_core.trainers.domains.unified:UnifiedTrainer",
             rows=SchemaName.MEDIA,
             source="multimodal",
             model=ModelKind.UNIFIED,

@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 
 from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
+from schemas.sections.checks.evaluation_checks import check_evaluation
+from schemas.sections.checks.sampling_checks import check_sampling
 from schemas.sections.data import DataConfig
 from schemas.sections.diffusion import DiffusionConfig
-from schemas.sections.evaluation_checks import check_evaluation
 from schemas.sections.parts import PARTS, PartBlock
 from schemas.sections.placement import PlacementConfig, check_offload
 from schemas.sections.policy import (
@@ -36,7 +37,6 @@ from schemas.sections.registration import (
 )
 from schemas.sections.rewards import RewardServiceConfig
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
-from schemas.sections.sampling_checks import check_sampling
 from schemas.sections.section import DType, Section
 from schemas.sections.sft import SftConfig, check_sft
 from schemas.sections.tracking import TrackingConfig

@@ -3,12 +3,12 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.runs.best import RECEIPT, choose
 from rl_core.runs.session import session_for
+from rl_core.runs.versions.best import RECEIPT, choose
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ChoiceReceipt, RunPlan
-from tasks import artifacts
-from tasks.artifacts import as_it_is
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.artifacts import as_it_is
 
 
 @task(name="choose-iteration", cache_policy=NO_CACHE)

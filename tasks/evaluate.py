@@ -22,8 +22,8 @@ from rl_core.runs.held_out import PLAYED
 from rl_core.runs.session import session_for
 from rl_core.trainers.progress import ProgressEvent, announce, listeners
 from schemas.receipts import EvalReceipt, Measure, RunPlan
-from tasks import artifacts
-from tasks.notes import logged_notes, task_logger
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.notes import logged_notes, task_logger
 from tasks.retrying import worth_retrying
 
 NUM_SHOWN = 20

@@ -8,7 +8,7 @@ from rl_core.runs import served
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import EvalReceipt, RunPlan
 from tasks.evaluate import show_scores, shown_progress
-from tasks.notes import logged_notes
+from tasks.prefect_ui.notes import logged_notes
 from tasks.retrying import worth_retrying
 
 

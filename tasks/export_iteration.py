@@ -5,8 +5,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
-from rl_core.runs.iterations import export_iteration as export
-from rl_core.runs.iterations import find_iteration
+from rl_core.runs.versions.iterations import export_iteration as export
+from rl_core.runs.versions.iterations import find_iteration
 from rl_core.runtime.home import Home
 from schemas.sections.policy import ExportKind
 from tasks.retrying import worth_retrying

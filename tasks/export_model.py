@@ -6,8 +6,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
 from rl_core.data.store.weights import weights_digest
-from rl_core.runs.best import chosen_iteration
 from rl_core.runs.session import session_for
+from rl_core.runs.versions.best import chosen_iteration
 from schemas.receipts import ExportReceipt, RunPlan
 from tasks.retrying import worth_retrying
 

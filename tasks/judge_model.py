@@ -7,11 +7,11 @@ from prefect.cache_policies import NO_CACHE
 from rl_core.errors import UserError
 from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.gate import Judged, judge, undecided
-from rl_core.runs.champion import incumbent_of
 from rl_core.runs.session import session_for
+from rl_core.runs.versions.champion import incumbent_of
 from rl_core.runtime.home import Home
 from schemas.receipts import EvalReceipt, GateReceipt, RunPlan
-from tasks import artifacts
+from tasks.prefect_ui import artifacts
 
 
 @task(name="judge-model", cache_policy=NO_CACHE)

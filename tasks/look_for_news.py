@@ -11,7 +11,7 @@ from rl_core.runtime.home import Home
 from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
 from schemas.sections.registration import Retrain
-from tasks import artifacts
+from tasks.prefect_ui import artifacts
 
 
 @task(name="look-for-news", cache_policy=NO_CACHE)

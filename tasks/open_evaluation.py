@@ -8,8 +8,8 @@ from rl_core.runs import evaluation
 from rl_core.runtime.home import Home
 from schemas.receipts import CacheReceipt, RunPlan
 from schemas.recipe import Recipe
-from tasks import artifacts
-from tasks.flow_links import flow_run_tags
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.flow_links import flow_run_tags
 
 
 @task(name="open-evaluation", cache_policy=NO_CACHE)

@@ -9,8 +9,8 @@ from rl_core.runs.retraining import origin_of
 from rl_core.runtime.home import Home
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
 from schemas.recipe import Recipe
-from tasks import artifacts
-from tasks.flow_links import flow_run_tags
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.flow_links import flow_run_tags
 
 
 @task(name="open-run", cache_policy=NO_CACHE)

@@ -31,7 +31,7 @@ from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.domains import ModelKind
 from schemas.receipts import CacheReceipt, ValidationReport
 from schemas.recipe import Recipe
-from tasks import artifacts
+from tasks.prefect_ui import artifacts
 from tasks.retrying import worth_retrying
 
 

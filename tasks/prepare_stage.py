@@ -16,7 +16,7 @@ from rl_core.distributed.ray_data_jobs import cluster_runner
 from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import PreparedArtifact, register_prepared
 from schemas.receipts import PrepReceipt
-from tasks import artifacts
+from tasks.prefect_ui import artifacts
 from tasks.retrying import worth_retrying
 
 

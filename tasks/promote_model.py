@@ -8,8 +8,8 @@ from rl_core.runs.session import session_for
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, promote
 from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, VersionReceipt
-from tasks import artifacts
-from tasks.artifacts import as_it_is
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.artifacts import as_it_is
 
 
 @task(name="promote-model", cache_policy=NO_CACHE)

@@ -8,15 +8,15 @@ from prefect.cache_policies import NO_CACHE
 
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
-from rl_core.runs.best import chosen_iteration
-from rl_core.runs.learning import warn_of_nothing_learnt
+from rl_core.runs.observing.learning import warn_of_nothing_learnt
 from rl_core.runs.session import TrainingSession, session_for
+from rl_core.runs.versions.best import chosen_iteration
 from rl_core.tracking.lineage import trace
 from rl_core.tracking.model_card import write_card
 from rl_core.tracking.model_versions import register_version
 from rl_core.tracking.plots import reward_curve
 from schemas.receipts import EvalReceipt, ExportReceipt, RunPlan, VersionReceipt
-from tasks import artifacts
+from tasks.prefect_ui import artifacts
 
 
 @task(name="register-model", cache_policy=NO_CACHE)

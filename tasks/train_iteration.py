@@ -13,10 +13,10 @@ from rl_core.runs.session import TrainingSession, session_for
 from rl_core.tracking.plots import reward_curve
 from rl_core.trainers.progress import ProgressEvent, announce, listeners
 from schemas.receipts import IterationReceipt, RunPlan
-from tasks import artifacts
-from tasks.notes import logged_notes
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.notes import logged_notes
+from tasks.prefect_ui.watch_events import alarms_as_events
 from tasks.retrying import worth_retrying
-from tasks.watch_events import alarms_as_events
 
 
 def _run_name() -> str:

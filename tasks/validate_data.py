@@ -16,8 +16,8 @@ from rl_core.tracking.validation import log_refusal
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ContaminationReport, ValidationReport
 from schemas.recipe import Recipe
-from tasks import artifacts
-from tasks.flow_links import flow_run_tags
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.flow_links import flow_run_tags
 from tasks.retrying import worth_retrying
 
 

@@ -10,8 +10,8 @@ from rl_core.reporting.run_record import RunRecord
 from rl_core.runs.session import session_for
 from rl_core.runtime.home import Home
 from schemas.receipts import RunPlan
-from tasks import artifacts
-from tasks.artifacts import as_it_is
+from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.artifacts import as_it_is
 
 
 @task(name="write-report", cache_policy=NO_CACHE)

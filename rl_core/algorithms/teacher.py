@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 from schemas.sections.section import Section
 
 REGISTERED = "models:/"

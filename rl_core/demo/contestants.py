@@ -9,7 +9,7 @@ from threading import Lock
 from rl_core.demo.questions import Answer, Question
 from rl_core.errors import ModelError, RecipeError
 from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
-from rl_core.runs.served_weights import weights_of
+from rl_core.runs.versions.served_weights import weights_of
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import newest
 from schemas.domains import TRAITS, Page

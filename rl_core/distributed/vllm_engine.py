@@ -29,9 +29,9 @@ from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import TextOf
+from rl_core.models.decoding.token_choice import StepSupport, support_of
 from rl_core.models.export.checksums import Checksum
 from rl_core.models.export.stored_weights import renamed_in_checkpoints
-from rl_core.models.token_choice import StepSupport, support_of
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine

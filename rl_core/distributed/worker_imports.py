@@ -11,7 +11,7 @@ from rl_core.runtime.fast_imports import fast_imports
 with fast_imports():
     for name in (
         "rl_core.distributed.worker",
-        "rl_core.trainers.text",
+        "rl_core.trainers.domains.text",
         "transformers.modeling_utils",
         "peft",
     ):

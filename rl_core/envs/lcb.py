@@ -36,7 +36,7 @@ from rl_core.envs.tools.sandbox import (
     lease_pool,
 )
 from rl_core.errors import EnvError
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 
 MAX_SOURCE_CHARACTERS = 200_000
 

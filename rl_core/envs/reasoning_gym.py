@@ -33,7 +33,7 @@ from rl_core.envs.base import (
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import AnswerPlace, read_answer, written_at
 from rl_core.envs.tools.expressions import is_harmless_literal, is_plain_arithmetic
-from rl_core.envs.tools.worker_pool import WorkerOverran, WorkerPool
+from rl_core.envs.tools.workers.worker_pool import WorkerOverran, WorkerPool
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import nearest
 
@@ -50,7 +50,7 @@ reason."""
 
 TIMEOUT_S = 15.0
 """Seconds for one score. Right answers take milliseconds, and a busy machine some times that."""
-_WORKER = Path(__file__).parent / "tools" / "reasoning_worker.py"
+_WORKER = Path(__file__).parent / "tools/workers/reasoning_worker.py"
 
 
 @cache

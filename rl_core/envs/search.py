@@ -20,7 +20,7 @@ from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_tag
 from rl_core.envs.tools.search import SearchToolGroup
 from rl_core.envs.tools.tags import tagged
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 
 NO_QUERY = (
     "Your previous action is invalid. Put a query between <search> and </search>, "

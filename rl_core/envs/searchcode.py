@@ -22,7 +22,7 @@ from rl_core.envs.search import SearchSettings
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
 from rl_core.envs.tools.sandbox import SandboxMode
 from rl_core.envs.tools.tags import first_tagged, tagged, without_tagged
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 
 _INNER = re.compile(r"\s*+<(\w+)>(.*?)</\1>\s*", re.DOTALL)
 

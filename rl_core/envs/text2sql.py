@@ -34,7 +34,7 @@ from rl_core.envs.tools.sql import (
 )
 from rl_core.envs.tools.tags import first_tagged
 from rl_core.errors import EnvError
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 
 NO_QUERY = (
     "Your previous action is invalid. Think inside <think>, then write one query inside <sql> "

@@ -23,13 +23,13 @@ from rl_core.models.backbone import backbone_of, head_of, taken_by
 from rl_core.models.checks.paths import Path, Paths
 from rl_core.models.checks.probe import settle
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
-from rl_core.models.distributions import DistributionReader
+from rl_core.models.decoding.distributions import DistributionReader
+from rl_core.models.decoding.restriction import SHARED_SEQUENCES, Restricted, Restriction, projected
 from rl_core.models.exact import is_exact, make_exact, weights_at_hand
 from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
 from rl_core.models.model_inputs import ModelInputs
 from rl_core.models.policy import Policy, TokenPolicy
-from rl_core.models.restriction import SHARED_SEQUENCES, Restricted, Restriction, projected
 from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 

@@ -24,10 +24,10 @@ from rl_core.reporting.curves import delta_by_place, first_curves, further_curve
 from rl_core.reporting.pages import render
 from rl_core.reporting.rollouts_page import write_rollouts_page
 from rl_core.reporting.run_record import RunRecord, embedded_pictures
-from rl_core.runs.learning import what_taught_nothing
-from rl_core.runs.no_signal import read_silence
+from rl_core.runs.observing.learning import what_taught_nothing
+from rl_core.runs.observing.no_signal import read_silence
+from rl_core.runs.observing.watching import NUM_ROWS, sample_ids
 from rl_core.runs.rollouts.reading import Order, Wanted, files_of, select
-from rl_core.runs.watching import NUM_ROWS, sample_ids
 from rl_core.runtime.home import Home
 from rl_core.tracking.lineage import RunLineage, trace, trace_run, validation_of
 from rl_core.watch.watcher import Alarm

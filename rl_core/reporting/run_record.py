@@ -14,10 +14,10 @@ from rl_core.errors import StorageError
 from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.row_scores import ACCURACY, MEAN_REWARD
 from rl_core.evaluation.runner import read_samples
-from rl_core.runs.best import RECEIPT
 from rl_core.runs.recipes import recorded_values
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import flatten
+from rl_core.runs.versions.best import RECEIPT
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import nearest
 from rl_core.tracking.model_versions import find_version

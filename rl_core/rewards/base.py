@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat, TypeAlias
 from pydantic import Field
 
 from rl_core.runtime.registry import PluginConfig, Registry
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 
 if TYPE_CHECKING:
     from PIL.Image import Image

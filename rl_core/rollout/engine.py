@@ -21,7 +21,7 @@ from rl_core.errors import StaleEngine
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
-from rl_core.models.token_choice import SUPPORT, Support
+from rl_core.models.decoding.token_choice import SUPPORT, Support
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.agents.play import AgentStage, Limits, play_agents

@@ -12,7 +12,6 @@ import yaml
 from rl_core.errors import RecipeError
 from rl_core.models.locate import check_can_be_fetched, whole_weights
 from rl_core.models.model_path import check_path
-from rl_core.runs.iterations import KeptIteration, find_iteration
 from rl_core.runs.recipes import (
     dump_recipe,
     load_recipe,
@@ -23,6 +22,7 @@ from rl_core.runs.recipes import (
 from rl_core.runs.run_folder import RunFolder, run_key, source_revision
 from rl_core.runs.run_plan import flatten, starting_from
 from rl_core.runs.served import check_servable
+from rl_core.runs.versions.iterations import KeptIteration, find_iteration
 from rl_core.runtime.home import Home
 from rl_core.runtime.settings_files import merge_overrides, resolved
 from rl_core.tracking.database import tracking_client

@@ -18,7 +18,7 @@ from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_ya
 from rl_core.runtime.user_paths import no_file, user_path
 from rl_core.tracking.also.needs import check_trackers
 from schemas.recipe import Recipe
-from schemas.sections.foreign_keys import foreign_key_lines
+from schemas.sections.checks.foreign_keys import foreign_key_lines
 from schemas.sections.parts import PARTS, USUAL_OPTIONS
 from schemas.sections.preference import PairSource
 

@@ -20,26 +20,26 @@ from rl_core.models.family import check_located
 from rl_core.models.locate import locate_start
 from rl_core.models.model_path import is_model
 from rl_core.parts import trainers
-from rl_core.runs.best import worth_keeping
 from rl_core.runs.checkpoint_digests import damage_of
-from rl_core.runs.gauges import served_gauges
 from rl_core.runs.held_out import Play, measure, sets_due
-from rl_core.runs.learning import warn_of_nothing_learnt
-from rl_core.runs.no_signal import SignalWatch
-from rl_core.runs.profiling import profiled
+from rl_core.runs.observing.gauges import served_gauges
+from rl_core.runs.observing.learning import warn_of_nothing_learnt
+from rl_core.runs.observing.no_signal import SignalWatch
+from rl_core.runs.observing.profiling import profiled
+from rl_core.runs.observing.trackers import copy_to_trackers
+from rl_core.runs.observing.watching import RunWatch
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import is_registered, reopen_tracking, starting_from
-from rl_core.runs.scorer_models import with_folders
-from rl_core.runs.trackers import copy_to_trackers
-from rl_core.runs.watching import RunWatch
+from rl_core.runs.versions.best import worth_keeping
+from rl_core.runs.versions.scorer_models import with_folders
 from rl_core.runtime.home import Home
 from rl_core.runtime.registry import import_target
 from rl_core.tracking.evaluations import log_evaluation
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.base import Trainer
+from rl_core.trainers.metrics.source_shares import SourceShares
 from rl_core.trainers.progress import ProgressEvent, announce
-from rl_core.trainers.source_shares import SourceShares
 from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
 from schemas.recipe import Recipe
 from schemas.sections.evaluation_sets import SampledReplies

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError
 from rl_core.runtime.own_packages import hidden_module
-from schemas.sections.foreign_keys import foreign_key_lines
+from schemas.sections.checks.foreign_keys import foreign_key_lines
 from schemas.sections.section import Section
 
 T = TypeVar("T")

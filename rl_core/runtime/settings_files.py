@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rl_core.errors import RecipeError
 from rl_core.runtime.strict_yaml import read_strict_yaml, yaml_problem
-from schemas.sections.foreign_keys import foreign_key_lines
+from schemas.sections.checks.foreign_keys import foreign_key_lines
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 """Folder of the settings that ship with the project."""

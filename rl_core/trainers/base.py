@@ -24,10 +24,10 @@ from rl_core.errors import DataError
 from rl_core.rollout.sample_ids import GROUP, id_columns
 from rl_core.train.critic import critic_metrics
 from rl_core.trainers.advantages import add_advantages
-from rl_core.trainers.drift import watch_delta
 from rl_core.trainers.handles import BackendHandle, Batch
 from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
 from rl_core.trainers.measures import add_measures
+from rl_core.trainers.metrics.drift import watch_delta
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
 from rl_core.trainers.step_record import Portion, StepRecord

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 from schemas.sections.section import Section
 
 ROWS_OF_A_PASS = 8

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 from schemas.sections.section import Section
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 from schemas.sections.sampling import SamplingConfig
 from schemas.sections.section import DType, Section
 

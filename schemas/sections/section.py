@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
-from schemas.sections.numbers import (
+from schemas.sections.checks.numbers import (
     LARGEST,
     beyond_all_settings,
     has_boolean_for_number,

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from schemas.sections.checks.numbers import Seconds
 from schemas.sections.evaluation_sets import EvaluationSet, check_set_name
-from schemas.sections.numbers import Seconds
 from schemas.sections.sampling import EvaluationSampling
 from schemas.sections.section import Section
 

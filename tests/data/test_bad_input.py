@@ -258,7 +258,7 @@ def test_broken_list_is_refused_by_line(text: str, tmp_path: Path, check: Check)
 def test_long_list_is_streamed_and_numbered(
     tmp_path: Path, good_row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rl_core.data.read import json_stream
+    from rl_core.data.read.files import json_stream
 
     monkeypatch.setattr(json_stream, "CHUNK", 7)
     rows = [good_row(f'{i} é \U0001f600 \\ " [') for i in range(50)] + ["text", "123"]

@@ -104,7 +104,7 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
     from prefect.runtime import flow_run
 
     from rl_core.tracking.validation import EXPERIMENT
-    from tasks.artifacts import delivered
+    from tasks.prefect_ui.artifacts import delivered
     from tasks.validate_data import validate_data
 
     monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path))

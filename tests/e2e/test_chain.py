@@ -11,8 +11,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 from rl_core.errors import ChainStopped
-from rl_core.runs.chain_table import stage_rows
-from rl_core.runs.chains import load_chain
+from rl_core.runs.chain.chain_table import stage_rows
+from rl_core.runs.chain.chains import load_chain
 from rl_core.tracking.lineage import trace
 from schemas.receipts import ChainReceipt
 from tests.command import answer

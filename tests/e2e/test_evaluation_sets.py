@@ -12,8 +12,8 @@ from rl_core.evaluation.runner import read_samples
 from rl_core.reporting.report import report_page
 from rl_core.reporting.run_record import RunRecord
 from rl_core.runs.evaluation import find_candidate
-from rl_core.runs.iterations import find_iteration
 from rl_core.runs.run_folder import RunFolder
+from rl_core.runs.versions.iterations import find_iteration
 from rl_core.runtime.home import Home
 from schemas.receipts import ChoiceReceipt, EvalReceipt, ModelReceipt
 from tests.e2e.conftest import train_here, working_in

@@ -4,8 +4,8 @@ was learnt."""
 from collections.abc import Callable
 from pathlib import Path
 
-from rl_core.runs.learning import FLAT, NOTHING
-from rl_core.runs.no_signal import NUM_REPLIES
+from rl_core.runs.observing.learning import FLAT, NOTHING
+from rl_core.runs.observing.no_signal import NUM_REPLIES
 from tests.e2e.conftest import Run
 from tests.e2e.outcomes import run_folder
 from tests.e2e.prefect_api import PrefectApi

@@ -37,7 +37,8 @@ OURS = errno.EBADE
 
 CALLS = """
 import ctypes, errno, os, sys
-from rl_core.envs.tools import sandbox_worker, seccomp
+from rl_core.envs.tools import seccomp
+from rl_core.envs.tools.workers import sandbox_worker
 assert seccomp._EPERM == errno.EPERM
 seccomp._EPERM = int(sys.argv[2])
 filter = getattr(seccomp, sys.argv[1])()

@@ -16,7 +16,7 @@ from torch import Tensor
 from examples.one_loop import OneLoop
 from rl_core.kernels.float32_matmul import widen_products
 from rl_core.ranks.rank_info import RankInfo
-from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.domains.text import TextTrainer
 from schemas.recipe import Recipe
 from tests.rollout.built import built
 from tests.rollout.vowels import ITEMS, NUM_STEPS, recipe

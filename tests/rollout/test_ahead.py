@@ -19,7 +19,7 @@ from rl_core.algorithms.requirements import check_serves_tokens
 from rl_core.data.order.source_of_recipe import training_source
 from rl_core.envs import BaseTextEnvStepOutput
 from rl_core.errors import RecipeError
-from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.domains.text import TextTrainer
 from schemas.recipe import Recipe
 from tests.rollout.built import built
 from tests.rollout.vowels import ITEMS, NUM_PROMPTS, VowelEnv, recipe

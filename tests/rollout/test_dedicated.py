@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rl_core.errors import StaleEngine, WorkerDied
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.domains.text import TextTrainer
 from rl_core.trainers.track import prompt_batch
 from schemas.recipe import Recipe
 from tests.rollout.built import built, engine_of

@@ -15,10 +15,10 @@ from rl_core.distributed.isolated_actor import PROJECT
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.models.decoding.choosing import Choosing
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
+from rl_core.models.decoding.token_choice import support_of
 from rl_core.models.export.checksums import Checksum
-from rl_core.models.token_choice import support_of
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.text import TOKENS, TRACK, TextTrainer, wire_replies
+from rl_core.trainers.domains.text import TOKENS, TRACK, TextTrainer, wire_replies
 from rl_core.trainers.track import Wiring
 from rl_core.trainers.wiring import place_policy
 from schemas.recipe import Recipe

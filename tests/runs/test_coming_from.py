@@ -11,7 +11,7 @@ import yaml
 
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import parse_recipe
-from schemas.sections.foreign_keys import foreign_keys
+from schemas.sections.checks.foreign_keys import foreign_keys
 from tests.command import rl_train
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")

@@ -22,9 +22,9 @@ from rl_core.data_proto import DataProto
 from rl_core.errors import StorageError
 from rl_core.rollout.sample_ids import id_columns
 from rl_core.runs.checkpoint_digests import SENTINEL
-from rl_core.runs.iterations import export_iteration, find_iteration
 from rl_core.runs.rollouts.reading import Wanted, select
 from rl_core.runs.session import TrainingSession, close_run, close_sessions, session_for
+from rl_core.runs.versions.iterations import export_iteration, find_iteration
 from rl_core.runtime.home import Home
 from rl_core.trainers.step_record import Portion, StepRecord
 from schemas.receipts import RunPlan

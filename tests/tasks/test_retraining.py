@@ -9,8 +9,8 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from rl_core.runs import retraining
-from rl_core.runs.champion import incumbent_of
 from rl_core.runs.session import close_sessions, session_for
+from rl_core.runs.versions.champion import incumbent_of
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, promotions
 from schemas.receipts import Approval, ModelReceipt
@@ -185,7 +185,7 @@ def test_recorded_answers_count_only_when_they_were_scored_alike(
         measured.append(present.tags["model_dir"])
         return []
 
-    monkeypatch.setattr("rl_core.runs.champion._evaluated", evaluate_now)
+    monkeypatch.setattr("rl_core.runs.versions.champion._evaluated", evaluate_now)
     alike = make_run(recipe(seed=1), WRONG, RIGHT)
     assert [row["reward"] for row in incumbent_of(alike.plan, alike.baseline, home).rows] == [
         1.0,

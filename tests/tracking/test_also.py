@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rl_core.errors import RecipeError
+from rl_core.runs.observing.trackers import copy_to_trackers
 from rl_core.runs.recipes import parse_recipe
 from rl_core.runs.run_folder import RunFolder
-from rl_core.runs.trackers import copy_to_trackers
 from rl_core.tracking.also import needs
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.progress import ProgressEvent, listeners

@@ -18,8 +18,8 @@ from rl_core.distributed.blocks import _open_block
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.errors import RecipeError
 from rl_core.trainers.advantages import add_advantages
+from rl_core.trainers.domains.text import TOKENS, TRACK, TextTrainer, wire_replies
 from rl_core.trainers.length_penalty import GREEDY
-from rl_core.trainers.text import TOKENS, TRACK, TextTrainer, wire_replies
 from rl_core.trainers.track import prompt_batch
 from rl_core.trainers.wiring import side_by_side
 from schemas.recipe import Recipe

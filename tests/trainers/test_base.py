@@ -10,7 +10,7 @@ from rl_core.data_proto import DataProto
 from rl_core.errors import RewardError
 from rl_core.train.micro_batches import trim_padding
 from rl_core.trainers.advantages import add_advantages
-from rl_core.trainers.describe import rollout_metrics
+from rl_core.trainers.metrics.describe import rollout_metrics
 from rl_core.trainers.track import prompt_batch
 
 

@@ -14,7 +14,7 @@ import torch
 from rl_core.errors import StaleEngine
 from rl_core.runs.recipes import parse_recipe
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.diffusion import DiffusionTrainer
+from rl_core.trainers.domains.diffusion import DiffusionTrainer
 from rl_core.trainers.track import prompt_batch
 from tests.rollout.built import engine_of
 from tests.rollout.named_rows import assert_named

@@ -21,10 +21,10 @@ from rl_core.data.read.row_images import placed_images
 from rl_core.distributed import Block, DevicePool, placement
 from rl_core.distributed.blocks import _open_block
 from rl_core.errors import DataError, ModelError, RecipeError, ServiceError, Unreachable
-from rl_core.trainers.same_tokens import check_prompts, check_vocabulary
-from rl_core.trainers.served_teacher import ServedTeacher
-from rl_core.trainers.text import wire_replies
-from rl_core.trainers.vision import SEEING, TRACK
+from rl_core.trainers.distillation.same_tokens import check_prompts, check_vocabulary
+from rl_core.trainers.distillation.served_teacher import ServedTeacher
+from rl_core.trainers.domains.text import wire_replies
+from rl_core.trainers.domains.vision import SEEING, TRACK
 from rl_core.trainers.wiring import side_by_side
 from tests.chat_server import Server
 from tests.conftest import character_tokenizer

@@ -10,7 +10,7 @@ import torch
 
 from rl_core.errors import DataError, RecipeError
 from rl_core.runs.recipes import load_recipe
-from rl_core.trainers.diffusion import DiffusionTrainer
+from rl_core.trainers.domains.diffusion import DiffusionTrainer
 from schemas.recipe import Recipe
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rl_core.errors import ModelError
-from rl_core.trainers.unified import UnifiedTrainer
+from rl_core.trainers.domains.unified import UnifiedTrainer
 from schemas.recipe import Recipe
 from tests.trainers import test_unified as compact
-from tests.trainers.test_prompt_enhancer import seen
+from tests.trainers.domains.test_prompt_enhancer import seen
 
 NUM_TOKENS = 13 * 19 + 2 * 3
 

@@ -10,7 +10,7 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed.refs import DataProtoRef, Part
 from rl_core.errors import RewardError
 from rl_core.rewards.service import RewardService
-from rl_core.trainers.env_metrics import environment_metrics
+from rl_core.trainers.metrics.env_metrics import environment_metrics
 from rl_core.trainers.rewards import add_scores, earned_parts
 from schemas.sections.rewards import FailurePolicy, RewardServiceConfig, Truncation
 

@@ -11,8 +11,8 @@ import pytest
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.errors import ModelError
 from rl_core.models.decoding.decode import StopReason
-from rl_core.models.token_choice import SUPPORT
-from rl_core.trainers.text import TextTrainer
+from rl_core.models.decoding.token_choice import SUPPORT
+from rl_core.trainers.domains.text import TextTrainer
 from rl_core.trainers.track import prompt_batch
 from schemas.recipe import Recipe
 from schemas.sections.sampling import EvaluationSampling

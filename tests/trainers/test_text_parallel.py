@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
-from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.domains.text import TextTrainer
 from schemas.recipe import Recipe
 
 NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS, NUM_TURNS = 2, 4, 2, 2
@@ -54,7 +54,7 @@ def items(notes: Path) -> list[dict[str, Any]]:
         {
             "uid": f"row-{row}",
             "prompt": [{"role": "user", "content": f"write {row * 7}"}],
-            "env_class": "tests.trainers.test_text_parallel:LettersEnv",
+            "env_class": "tests.trainers.domains.test_text_parallel:LettersEnv",
             "env_extras": {
                 "reward_spec": {"ground_truth": ""},
                 "extra_info": {"notes": str(notes)},

@@ -9,8 +9,8 @@ from typing import Any
 from rl_core.data.check.contracts import contract_of
 from rl_core.data.check.trials import RowTrials, Tried
 from rl_core.data.overlap.found import Overlaps
+from rl_core.data.read.files.text_files import RawValue
 from rl_core.data.read.readers import normalise, raw_values
-from rl_core.data.read.text_files import RawValue
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
 from schemas.receipts import Rejection

@@ -8,7 +8,7 @@ contract, never laxer. A column of an unknown type sends every row there.
 
 from typing import TYPE_CHECKING, Any
 
-from rl_core.data.read.arrow import compute
+from rl_core.data.read.files.arrow import compute
 from schemas.rows.contract import failing_rows
 from schemas.rows.ground_truth import GROUND_TRUTH_KINDS, AllowedEnvClasses
 from schemas.rows.messages import MESSAGES_AS_TEXT

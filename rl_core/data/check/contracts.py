@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.data.order.preference_dataset import META
+from rl_core.data.read.files.parquet_files import batch_values, open_parquet
 from rl_core.data.read.formats import PARQUET, format_of
-from rl_core.data.read.parquet_files import batch_values, open_parquet
 from rl_core.data.read.readers import check_file, raw_values
 from rl_core.data.read.remote import base_of
 from rl_core.data.read.row_images import located_image

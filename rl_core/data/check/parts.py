@@ -12,8 +12,8 @@ from rl_core.data.check.columns import suspicious_rows
 from rl_core.data.check.contracts import contract_of, names_files, recognise
 from rl_core.data.check.trials import RowTrials, Tried, is_played, oracle_stride, row_trials
 from rl_core.data.prepare.parallel import ordered_map
+from rl_core.data.read.files.parquet_files import batch_values, open_parquet, record_batches
 from rl_core.data.read.formats import PARQUET, format_of
-from rl_core.data.read.parquet_files import batch_values, open_parquet, record_batches
 from rl_core.data.read.readers import check_file, normalise
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError

@@ -13,7 +13,7 @@ from typing import Any
 
 from rl_core.data.prepare.parallel import num_cores
 from rl_core.data.prepare.prompt_items import env_extras
-from rl_core.data.read.parquet_files import open_parquet
+from rl_core.data.read.files.parquet_files import open_parquet
 from rl_core.data.read.readers import raw_values
 from rl_core.envs.trials.pool import TrialPool
 from rl_core.envs.trials.settings import Finding, Trial, TrialSettings, Verdict

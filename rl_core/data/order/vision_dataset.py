@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_core.data.read.parquet_files import read_parquet
+from rl_core.data.read.files.parquet_files import read_parquet
 from rl_core.data.store.publish import files_below, open_published
 from rl_core.errors import DataError
 from schemas.rows.media_checks import load_image, unicode_forms

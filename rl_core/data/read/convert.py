@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.data.check.contracts import contract_of, recognise
+from rl_core.data.read.files.parquet_rows import write_parquet_rows
 from rl_core.data.read.foreign_rows import RowFormat, own_row
 from rl_core.data.read.mapped import mapped_row, source_rows
-from rl_core.data.read.parquet_rows import write_parquet_rows
 from rl_core.data.read.readers import normalise, raise_it
 from rl_core.data.read.sources import data_files
 from rl_core.data.read.unpaired_rows import paired

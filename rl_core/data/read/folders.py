@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rl_core.data.read.compressed import OPENERS
+from rl_core.data.read.files.compressed import OPENERS
 from rl_core.data.read.formats import KNOWN, format_by_name
 from rl_core.errors import DataError
 

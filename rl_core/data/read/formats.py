@@ -4,10 +4,10 @@ says nothing."""
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rl_core.data.read.compressed import OPENERS
-from rl_core.data.read.parquet_files import read_arrow, read_parquet
-from rl_core.data.read.table_files import read_csv, read_tsv
-from rl_core.data.read.text_files import OnBadLine, RawValue, read_json, read_jsonl, read_txt
+from rl_core.data.read.files.compressed import OPENERS
+from rl_core.data.read.files.parquet_files import read_arrow, read_parquet
+from rl_core.data.read.files.table_files import read_csv, read_tsv
+from rl_core.data.read.files.text_files import OnBadLine, RawValue, read_json, read_jsonl, read_txt
 
 READERS: dict[str, Callable[[Path, str, OnBadLine], Iterator[RawValue]]] = {
     ".txt": read_txt,

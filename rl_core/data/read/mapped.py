@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.data.prepare.fingerprint import fingerprint
+from rl_core.data.read.files.parquet_files import open_parquet
+from rl_core.data.read.files.parquet_rows import write_parquet_rows
+from rl_core.data.read.files.text_files import NOT_MAPPED
 from rl_core.data.read.formats import PARQUET, format_of
-from rl_core.data.read.parquet_files import open_parquet
-from rl_core.data.read.parquet_rows import write_parquet_rows
 from rl_core.data.read.readers import check_file, raw_values
-from rl_core.data.read.text_files import NOT_MAPPED
 from rl_core.data.store.atomic import atomic_writer
 from rl_core.errors import DataError
 from schemas.rows.column_map import ColumnMap, ColumnMapError
 
 if TYPE_CHECKING:
-    from rl_core.data.read.text_files import OnBadLine, RawValue
+    from rl_core.data.read.files.text_files import OnBadLine, RawValue
 
 Row = dict[str, Any]
 _VERSION = "1"

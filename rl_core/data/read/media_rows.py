@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rl_core.data.prepare.parallel import ordered_map
+from rl_core.data.read.files.text_files import RawValue
 from rl_core.data.read.readers import raw_values
 from rl_core.data.read.remote import base_of
-from rl_core.data.read.text_files import RawValue
 from rl_core.errors import DataError
 from schemas.rows.media_checks import MediaLimits
 from schemas.rows.media_prompts import MediaPrompt, media_prompt

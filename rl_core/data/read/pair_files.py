@@ -10,9 +10,9 @@ from typing import Protocol
 
 from rl_core.data.order.preference_dataset import META, SENTINEL, PreferenceDataset, read_meta
 from rl_core.data.prepare.fingerprint import sha256_file
+from rl_core.data.read.files.text_files import OnBadLine
 from rl_core.data.read.readers import raise_it, raw_values
 from rl_core.data.read.remote import base_of
-from rl_core.data.read.text_files import OnBadLine
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.data.store.publish import parse_sentinel
 from rl_core.data.store.spool import Spool

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.read.files.text_files import OnBadLine, RawValue
 from rl_core.data.read.formats import KNOWN, READERS, format_of
 from rl_core.data.read.sources import data_files
-from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
 from rl_core.runtime.user_paths import no_file
 from schemas.rows.messages import messages_of_text, plain_messages

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rl_core.data.read.text_files import OnBadLine, RawValue
+from rl_core.data.read.files.text_files import OnBadLine, RawValue
 from rl_core.data.store.spool import Spool
 from rl_core.errors import DataError
 from schemas.rows.preference_shapes import CHOSEN, REJECTED

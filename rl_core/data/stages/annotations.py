@@ -14,9 +14,9 @@ from typing import IO, Any
 
 from rl_core.data.prepare.workers import Advance
 from rl_core.data.read.archives import ArchiveLimits, Parts, list_members, member_name, open_archive
-from rl_core.data.read.json_stream import UnreadableJson, parse
+from rl_core.data.read.files.json_stream import UnreadableJson, parse
+from rl_core.data.read.files.text_files import check_text
 from rl_core.data.read.raw_dir import content_files
-from rl_core.data.read.text_files import check_text
 from rl_core.data.stages.base import Tally, slug
 from rl_core.errors import DataError
 from schemas.rows.media_checks import unicode_forms

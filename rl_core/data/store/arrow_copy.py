@@ -18,7 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_core.data.read.parquet_files import open_parquet
+from rl_core.data.read.files.parquet_files import open_parquet
 from rl_core.data.store.atomic import storage_error
 from rl_core.data.store.views import View
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import psutil
 
-from rl_core.envs.tools import sandbox_worker, seccomp
+from rl_core.envs.tools import seccomp
+from rl_core.envs.tools.workers import sandbox_worker
 from rl_core.errors import MachineLacks
 
 NOBODY = 65534

@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from rl_core.envs.tools.shared import Shared
-from rl_core.envs.tools.worker_pool import WorkerOverran, WorkerPool
+from rl_core.envs.tools.workers.worker_pool import WorkerOverran, WorkerPool
 
 MAX_CHARACTERS = 1000
 TIMEOUT_S = 5.0
@@ -28,7 +28,9 @@ class MathVerifier:
     """Compares answers. Thread-safe; its processes start when first needed."""
 
     def __init__(self, _key: None = None) -> None:
-        self._workers = WorkerPool(str(Path(__file__).with_name("math_worker.py")), max_workers=2)
+        self._workers = WorkerPool(
+            str(Path(__file__).parent / "workers/math_worker.py"), max_workers=2
+        )
 
     def same(self, truth: str, answer: str) -> bool:
         """Return True if `answer` equals `truth`. An answer that cannot be read, or takes too long

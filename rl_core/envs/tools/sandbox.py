@@ -31,8 +31,9 @@ from typing import Any
 
 from pydantic import Field
 
-from rl_core.envs.tools import bubblewrap, sandbox_worker, seccomp
+from rl_core.envs.tools import bubblewrap, seccomp
 from rl_core.envs.tools.shared import Lease, Shared
+from rl_core.envs.tools.workers import sandbox_worker
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import PluginConfig
 

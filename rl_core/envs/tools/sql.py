@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rl_core.envs.tools.core import ToolGroup, tool
 from rl_core.envs.tools.shared import Shared, leased
-from rl_core.envs.tools.sql_worker import without_comments
-from rl_core.envs.tools.worker_pool import WorkerOverran, WorkerPool
+from rl_core.envs.tools.workers.sql_worker import without_comments
+from rl_core.envs.tools.workers.worker_pool import WorkerOverran, WorkerPool
 from rl_core.errors import EnvError
 
 MAX_ROWS = 100_000
@@ -37,7 +37,7 @@ class SQLError(Exception):
 
 
 sql_workers: Shared[None, WorkerPool] = Shared(
-    lambda _: WorkerPool(str(Path(__file__).with_name("sql_worker.py")), max_workers=4)
+    lambda _: WorkerPool(str(Path(__file__).parent / "workers/sql_worker.py"), max_workers=4)
 )
 """The processes that run queries."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_core.models.decoding.pick import pick
-from rl_core.models.token_choice import (
+from rl_core.models.decoding.token_choice import (
     LEFT_OUT,
     StepSupport,
     kept_tokens,

@@ -22,10 +22,10 @@ from rl_core.models.checks.paths import Path
 from rl_core.models.decoding.choosing import Choosing
 from rl_core.models.decoding.pick import pick
 from rl_core.models.decoding.stop_strings import StopStrings, TextOf
+from rl_core.models.decoding.token_choice import StepSupport, Support, support_of
 from rl_core.models.decoding.without_hooks import without_hooks
 from rl_core.models.media import PromptMedia
 from rl_core.models.policy import TokenPolicy
-from rl_core.models.token_choice import StepSupport, Support, support_of
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:

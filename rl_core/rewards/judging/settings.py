@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rl_core.rewards.base import Scorer
 from rl_core.rewards.judging.verdicts import Reading
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 from schemas.sections.section import Section
 
 SYSTEM = (

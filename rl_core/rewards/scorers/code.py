@@ -13,7 +13,7 @@ from pydantic import Field
 from rl_core.envs.lcb import LCBEnv
 from rl_core.errors import EnvError
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 
 
 @reward_scorers.register("code")

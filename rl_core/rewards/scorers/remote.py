@@ -11,7 +11,7 @@ from pydantic import Field
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
 from rl_core.rewards.posting import open_client, posted
 from rl_core.rewards.protocol import asked, read_answer
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 
 
 @reward_scorers.register("remote")

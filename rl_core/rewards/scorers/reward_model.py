@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
 from rl_core.rewards.local_scores import LocalScores
 from rl_core.rewards.served_scores import ServedScores
-from schemas.sections.numbers import Seconds
+from schemas.sections.checks.numbers import Seconds
 
 
 @reward_scorers.register("reward_model")

@@ -10,8 +10,8 @@ from typing import Any
 
 from rl_core.models.decoding.decode import Reply, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
+from rl_core.models.decoding.token_choice import Support
 from rl_core.models.media import PromptMedia
-from rl_core.models.token_choice import Support
 from rl_core.rollout.episodes.env_calls import EnvCall
 
 LONGEST_READ = 500

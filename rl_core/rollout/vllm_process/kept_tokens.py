@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rl_core.models.token_choice import LEFT_OUT, StepSupport, kept_tokens, steps_of
+from rl_core.models.decoding.token_choice import LEFT_OUT, StepSupport, kept_tokens, steps_of
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import RecipeError
-from rl_core.models.token_choice import StepSupport
+from rl_core.models.decoding.token_choice import StepSupport
 from rl_core.rollout.vllm_process import kept_tokens
 from schemas.sections.sampling import SamplingConfig
 

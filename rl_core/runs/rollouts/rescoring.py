@@ -28,7 +28,7 @@ from rl_core.rewards.service import RewardService
 from rl_core.runs.rollouts.reading import Row, read_rows, steps_of
 from rl_core.runs.rollouts.replay import replay, replies_of
 from rl_core.runs.run_folder import RunFolder
-from rl_core.runs.scorer_models import with_folders
+from rl_core.runs.versions.scorer_models import with_folders
 from rl_core.runtime.home import Home
 from schemas.recipe import Recipe
 from schemas.sections.tracks import Propagation

@@ -15,7 +15,11 @@ from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.models.decoding.decode import positions_of
-from rl_core.models.distributions import ComparedDistribution, Distribution, KeptDistribution
+from rl_core.models.decoding.distributions import (
+    ComparedDistribution,
+    Distribution,
+    KeptDistribution,
+)
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import MiniBatch

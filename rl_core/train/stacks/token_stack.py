@@ -14,9 +14,9 @@ from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
 from rl_core.kernels import multiplies_in_bfloat16, multiplies_in_tiles
 from rl_core.models import shared_prompts
-from rl_core.models.distributions import DistributionReader
-from rl_core.models.restriction import Restriction
-from rl_core.models.token_choice import SUPPORT
+from rl_core.models.decoding.distributions import DistributionReader
+from rl_core.models.decoding.restriction import Restriction
+from rl_core.models.decoding.token_choice import SUPPORT
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend

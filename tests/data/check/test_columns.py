@@ -12,7 +12,7 @@ import pytest
 from rl_core.data.check.columns import suspicious_rows
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
-from rl_core.data.read import parquet_files
+from rl_core.data.read.files import parquet_files
 from rl_core.data.read.readers import read_rows
 from schemas.rows.prompt_rows import prompt_contract
 from tests.data.seed_skyrl import ALLOWED, GSM8K, LCB, SEARCH

@@ -10,8 +10,8 @@ import pytest
 from rl_core.data.check.contracts import recognise
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
+from rl_core.data.read.files.text_files import RawValue
 from rl_core.data.read.pair_files import PairFile
-from rl_core.data.read.text_files import RawValue
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
 from schemas.rows.contract import SchemaName

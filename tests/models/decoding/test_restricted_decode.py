@@ -11,9 +11,9 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from rl_core.data_proto import pad_rows
-from rl_core.models import restriction
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.chat.tokenizer import load_tokenizer
+from rl_core.models.decoding import restriction
 from rl_core.models.decoding.decode import (
     Reply,
     Request,
@@ -22,8 +22,8 @@ from rl_core.models.decoding.decode import (
     decode,
     positions_of,
 )
+from rl_core.models.decoding.restriction import Restriction
 from rl_core.models.decoding.stop_strings import StopStrings
-from rl_core.models.restriction import Restriction
 from schemas.recipe import ModelConfig
 from schemas.sections.sampling import SamplingConfig
 

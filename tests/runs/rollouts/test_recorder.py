@@ -14,9 +14,9 @@ from rl_core.runs.rollouts.columns import TIMING
 from rl_core.runs.rollouts.reading import Row, files_of, read_rows
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
+from rl_core.trainers.domains.text import TextTrainer
 from rl_core.trainers.refill import Refill
 from rl_core.trainers.step_record import Portion, StepRecord
-from rl_core.trainers.text import TextTrainer
 from tests.rollout.built import built
 from tests.rollout.vowels import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 from tests.rollout.vowels import recipe as vowels

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from rl_core.models import restriction
+from rl_core.models.decoding import restriction
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runs.recipes import parse_recipe
 from rl_core.train.sharding import memory

@@ -17,7 +17,7 @@ from rl_core.algorithms import algorithms
 from rl_core.algorithms.distillation import Divergence, divergence
 from rl_core.algorithms.metrics import Metric, merge_all, to_floats
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.distributions import ComparedDistribution, KeptDistribution
+from rl_core.models.decoding.distributions import ComparedDistribution, KeptDistribution
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.stacks.distill_stack import DistillStack
 from rl_core.train.teacher import FrozenTeacher
