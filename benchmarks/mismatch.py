@@ -84,12 +84,16 @@ def backend_of(source: str, dtype: DType, adapters: bool, exact: bool) -> FSDPBa
 
 def prompts_of(tokenizer: Any) -> list[list[int]]:
     """Return the token ids of the questions, up to the beginning of the answer."""
-    return [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+    prompts: list[list[int]] = []
+    for question in QUESTIONS:
+        prompts.append(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": question}],
+                add_generation_prompt=True,
+                return_dict=False,
+            )
         )
-        for question in QUESTIONS
-    ]
+    return prompts
 
 
 def sampled(
@@ -152,10 +156,9 @@ def plain_transformers(
         logits = model(given.sequences).logits[:, len(prompt) - 1 : -1]
         scoring_s += time.perf_counter() - before
         said = torch.stack(given.logits, dim=1)
-        both = [
-            values.float().log_softmax(-1).gather(2, replies[..., None])[..., 0]
-            for values in (said, logits)
-        ]
+        both = []
+        for values in (said, logits):
+            both.append(values.float().log_softmax(-1).gather(2, replies[..., None])[..., 0])
         ends = (replies == model.generation_config.eos_token_id).cumsum(-1)
         written = ends - (replies == model.generation_config.eos_token_id).long() == 0
         distances.append((both[0] - both[1]).abs()[written])

@@ -313,11 +313,10 @@ def sampled(backend: FSDPBackend, temperature: float = 1.0) -> list[Reply]:
 
 def _signs(config: PretrainedConfig) -> set[int]:
     """Return the token ids that a config uses as placeholders of pictures and sounds."""
-    names = {
-        name: value
-        for name, value in config.to_dict().items()
-        if name.endswith(("_token_id", "_token_index"))
-    }
+    names = {}
+    for name, value in config.to_dict().items():
+        if name.endswith(("_token_id", "_token_index")):
+            names[name] = value
     return {value for value in names.values() if isinstance(value, int) and value >= FIRST_SPECIAL}
 
 
@@ -404,7 +403,7 @@ def _why_not(policy: Any, path: Path) -> str:
 
 
 def _ragged(values_BT: Tensor, some: list[Row]) -> Numbers:
-    return [
-        values[: len(response)]
-        for values, (_, response) in zip(values_BT.tolist(), some, strict=True)
-    ]
+    rows = []
+    for values, (_, response) in zip(values_BT.tolist(), some, strict=True):
+        rows.append(values[: len(response)])
+    return rows

@@ -66,9 +66,9 @@ def drawn(
 ) -> list[Reply]:
     """Sample replies, siblings adjacent."""
     strings = StopStrings.of(stop)
-    requests = [
-        Request(prompt, SIBLINGS, sampling.max_new_tokens, stop=strings) for prompt in prompts
-    ]
+    requests = []
+    for prompt in prompts:
+        requests.append(Request(prompt, SIBLINGS, sampling.max_new_tokens, stop=strings))
     with engine.decoding(sampling, torch.Generator().manual_seed(0)) as decode:
         return decode(requests)
 

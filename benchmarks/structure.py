@@ -133,7 +133,10 @@ def reachable(edges: Graph, start: str) -> set[str]:
 def cycles(edges: Graph) -> list[list[str]]:
     """Return the sets of modules that import each other, the largest first."""
     reach = {name: reachable(edges, name) for name in edges}
-    rings = {tuple(sorted(b for b in reach[a] if a in reach[b])) for a in edges if a in reach[a]}
+    rings = set()
+    for a in edges:
+        if a in reach[a]:
+            rings.add(tuple(sorted(b for b in reach[a] if a in reach[b])))
     return [list(ring) for ring in sorted(rings, key=lambda ring: (-len(ring), ring))]
 
 

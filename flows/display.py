@@ -243,9 +243,10 @@ def _describe_track(metrics: Mapping[str, float], prefix: str) -> str:
 
     Args: prefix: prefix of the track's metrics.
     """
-    own = {
-        key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)
-    }
+    own = {}
+    for key, value in metrics.items():
+        if key.startswith(prefix):
+            own[key.removeprefix(prefix)] = value
     said = f"{prefix}reward {own['reward_mean']:.3f} ± {own['reward_std']:.2f}  "
     for name, form in (
         ("response_length_mean", "length {:.1f}  "),

@@ -35,15 +35,16 @@ def keys(
     key paths. made: the model with no key stated, if it has a preset that its fields do not show.
     """
     prefix = f"{path}." if path else ""
-    rows = [
-        [
-            f"`{prefix}{field.alias or name}`",
-            _value(field),
-            _default(field) if made is None else _shown(getattr(made, name)),
-            _about(field, f"{prefix}{name}", described or {}),
-        ]
-        for name, field in model.model_fields.items()
-    ]
+    rows = []
+    for name, field in model.model_fields.items():
+        rows.append(
+            [
+                f"`{prefix}{field.alias or name}`",
+                _value(field),
+                _default(field) if made is None else _shown(getattr(made, name)),
+                _about(field, f"{prefix}{name}", described or {}),
+            ]
+        )
     return table(["key", "value", "default", ""], rows)
 
 
@@ -63,12 +64,11 @@ def _about(field: FieldInfo, path: str, described: Mapping[Settings, str]) -> st
 
 
 def _value(field: FieldInfo) -> str:
-    bounds = [
-        f"{sign} {getattr(one, key)}"
-        for one in field.metadata
-        for key, sign in _BOUNDS.items()
-        if hasattr(one, key)
-    ]
+    bounds = []
+    for one in field.metadata:
+        for key, sign in _BOUNDS.items():
+            if hasattr(one, key):
+                bounds.append(f"{sign} {getattr(one, key)}")
     return ", ".join([_type(field.annotation), *bounds])
 
 

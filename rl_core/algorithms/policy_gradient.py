@@ -301,10 +301,9 @@ def _metrics(
 ) -> dict[str, Metric]:
     import torch
 
-    sums = [
-        values_BT.detach().double().masked_fill(~kept_BT, 0.0).sum()
-        for values_BT in means_BT.values()
-    ]
+    sums = []
+    for values_BT in means_BT.values():
+        sums.append(values_BT.detach().double().masked_fill(~kept_BT, 0.0).sum())
     ratio_max = ratio_BT.detach().double().masked_fill(~kept_BT, float("-inf")).amax()
     scalars = [
         total.detach().double(),

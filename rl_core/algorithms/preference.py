@@ -216,11 +216,10 @@ class Preference(PairAlgorithm):
             ),
             "generation_loss": (self.config.generation_weight, -pairs.means_N2[:, 0]),
         }
-        shares = {
-            name: weight * loss_N.sum() / num_pairs
-            for name, (weight, loss_N) in weighted.items()
-            if weight > 0
-        }
+        shares = {}
+        for name, (weight, loss_N) in weighted.items():
+            if weight > 0:
+                shares[name] = weight * loss_N.sum() / num_pairs
         # The first summand keeps the graph of an idle pass, which holds no pair.
         total = sum(shares.values(), start=pairs.log_probs_N2.sum() * 0.0)
         return total, _metrics({"loss": total, **shares}, pairs)
@@ -263,9 +262,9 @@ class Preference(PairAlgorithm):
 def _metrics(shares: dict[str, Tensor], pairs: Pairs) -> dict[str, Metric]:
     rewards_N2 = pairs.rewards_N2.detach().double()
     count = float(len(rewards_N2))
-    metrics = {
-        name: Metric(MetricKind.SUM, float(share.detach()), count) for name, share in shares.items()
-    }
+    metrics = {}
+    for name, share in shares.items():
+        metrics[name] = Metric(MetricKind.SUM, float(share.detach()), count)
     leads_N = ahead(rewards_N2)
     return metrics | {
         "implicit_reward": Metric(MetricKind.MEAN, float(rewards_N2.sum()), 2 * count),

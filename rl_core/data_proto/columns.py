@@ -58,16 +58,18 @@ def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[str, V]]) -> dic
     for row, values in enumerate(list_of_dict):
         if values.keys() != first:
             raise DataProtoError(f"row {row} has keys {sorted(values)}, row 0 has {sorted(first)}")
-    return {key: [values[key] for values in list_of_dict] for key in first}
+    lists: dict[str, list[V]] = {}
+    for key in first:
+        lists[key] = [values[key] for values in list_of_dict]
+    return lists
 
 
 def copied(meta_info: V) -> V:
     """Copy dicts and lists at every level; their other contents are shared."""
     if type(meta_info) is dict:
-        items = {
-            key: copied(value) if type(value) in (dict, list) else value
-            for key, value in meta_info.items()
-        }
+        items = {}
+        for key, value in meta_info.items():
+            items[key] = copied(value) if type(value) in (dict, list) else value
         return cast(V, items)
     if type(meta_info) is list:
         return cast(

@@ -95,7 +95,9 @@ def consecutive(
     if not num_rows:
         return iter(())
     spans = [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
-    arrays = [{key: column[span] for key, column in columns.items()} for span in spans]
+    arrays = []
+    for span in spans:
+        arrays.append({key: column[span] for key, column in columns.items()})
     if batch is None:
         return zip([None] * len(spans), arrays, strict=True)
     rows: list[Rows] = []
@@ -113,10 +115,9 @@ def consecutive(
         if cut
         else [{} for _ in spans]
     )
-    batches = [
-        unchecked(table, span.stop - span.start, device)
-        for table, span in zip(tables, spans, strict=True)
-    ]
+    batches = []
+    for table, span in zip(tables, spans, strict=True):
+        batches.append(unchecked(table, span.stop - span.start, device))
     return zip(batches, arrays, strict=True)
 
 

@@ -63,16 +63,17 @@ class Block:
             return self.groups[0]
         pool = self.pool
         options = pool.add_workers(self.devices)
-        infos = [
-            RankInfo(
-                rank,
-                self.world_size,
-                pool.device_kind,
-                pool.threads_per_worker,
-                topology=self.topology,
+        infos = []
+        for rank in range(self.world_size):
+            infos.append(
+                RankInfo(
+                    rank,
+                    self.world_size,
+                    pool.device_kind,
+                    pool.threads_per_worker,
+                    topology=self.topology,
+                )
             )
-            for rank in range(self.world_size)
-        ]
         try:
             group = WorkerGroup.start(infos, options, pool.collective_timeout_s)
         except BaseException:

@@ -57,9 +57,10 @@ def reduce_metrics(answers: Sequence[object]) -> object:
     metrics = [answer for answer in answers if isinstance(answer, Metric)]
     if len(metrics) == len(answers):
         return merge(metrics)
-    tables = [
-        answer for answer in answers if isinstance(answer, Mapping) and _holds_metrics(answer)
-    ]
+    tables = []
+    for answer in answers:
+        if isinstance(answer, Mapping) and _holds_metrics(answer):
+            tables.append(answer)
     if len(tables) == len(answers):
         return merge_all(tables)
     if isinstance(first, Mergeable):

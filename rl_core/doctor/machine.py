@@ -84,9 +84,9 @@ def accelerators() -> Finding:
 
     if not torch.cuda.is_available():
         return good(AREA, "accelerators", "none; the profile `cpu` is for this machine")
-    devices = [
-        torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
-    ]
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        devices.append(torch.cuda.get_device_properties(index))
     named = ", ".join(f"{device.name} ({device.total_memory / GIB:.0f} GiB)" for device in devices)
     return good(AREA, "accelerators", f"{len(devices)}: {named}")
 

@@ -109,10 +109,9 @@ def _options(value: Any) -> dict[str, str]:
         }
     texts = [str(text) for text in value or []]
     # Options may be written with their letters: "A. Rome".
-    marked = [
-        re.match(rf"\(?{letter}[).:]\s*", text)
-        for letter, text in zip(string.ascii_uppercase, texts, strict=False)
-    ]
+    marked = []
+    for letter, text in zip(string.ascii_uppercase, texts, strict=False):
+        marked.append(re.match(rf"\(?{letter}[).:]\s*", text))
     cut = [mark.end() for mark in marked if mark] if texts and all(marked) else [0] * len(texts)
     return {
         letter: text[start:]

@@ -95,7 +95,9 @@ def summarise_set(
     ]
     write_rows(samples_path, rows)
     prompts = by_prompt(rows, num_samples, scores)
-    sources = {name: [one for one in prompts if one[SOURCE] == name] for name in _sources(prompts)}
+    sources = {}
+    for name in _sources(prompts):
+        sources[name] = [one for one in prompts if one[SOURCE] == name]
     return SetReceipt(
         num_prompts=len(items),
         num_samples=num_samples,

@@ -103,10 +103,10 @@ class Places:
         num_heads = states_BHND.shape[1]
         states_MF = _Spread.apply(states_BHND.squeeze(0).transpose(0, 1).flatten(1), self)
         parts = states_MF.split([rows * length for rows, length in self.shapes])  # type: ignore[union-attr]
-        return [
-            part.view(rows, length, num_heads, -1).transpose(1, 2)
-            for part, (rows, length) in zip(parts, self.shapes, strict=True)
-        ]
+        parts_BHLD: list[Tensor] = []
+        for part, (rows, length) in zip(parts, self.shapes, strict=True):
+            parts_BHLD.append(part.view(rows, length, num_heads, -1).transpose(1, 2))
+        return parts_BHLD
 
     def collect(self, answers: list[Tensor]) -> Tensor:
         """Copy one [rows, length, heads, D] per rectangle back to [1, N, heads, D]; each token has
@@ -161,10 +161,9 @@ def _alike(rows: list[Row]) -> list[list[Row]]:
 
 def _places(groups: list[list[Tensor]], num_tokens: int) -> Places:
     """Return the places of all tokens. Args: groups: the tokens of each row, by rectangle."""
-    padded = [
-        torch.nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1)
-        for group in groups
-    ]
+    padded = []
+    for group in groups:
+        padded.append(torch.nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1))
     token_M = torch.cat([tokens.flatten() for tokens in padded])
     is_padding_M = token_M < 0
     place_M = (~is_padding_M).nonzero()[:, 0]

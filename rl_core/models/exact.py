@@ -83,11 +83,10 @@ def is_exact(model: PreTrainedModel) -> bool:
 def weights_at_hand(model: nn.Module) -> Iterator[None]:
     """Keep layers' weights in the layout of their products during the block, in which no weight
     changes."""
-    layers = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.Linear) and "forward" in vars(module)
-    ]
+    layers = []
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and "forward" in vars(module):
+            layers.append(module)
     can_pack = torch.backends.mkldnn.is_available()
     try:
         for layer in layers:
@@ -113,10 +112,9 @@ def _layer(layer: nn.Linear, states: Tensor, *, in_float32: bool) -> Tensor:
     else:
         bias = layer.bias
         blocks = pad(flat_NI, (0, 0, 0, -len(flat_NI) % ROWS)).split(ROWS)
-        parts = [
-            torch.ops.mkldnn._linear_pointwise(block, at_hand, bias, "none", [], "")
-            for block in blocks
-        ]
+        parts = []
+        for block in blocks:
+            parts.append(torch.ops.mkldnn._linear_pointwise(block, at_hand, bias, "none", [], ""))
         product_NO = torch.cat(parts)[: len(flat_NI)]
     return product_NO.view(*states.shape[:-1], product_NO.shape[-1])
 
@@ -177,9 +175,10 @@ def _attention(
     sliding_window: int | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    unknown = [
-        name for name in ("s_aux", "position_bias", "softcap") if kwargs.get(name) is not None
-    ]
+    unknown = []
+    for name in ("s_aux", "position_bias", "softcap"):
+        if kwargs.get(name) is not None:
+            unknown.append(name)
     if unknown or dropout:
         raise ModelError(
             f"model.exact: true: {type(module).__name__} wants {unknown or 'dropout'} of its "

@@ -82,10 +82,9 @@ def check_can_be_fetched(path: str, models_dir: Path, key: str = "model.path") -
 
     name, _, revision = source.partition("@")
     try:
-        cached = [
-            try_to_load_from_cache(name, file, revision=revision or None)
-            for file in ("config.json", PIPELINE_INDEX)
-        ]
+        cached = []
+        for file in ("config.json", PIPELINE_INDEX):
+            cached.append(try_to_load_from_cache(name, file, revision=revision or None))
     except HFValidationError as error:
         raise ModelError(f"{key} {path}: no such folder, and no name of the hub") from error
     if any(isinstance(file, str) for file in cached):

@@ -111,9 +111,8 @@ def _without_self(signature: inspect.Signature) -> str:
 
 def _decorator(spec: CallSpec) -> str:
     usual = CallSpec()
-    options = [
-        f"{key}={type(value).__name__}.{value.name}"
-        for key in ("dispatch", "collect", "execute")
-        if (value := getattr(spec, key)) != getattr(usual, key)
-    ]
+    options = []
+    for key in ("dispatch", "collect", "execute"):
+        if (value := getattr(spec, key)) != getattr(usual, key):
+            options.append(f"{key}={type(value).__name__}.{value.name}")
     return f"@distributed({', '.join(options)})" if options else "undecorated"

@@ -106,9 +106,11 @@ def _finite(points: Sequence[Point]) -> list[Point]:
 
 def _axes(points: Sequence[Point]) -> _Axes:
     xs = [point.x for point in points]
-    ys = [
-        value for point in points for value in (point.y, point.low, point.high) if value is not None
-    ]
+    ys = []
+    for point in points:
+        for value in (point.y, point.low, point.high):
+            if value is not None:
+                ys.append(value)
     x_min, x_max, y_min, y_max = min(xs), max(xs), min(ys), max(ys)
     if x_min == x_max:
         x_min, x_max = x_min - 1, x_max + 1

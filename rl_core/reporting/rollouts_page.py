@@ -114,9 +114,9 @@ def _rewards_over_the_run(
 
 
 def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, Any]:
-    messages = [
-        [one["role"], _cut(one["content"]), _rounded(one.get("reward"))] for one in messages_of(row)
-    ]
+    messages = []
+    for one in messages_of(row):
+        messages.append([one["role"], _cut(one["content"]), _rounded(one.get("reward"))])
     return {
         "step": row["step"],
         "track": row["track"],
@@ -162,10 +162,10 @@ def _tokens(row: Row, texts: TokenTexts) -> list[list[Any]] | None:
     if ours is not None and theirs is not None:
         apart = [abs(one - other) for one, other in zip(ours, theirs, strict=True)]
     advantages = row["advantages"] or none
-    return [
-        [words[place], one, _rounded(advantages[place]), _rounded(apart[place])]
-        for place, one in enumerate(mask)
-    ]
+    tokens: list[list[Any]] = []
+    for place, one in enumerate(mask):
+        tokens.append([words[place], one, _rounded(advantages[place]), _rounded(apart[place])])
+    return tokens
 
 
 def _rounded(value: float | None) -> float | None:

@@ -92,10 +92,9 @@ def sample_of(asked: AskedSample) -> Sample:
 
 def answer_of(scores: Scores) -> dict[str, object]:
     """Convert scores to a response."""
-    parts = {
-        key: {"scores": found.scores, "errors": found.errors}
-        for key, found in scores.by_key.items()
-    }
+    parts = {}
+    for key, found in scores.by_key.items():
+        parts[key] = {"scores": found.scores, "errors": found.errors}
     return {"rewards": parts, TOTAL: _total(scores)}
 
 
@@ -141,11 +140,10 @@ def from_jpeg(text: str) -> Image:
 
 
 def _total(scores: Scores) -> dict[str, Sequence[object]]:
-    counted: list[tuple[str, float, Scored]] = [
-        (key, scores.weights[key], found)
-        for key, found in scores.by_key.items()
-        if scores.weights[key]
-    ]
+    counted: list[tuple[str, float, Scored]] = []
+    for key, found in scores.by_key.items():
+        if scores.weights[key]:
+            counted.append((key, scores.weights[key], found))
     num_samples = len(next(iter(scores.by_key.values())).scores) if scores.by_key else 0
     sums: list[float] = []
     errors: list[str | None] = []

@@ -40,20 +40,22 @@ def samples_of(rollout: DataProto) -> list[Sample]:
         column("turns"),
         strict=True,
     )
-    return [
-        Sample(
-            prompt=prompt_text(prompt),
-            replies=tuple(replies or ()),
-            image=None if image is None else as_image(image),
-            frames=() if video is None else tuple(as_image(frame) for frame in video),
-            ground_truth=truth,
-            num_tokens=int(length),
-            is_truncated=reason in ("length", "context"),
-            metadata=metadata or {},
-            messages=conversation_of(prompt, replies, turns),
+    samples: list[Sample] = []
+    for prompt, replies, truth, reason, image, video, length, metadata, turns in rows:
+        samples.append(
+            Sample(
+                prompt=prompt_text(prompt),
+                replies=tuple(replies or ()),
+                image=None if image is None else as_image(image),
+                frames=() if video is None else tuple(as_image(frame) for frame in video),
+                ground_truth=truth,
+                num_tokens=int(length),
+                is_truncated=reason in ("length", "context"),
+                metadata=metadata or {},
+                messages=conversation_of(prompt, replies, turns),
+            )
         )
-        for prompt, replies, truth, reason, image, video, length, metadata, turns in rows
-    ]
+    return samples
 
 
 def conversation_of(

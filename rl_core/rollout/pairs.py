@@ -203,14 +203,12 @@ class PairEngine:
             margin_N = self.beta * _ahead(sums_N2 - references_N2)
             # A tie counts as half right: before training every margin is zero.
             tensors |= {"reward_margin": margin_N, "reward_accuracy": 0.5 * (margin_N.sign() + 1)}
-        columns = {
-            name: list(batch.non_tensor_batch[name][::2])
-            for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error")
-        }
-        answers = [
-            item[SIDES[0] if told else SIDES[1]]
-            for item, told in zip(items, told_N.tolist(), strict=True)
-        ]
+        columns = {}
+        for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error"):
+            columns[name] = list(batch.non_tensor_batch[name][::2])
+        answers = []
+        for item, told in zip(items, told_N.tolist(), strict=True):
+            answers.append(item[SIDES[0] if told else SIDES[1]])
         truths = [item["chosen"] for item in items]
         return DataProto.from_dict(
             tensors, {**columns, "response": answers, "ground_truth": truths}

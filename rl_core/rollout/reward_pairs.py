@@ -152,14 +152,12 @@ class RewardPairEngine:
             CONFIDENCE: leads_N.sigmoid(),
             LONGER: (0.5 * (longer_N + 1)).masked_fill(idle_N, torch.nan),
         }
-        columns = {
-            name: list(batch.non_tensor_batch[name][::2])
-            for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error")
-        }
-        answers = [
-            item[SIDES[0] if told else SIDES[1]]
-            for item, told in zip(items, told_N.tolist(), strict=True)
-        ]
+        columns = {}
+        for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error"):
+            columns[name] = list(batch.non_tensor_batch[name][::2])
+        answers = []
+        for item, told in zip(items, told_N.tolist(), strict=True):
+            answers.append(item[SIDES[0] if told else SIDES[1]])
         truths = [item["chosen"] for item in items]
         return DataProto.from_dict(
             tensors, {**columns, "response": answers, "ground_truth": truths}

@@ -87,10 +87,9 @@ class TaughtEngine:
         targets_BT = batch.tensor("input_ids")[:, -mask_BT.shape[1] :]
         hits_B = ((likeliest_BT == targets_BT) & mask_BT).sum(1)
         none_B = lengths_B == 0
-        response = [
-            self.encode.chat.decode(tokens[mask].tolist())
-            for tokens, mask in zip(likeliest_BT, mask_BT, strict=True)
-        ]
+        response = []
+        for tokens, mask in zip(likeliest_BT, mask_BT, strict=True):
+            response.append(self.encode.chat.decode(tokens[mask].tolist()))
         tensors = {
             "rewards": ((hits_B == lengths_B) & ~none_B).float(),
             "num_tokens": lengths_B,
@@ -199,9 +198,8 @@ def _texts(items: list[dict[str, Any]], taught: list[TaughtRow]) -> dict[str, li
 
 def _answer(item: dict[str, Any]) -> str:
     """Return what the assistant says in a row, its turns apart."""
-    said = [
-        str(message.get("content") or "")
-        for message in item["env_extras"].get("completion") or []
-        if message["role"] == "assistant"
-    ]
+    said = []
+    for message in item["env_extras"].get("completion") or []:
+        if message["role"] == "assistant":
+            said.append(str(message.get("content") or ""))
     return "\n\n".join(said)

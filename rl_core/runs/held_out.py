@@ -90,9 +90,11 @@ def sets_due(recipe: Recipe, label: str) -> list[str]:
     """Return the names of the sets that an evaluation measures. Args: label: `iteration-<n>` for
     one between iterations."""
     between = label.startswith("iteration-")
-    return [
-        name for name, one in recipe.evaluation.sets.items() if not (between and one.at_ends_alone)
-    ]
+    due: list[str] = []
+    for name, one in recipe.evaluation.sets.items():
+        if not (between and one.at_ends_alone):
+            due.append(name)
+    return due
 
 
 def _play_all(

@@ -45,9 +45,10 @@ def has_stages(path: Path) -> bool:
 
 def _shipped() -> dict[str, Path]:
     root = DEPLOYMENTS / "recipes"
-    return {
-        str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))
-    }
+    recipes: dict[str, Path] = {}
+    for path in sorted(root.rglob("*.yaml")):
+        recipes[str(path.relative_to(root).with_suffix(""))] = path
+    return recipes
 
 
 def profile_names() -> list[str]:
@@ -271,14 +272,13 @@ def _foreign_keys_of_parts(values: Mapping[str, Any]) -> list[str]:
     The typed recipe does not look into these, and a pasted recipe is answered as a whole.
     """
     blocks = {part: values[part] for part in PARTS if isinstance(values.get(part), Mapping)}
-    return [
-        line
-        for part, block in blocks.items()
-        if "target" not in block
-        for key, value in block.items()
-        if key not in USUAL_OPTIONS
-        for line in foreign_key_lines(f"{part}.{key}", value)
-    ]
+    lines: list[str] = []
+    for part, block in blocks.items():
+        if "target" not in block:
+            for key, value in block.items():
+                if key not in USUAL_OPTIONS:
+                    lines.extend(foreign_key_lines(f"{part}.{key}", value))
+    return lines
 
 
 def _located(message: str, where: str) -> str:

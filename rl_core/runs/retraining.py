@@ -38,11 +38,10 @@ def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: H
         found, reason = True, f"there is no {recipe.registered_name} yet"
     else:
         origin = origin_of(recipe, cache)
-        parts = [
-            part
-            for part, digest in origin.items()
-            if last.tags.get(f"{ORIGIN_TAG}{part}") != digest
-        ]
+        parts = []
+        for part, digest in origin.items():
+            if last.tags.get(f"{ORIGIN_TAG}{part}") != digest:
+                parts.append(part)
         known = f"{last.name} v{last.version} of {last.created_at}"
         found = bool(parts)
         reason = (

@@ -221,9 +221,9 @@ class RunFolder:
     def evaluations(self) -> list[EvalReceipt]:
         """Return every evaluation so far, by step; the baseline first and the final one last."""
         ranks = {"baseline": 0, "final": 2}
-        found = [
-            _read_receipt(path, EvalReceipt) for path in self.root.glob("receipts/evaluate-*.json")
-        ]
+        found = []
+        for path in self.root.glob("receipts/evaluate-*.json"):
+            found.append(_read_receipt(path, EvalReceipt))
         return sorted(found, key=lambda one: (one.step, ranks.get(one.label, 1)))
 
     def trainer_state(self, iteration: int) -> dict[str, Any]:
@@ -282,11 +282,11 @@ class RunFolder:
         last = self.last_complete()
         files = sorted((self.root / "steps").glob("iteration-*.jsonl"))
         kept = [path for path in files if int(path.stem.split("-")[1]) <= last]
-        return [
-            json.loads(line)
-            for path in kept
-            for line in path.read_text(encoding="utf-8").splitlines()
-        ]
+        entries: list[dict[str, float]] = []
+        for path in kept:
+            for line in path.read_text(encoding="utf-8").splitlines():
+                entries.append(json.loads(line))
+        return entries
 
     def _prune(self, newest: int, keep_last: int, spare: Collection[int]) -> None:
         for path in self.checkpoints.glob("iteration-*"):

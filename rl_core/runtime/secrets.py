@@ -101,9 +101,8 @@ def redact_logs() -> None:
 def _secrets_of_environment(environment: frozenset[tuple[str, str]]) -> list[str]:
     """Return the values to hide wherever they occur, the longest first. A path only says where a
     secret is, and is not hidden."""
-    values = {
-        value
-        for name, value in environment
-        if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH
-    }
+    values = set()
+    for name, value in environment:
+        if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH:
+            values.add(value)
     return sorted((value for value in values if not os.path.exists(value)), key=len, reverse=True)

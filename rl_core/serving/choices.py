@@ -63,10 +63,10 @@ def chat_log_prob(token: Token, model: KnownModel) -> dict[str, Any]:
 
 def exact(token: Token) -> Likely:
     """Return the most probable tokens, the sampled one with the number that it was sampled with."""
-    return [
-        (one, token.log_prob if one == token.token_id else log_prob)
-        for one, log_prob in token.likely
-    ]
+    likely = []
+    for one, log_prob in token.likely:
+        likely.append((one, token.log_prob if one == token.token_id else log_prob))
+    return likely
 
 
 def _entry(token_id: int, log_prob: float, model: KnownModel) -> dict[str, Any]:

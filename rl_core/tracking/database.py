@@ -188,9 +188,10 @@ def _revisions(database: sqlite3.Connection) -> list[str]:
     revision."""
     if not _has_table(database, "alembic_version"):
         return []
-    return [
-        row[0] for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1")
-    ]
+    revisions: list[str] = []
+    for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1"):
+        revisions.append(row[0])
+    return revisions
 
 
 def _is_used(database: sqlite3.Connection) -> bool:

@@ -226,9 +226,11 @@ def promote(
 def promotions(tracking_uri: str, name: str) -> list[Promotion]:
     """Return every move of the champion alias of a model, the first one first."""
     tags = tracking_client(tracking_uri).get_registered_model(name).tags
-    return [
-        Promotion(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(PROMOTION_TAG)
-    ]
+    found: list[Promotion] = []
+    for key in sorted(tags):
+        if key.startswith(PROMOTION_TAG):
+            found.append(Promotion(**json.loads(tags[key])))
+    return found
 
 
 def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:

@@ -323,11 +323,10 @@ class TrackingRun:
 
         Returns: number of omitted values in this run so far.
         """
-        found = [
-            f"{key}={value} at step {step}"
-            for key, value in metrics.items()
-            if not math.isfinite(value)
-        ]
+        found = []
+        for key, value in metrics.items():
+            if not math.isfinite(value):
+                found.append(f"{key}={value} at step {step}")
         self._num_non_finite += len(found)
         self._non_finite_seen += found
         self._outbox.put(

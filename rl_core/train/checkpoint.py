@@ -135,11 +135,10 @@ def _state(backend: Trained) -> Sharded:
 def _counts(backend: Trained) -> Counts:
     # The parameter groups all have the same settings. They exist only for the fused step and for
     # Muon and may differ between ranks, so the first one stands for all.
-    settings = {
-        key: one
-        for key, one in backend.optimizer.param_groups[0].items()
-        if key not in ("params", MATRICES)
-    }
+    settings = {}
+    for key, one in backend.optimizer.param_groups[0].items():
+        if key not in ("params", MATRICES):
+            settings[key] = one
     state = backend.optimizer.state
     steps = {name: float(state[value][STEP]) for name, value in backend.trainable.items()}
     return {"settings": settings, "steps": steps}

@@ -62,12 +62,13 @@ class TrainStepResult:
         the shard.
         """
         num_counted = max(1, sum(update.num_tokens > 0 for update in updates))
-        merged = {
-            name: replace(metric, value=metric.value / num_counted)
-            if metric.kind is MetricKind.SUM
-            else metric
-            for name, metric in merge_all(metrics).items()
-        }
+        merged = {}
+        for name, metric in merge_all(metrics).items():
+            merged[name] = (
+                replace(metric, value=metric.value / num_counted)
+                if metric.kind is MetricKind.SUM
+                else metric
+            )
         return cls(
             loss=_mean([update.loss for update in updates if update.num_tokens]),
             grad_norm=_mean([update.grad_norm for update in updates if not update.skipped]),

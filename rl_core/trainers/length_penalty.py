@@ -66,9 +66,10 @@ def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str,
     if bool(failed_B.any()):
         columns["failed"] = rollout.tensor("failed") | failed_B
         columns["response_mask"] = rollout.tensor("response_mask").masked_fill(failed_B[:, None], 0)
-        reasons = [
-            reason for reason in greedy.non_tensor_batch["error"] for _ in range(num_siblings)
-        ]
+        reasons = []
+        for reason in greedy.non_tensor_batch["error"]:
+            for _ in range(num_siblings):
+                reasons.append(reason)
         known = rollout.non_tensor_batch["error"]
         objects["error"] = [one or other for one, other in zip(known, reasons, strict=True)]
     rollout.replace(DataProto.from_dict(columns, objects))

@@ -162,11 +162,13 @@ def _without(unscored_B: torch.Tensor, earned: Earned) -> dict[str, torch.Tensor
 
 
 def _reasons(errors: list[dict[str, str]], weights: Mapping[str, float]) -> list[str | None]:
-    counted = [{key: reason for key, reason in one.items() if weights[key]} for one in errors]
-    return [
-        "; ".join(f"reward {key}: {reason}" for key, reason in one.items()) or None
-        for one in counted
-    ]
+    counted = []
+    for one in errors:
+        counted.append({key: reason for key, reason in one.items() if weights[key]})
+    reasons: list[str | None] = []
+    for one in counted:
+        reasons.append("; ".join(f"reward {key}: {reason}" for key, reason in one.items()) or None)
+    return reasons
 
 
 def _with_reasons(rollout: DataProtoRef, reasons: list[str | None]) -> dict[str, list[str | None]]:

@@ -113,10 +113,11 @@ def unicode_forms(path: str) -> tuple[str, ...]:
     macOS and archives made there write `e` and its accent as two characters."""
     if path.isascii():
         return (path,)
-    forms = [
-        dict.fromkeys((part, *(unicodedata.normalize(form, part) for form in ("NFC", "NFD"))))
-        for part in path.split("/")
-    ]
+    forms = []
+    for part in path.split("/"):
+        forms.append(
+            dict.fromkeys((part, *(unicodedata.normalize(form, part) for form in ("NFC", "NFD"))))
+        )
     return tuple("/".join(parts) for parts in islice(product(*forms), MAX_FORMS))
 
 
@@ -216,11 +217,10 @@ def embedded_image_problems(
     images = as_list(value)
     if images is None:
         return [Problem("images", "not a list of images", value, "a list of {bytes, path}")]
-    return [
-        problem
-        for i, image in enumerate(images)
-        for problem in _one_image(f"images[{i}]", image, find, limits or MediaLimits())
-    ]
+    problems: list[Problem] = []
+    for i, image in enumerate(images):
+        problems.extend(_one_image(f"images[{i}]", image, find, limits or MediaLimits()))
+    return problems
 
 
 def _one_image(

@@ -105,9 +105,10 @@ def media_prompt(
         raise error(first.at(place))
     metadata = get(row, "metadata")
     if metadata is None:
-        metadata = {
-            key: value for key, value in row.items() if key not in (*KNOWN_FIELDS, prompt_key)
-        }
+        metadata = {}
+        for key, value in row.items():
+            if key not in (*KNOWN_FIELDS, prompt_key):
+                metadata[key] = value
     prompt_id = get(row, "prompt_id")
     return MediaPrompt(
         prompt=get(row, prompt_key, "prompt", "caption"),
@@ -129,11 +130,10 @@ def refs_problems(value: object, folder: Path | str | None, limits: MediaLimits)
         return [Problem("media_refs", "not a list of media references", value, _REFS)]
     if len(refs) > 1:
         return [Problem("media_refs", UNSUPPORTED, value, "exactly one condition image per prompt")]
-    return [
-        problem
-        for i, ref in enumerate(refs)
-        for problem in _ref_problems(f"media_refs[{i}]", ref, folder, limits)
-    ]
+    problems: list[Problem] = []
+    for i, ref in enumerate(refs):
+        problems.extend(_ref_problems(f"media_refs[{i}]", ref, folder, limits))
+    return problems
 
 
 def _ref_problems(

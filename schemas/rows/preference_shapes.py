@@ -175,12 +175,19 @@ def _with_system(question: Messages, system: object) -> object:
 
 def conversation_problems(messages: Sequence[Mapping[str, object]]) -> list[Problem]:
     """Return every problem of a question that is a conversation."""
-    problems = [
-        Problem(f"prompt[{index}]", "not a text message", one, "a role and a text as its content")
-        for index, one in enumerate(messages)
-        if one.get("role") not in ("system", "user", "assistant", "tool")
-        or not (isinstance(one.get("content"), str) or one.get("tool_calls"))
-    ]
+    problems = []
+    for index, one in enumerate(messages):
+        if one.get("role") not in ("system", "user", "assistant", "tool") or not (
+            isinstance(one.get("content"), str) or one.get("tool_calls")
+        ):
+            problems.append(
+                Problem(
+                    f"prompt[{index}]",
+                    "not a text message",
+                    one,
+                    "a role and a text as its content",
+                )
+            )
     if messages[-1].get("role") not in ("user", "tool"):
         role = messages[-1].get("role")
         problems.append(Problem("prompt", "nothing to answer", role, _QUESTION))

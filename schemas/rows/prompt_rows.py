@@ -180,11 +180,9 @@ def prompt_problems(value: object) -> list[Problem]:
     messages = as_list(value)
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
         return [Problem("prompt", "not a list of messages", value, MESSAGES)]
-    problems = [
-        problem
-        for i, message in enumerate(messages)
-        for problem in _message_problems(i, message, messages[:i])
-    ]
+    problems = []
+    for i, message in enumerate(messages):
+        problems.extend(_message_problems(i, message, messages[:i]))
     if not any(message.get("role") == "user" for message in messages):
         problems.append(
             Problem("prompt", "no user message", value, "at least one message with role 'user'")

@@ -76,11 +76,11 @@ class SamplingConfig(Section):
     @property
     def altered(self) -> list[str]:
         """Names of the settings that are not at their default."""
-        return [
-            name
-            for name, field in SamplingConfig.model_fields.items()
-            if getattr(self, name) != field.default
-        ]
+        names: list[str] = []
+        for name, field in SamplingConfig.model_fields.items():
+            if getattr(self, name) != field.default:
+                names.append(name)
+        return names
 
     @property
     def leaves_out(self) -> list[str]:

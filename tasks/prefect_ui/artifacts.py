@@ -62,7 +62,9 @@ def in_a_run() -> bool:
 def table(key: str, rows: list[dict[str, object]], description: str) -> None:
     """Publish rows as a table. Cell values are shown literally, such as a reply with `<think>` or
     `####` in it."""
-    shown = [{name: as_it_is(shorten(value)) for name, value in row.items()} for row in rows]
+    shown = []
+    for row in rows:
+        shown.append({name: as_it_is(shorten(value)) for name, value in row.items()})
     _send(lambda: create_table_artifact(key=key, table=shown, description=description))
 
 

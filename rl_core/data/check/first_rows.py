@@ -29,11 +29,10 @@ def check_first_rows(
     a file cannot be read.
     """
     with settings.row_trials() as trials:
-        checked = [
-            _check(file, settings, trials, ids)
-            for files, ids in ((train, IdPlaces(train)), (held_out, IdPlaces(held_out)))
-            for file in files
-        ]
+        checked = []
+        for files, ids in ((train, IdPlaces(train)), (held_out, IdPlaces(held_out))):
+            for file in files:
+                checked.append(_check(file, settings, trials, ids))
     return sum(num for num, _ in checked), [one for _, found in checked for one in found]
 
 

@@ -156,9 +156,9 @@ def check_part(
         if trials is None or part.schema not in PLAYED:
             return batch, Tried()
         if part.schema is SchemaName.CONVERSATION:
-            good = [
-                conversation_row(row, settings.default_env_class) for _, row in batch.accepted()
-            ]
+            good = []
+            for _, row in batch.accepted():
+                good.append(conversation_row(row, settings.default_env_class))
             batch = Batch([n for n, _ in batch.accepted()], good, batch.rejections)
             tried = batch.try_rows(trials, part.file, part.oracle_stride, named_alone=True)
             return batch, tried

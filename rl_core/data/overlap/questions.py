@@ -31,12 +31,13 @@ def question_of(row: Mapping[str, Any]) -> Question:
     Two rows ask the same if their messages agree in role and text up to surrounding spaces, and
     they name the same media.
     """
-    parts = [
-        ""
-        if message.get("role") == "system"
-        else f"{message.get('role')}{_PART}{_text(message.get('content')).strip(_SPACES)}"
-        for message in _messages(row)
-    ]
+    parts = []
+    for message in _messages(row):
+        parts.append(
+            ""
+            if message.get("role") == "system"
+            else f"{message.get('role')}{_PART}{_text(message.get('content')).strip(_SPACES)}"
+        )
     return _MESSAGE.join(parts).strip(_MESSAGE), _PART.join(map(_medium, media_of(row)))
 
 

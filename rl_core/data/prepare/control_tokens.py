@@ -21,11 +21,10 @@ def special_ids(tokenizer: Any) -> dict[str, int]:
     """Return special tokens by their text: those with names in transformers, and those of the
     tokenizer's own file."""
     named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
-    own = {
-        str(token): place
-        for place, token in tokenizer.added_tokens_decoder.items()
-        if token.special
-    }
+    own = {}
+    for place, token in tokenizer.added_tokens_decoder.items():
+        if token.special:
+            own[str(token)] = place
     return named | own
 
 
@@ -72,17 +71,20 @@ class ControlTokens:
     def in_message(self, message: Mapping[str, object]) -> list[str]:
         """Return the control tokens in what a message says."""
         kept = _kept(message)
-        return [
-            token for text in _texts(message) for token in self.found(text) if token not in kept
-        ]
+        tokens: list[str] = []
+        for text in _texts(message):
+            for token in self.found(text):
+                if token not in kept:
+                    tokens.append(token)
+        return tokens
 
     def message(self, message: Mapping[str, object]) -> dict[str, object]:
         """Return a message whose control tokens are read as text, whatever its content's form."""
         kept = _kept(message)
-        return {
-            key: value if key == "role" else self._parted(value, kept)
-            for key, value in message.items()
-        }
+        parted: dict[str, object] = {}
+        for key, value in message.items():
+            parted[key] = value if key == "role" else self._parted(value, kept)
+        return parted
 
     def _parted(self, value: object, kept: Collection[str]) -> object:
         if isinstance(value, str):

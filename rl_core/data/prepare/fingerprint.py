@@ -75,10 +75,9 @@ def file_parts(files: Mapping[str, list[SourceFile]]) -> dict[str, str]:
     names = [Path(source.path).name for sources in files.values() for source in sources]
     parts: dict[str, str] = {}
     for split, sources in files.items():
-        labels = [
-            name if names.count(name) == 1 else f"{split}/{position}/{name}"
-            for position, name in enumerate(Path(source.path).name for source in sources)
-        ]
+        labels = []
+        for position, name in enumerate(Path(source.path).name for source in sources):
+            labels.append(name if names.count(name) == 1 else f"{split}/{position}/{name}")
         parts |= dict(zip(labels, (source.sha256 for source in sources), strict=True))
         parts[f"{split} files"] = ", ".join(labels)
     return parts

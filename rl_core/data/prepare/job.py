@@ -238,11 +238,10 @@ def _latest_parts(job: Job) -> dict[str, str] | None:
             if root.is_dir()
             else []
         )
-    receipts = [
-        read_receipt(path)
-        for folder in folders
-        for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json")
-    ]
+    receipts = []
+    for folder in folders:
+        for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json"):
+            receipts.append(read_receipt(path))
     done = [one for one in receipts if one is not None and one.status is PrepStatus.COMPLETED]
     return max(done, key=lambda one: one.finished_at or "").hash_parts if done else None
 

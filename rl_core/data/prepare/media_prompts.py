@@ -98,9 +98,9 @@ def prepare_media(
 
 def _job(files: PromptFiles, settings: MediaSettings) -> Job:
     data = settings.recipe.data
-    sources: dict[str, list[SourceFile]] = {
-        split: [fingerprint(path, settings.memo_dir) for path in files[split]] for split in SPLITS
-    }
+    sources: dict[str, list[SourceFile]] = {}
+    for split in SPLITS:
+        sources[split] = [fingerprint(path, settings.memo_dir) for path in files[split]]
     parts = {
         "code version": CODE_VERSION,
         "tokenizer": settings.tokenizer_id,

@@ -63,14 +63,14 @@ def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[s
     when a path does not exist.
     """
     entries = {"train": recipe.data.train, "eval": recipe.data.eval}
-    return {
-        split: [
+    located: dict[str, list[Located]] = {}
+    for split in SPLITS:
+        located[split] = [
             Located(source, path, number, goes_on=position > 0)
             for number, entry in enumerate(entries[split])
             for position, (source, path) in enumerate(_locate(entry, data_dir / "generated", make))
         ]
-        for split in SPLITS
-    }
+    return located
 
 
 def files_of(sources: Mapping[str, Sequence[Located]]) -> list[Path]:

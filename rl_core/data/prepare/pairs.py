@@ -93,11 +93,10 @@ def _job(
     files: dict[str, list[SourceFile]] = {}
     for split in SPLITS:
         known = {file.path for found in files.values() for file in found}
-        found = [
-            fingerprint(file, memo_dir)
-            for one in sources[split]
-            for file in content_files(one.path)
-        ]
+        found = []
+        for one in sources[split]:
+            for file in content_files(one.path):
+                found.append(fingerprint(file, memo_dir))
         files[split] = [file for file in found if file.path not in known]
     parts = {
         "code version": CODE_VERSION,

@@ -111,11 +111,11 @@ def member_name(info: zipfile.ZipInfo) -> str:
 def folder_members(folder: Path, files: Sequence[Path], place: Place) -> list[Member]:
     """Return the same for files that lie unpacked below `folder`."""
     named = [(path, place(path.relative_to(folder).parts)) for path in files]
-    return [
-        Member(path.relative_to(folder).as_posix(), target, path.stat().st_size)
-        for path, target in named
-        if target is not None
-    ]
+    members: list[Member] = []
+    for path, target in named:
+        if target is not None:
+            members.append(Member(path.relative_to(folder).as_posix(), target, path.stat().st_size))
+    return members
 
 
 def refuse_clashes(members: Sequence[Member], where: str) -> None:

@@ -170,11 +170,10 @@ def _content(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
     parts = as_list(value) or []
-    texts = [
-        part.get("text")
-        for part in parts
-        if isinstance(part, Mapping) and part.get("type") == "text"
-    ]
+    texts = []
+    for part in parts:
+        if isinstance(part, Mapping) and part.get("type") == "text":
+            texts.append(part.get("text"))
     if not texts or len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
         raise DataError(f"{where}: expected a text or parts of type text, got {value!r}")
     return "".join(str(text) for text in texts)

@@ -117,10 +117,16 @@ def _fetched(name: HubName) -> list[Path]:
 
     commit = HfApi().dataset_info(name.repo, revision=name.revision).sha
     prefix = re.compile(rf"^hf://datasets/{re.escape(name.repo)}(@[^/]+)?/")
-    return [
-        Path(hf_hub_download(name.repo, prefix.sub("", file), repo_type="dataset", revision=commit))
-        for file in _files_of_split(name.repo, name, commit)
-    ]
+    paths: list[Path] = []
+    for file in _files_of_split(name.repo, name, commit):
+        paths.append(
+            Path(
+                hf_hub_download(
+                    name.repo, prefix.sub("", file), repo_type="dataset", revision=commit
+                )
+            )
+        )
+    return paths
 
 
 def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:

@@ -193,10 +193,10 @@ class Stage(ABC, Generic[ConfigT]):
         values = self.config.model_dump(mode="json", exclude=set(_PLACES))
         # A source that is fetched counts by its files and its commit, wherever it came from.
         values.pop("source_uri")
-        return {
-            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-            for key, value in values.items()
-        }
+        texts: dict[str, str] = {}
+        for key, value in values.items():
+            texts[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        return texts
 
     def job(self, sources: Mapping[str, SourceFile], revision: str | None) -> Job:
         """Return the driver's job for these inputs."""

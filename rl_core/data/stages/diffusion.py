@@ -239,12 +239,13 @@ class Diffusion(Stage[DiffusionConfig]):
             max_bytes=self.config.max_image_bytes, max_pixels=self.config.max_image_pixels
         )
         shares = [paths[i :: self.num_workers] for i in range(min(self.num_workers, len(paths)))]
-        jobs = [
-            ImageJob(
-                str(work), share, self.config.max_image_side, self.config.side_multiple, limits
+        jobs = []
+        for share in shares:
+            jobs.append(
+                ImageJob(
+                    str(work), share, self.config.max_image_side, self.config.side_multiple, limits
+                )
             )
-            for share in shares
-        ]
         run = context.runner(sum(path.stat().st_size for path in self._images if path.is_file()))
         results = run(
             "rl_core.data.stages.diffusion:store_images",

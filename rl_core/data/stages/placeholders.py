@@ -108,9 +108,10 @@ def resolve(row: Mapping[str, Any], found: Mapping[int, tuple[str, str]]) -> dic
     text = fill_template(row[KEY].get("question_template"), question)
     params = dict(get(row, PARAMS) or {})
     # Instructions that came with the row stay; only the question was missing.
-    kept = [
-        m for m in as_list(params.get("input")) or [] if get(m, "role") in ("system", "developer")
-    ]
+    kept = []
+    for m in as_list(params.get("input")) or []:
+        if get(m, "role") in ("system", "developer"):
+            kept.append(m)
     params["input"] = [*kept, {"role": "user", "content": text}]
     rest = {key: value for key, value in row.items() if key != KEY}
     return {**rest, "question": text, "expected_answer": answer, PARAMS: params}

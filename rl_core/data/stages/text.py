@@ -79,11 +79,10 @@ class Text(Stage[TextConfig]):
         return self.output / MANIFEST
 
     def inputs(self) -> Mapping[str, Path]:
-        tables = {
-            f"table {name}/{index}": file
-            for name, files in self._tables.items()
-            for index, file in enumerate(files)
-        }
+        tables = {}
+        for name, files in self._tables.items():
+            for index, file in enumerate(files):
+                tables[f"table {name}/{index}"] = file
         return {
             self.config.blend: self._blend,
             **{one.label: one.file for one in self._inputs},
@@ -143,11 +142,14 @@ class Text(Stage[TextConfig]):
 
     @cached_property
     def _inputs(self) -> list[_Input]:
-        found = [
-            _Input(f"{part.split or 'data'}/{part.entry.name}/{index}/{file.name}", file, part)
-            for part in read_blend(self._blend)
-            for index, file in enumerate(entry_files(part.entry, self._folder, download=True))
-        ]
+        found = []
+        for part in read_blend(self._blend):
+            for index, file in enumerate(entry_files(part.entry, self._folder, download=True)):
+                found.append(
+                    _Input(
+                        f"{part.split or 'data'}/{part.entry.name}/{index}/{file.name}", file, part
+                    )
+                )
         labels = [one.label for one in found]
         if twice := {label for label in labels if labels.count(label) > 1}:
             raise DataError(
@@ -159,11 +161,13 @@ class Text(Stage[TextConfig]):
     @cached_property
     def _tables(self) -> dict[str, list[Path]]:
         """Files of the tables that some row refers to; others are not fetched."""
-        return {
-            name: self.config.placeholder_tables[name].files(self._folder, download=True)
-            for name in sorted(self._pointers)
-            if name in self.config.placeholder_tables
-        }
+        tables: dict[str, list[Path]] = {}
+        for name in sorted(self._pointers):
+            if name in self.config.placeholder_tables:
+                tables[name] = self.config.placeholder_tables[name].files(
+                    self._folder, download=True
+                )
+        return tables
 
     @cached_property
     def _pointers(self) -> dict[str, set[int]]:

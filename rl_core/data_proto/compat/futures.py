@@ -48,12 +48,14 @@ class DataProtoFuture:
 
     def chunk(self, chunks: int) -> list[DataProtoFuture]:
         """Return futures of equal consecutive parts."""
-        return [
-            DataProtoFuture(
-                self.collect_fn, self.futures, partial(_chunk, index=index, chunks=chunks)
+        parts: list[DataProtoFuture] = []
+        for index in range(chunks):
+            parts.append(
+                DataProtoFuture(
+                    self.collect_fn, self.futures, partial(_chunk, index=index, chunks=chunks)
+                )
             )
-            for index in range(chunks)
-        ]
+        return parts
 
     def get(self) -> DataProto:
         """Wait and fetch. Raises: the error of a worker, or DataProtoError for an answer that is

@@ -60,15 +60,13 @@ class VerlMethods:
         rows = Rows(np.repeat(np.arange(len(self)), n_split), len(self))
         batch = None
         if self.batch is not None:
-            values = {
-                key: chunked(key, value, n_split) if key in wanted else rows.of(value)
-                for key, value in self.batch.items()
-            }
+            values = {}
+            for key, value in self.batch.items():
+                values[key] = chunked(key, value, n_split) if key in wanted else rows.of(value)
             batch = TensorDict(values, batch_size=[rows.count], device=self.batch.device)
-        columns = {
-            key: chunked(key, column, n_split) if key in wanted else column[rows.array]
-            for key, column in self.non_tensor_batch.items()
-        }
+        columns = {}
+        for key, column in self.non_tensor_batch.items():
+            columns[key] = chunked(key, column, n_split) if key in wanted else column[rows.array]
         return self.derived(batch, columns, copied(self.meta_info))
 
     def reorder(self, indices: Index) -> Self:

@@ -104,11 +104,10 @@ def check_words(
     embeddings: Any = model.get_input_embeddings()
     num_rows: int = embeddings.weight.shape[0]
     added = tokenizer.added_tokens_decoder
-    words = [
-        number
-        for number in tokenizer.get_vocab().values()
-        if number not in added or not added[number].special
-    ]
+    words = []
+    for number in tokenizer.get_vocab().values():
+        if number not in added or not added[number].special:
+            words.append(number)
     ends = getattr(model.generation_config, "eos_token_id", None)
     used = [*(ends if isinstance(ends, list | tuple) else [ends])]
     used += [

@@ -54,10 +54,12 @@ class HunyuanVideo(DiffusionFamily):
         embeds_BLD, pooled_BP, mask_BL = self.pipeline.encode_prompt(
             list(prompts), device=self.device
         )
-        return [
-            Condition({"prompt_embeds": embeds, "prompt_mask": mask, "pooled": pooled})
-            for embeds, mask, pooled in zip(embeds_BLD, mask_BL.bool(), pooled_BP, strict=True)
-        ]
+        conditions: list[Condition] = []
+        for embeds, mask, pooled in zip(embeds_BLD, mask_BL.bool(), pooled_BP, strict=True):
+            conditions.append(
+                Condition({"prompt_embeds": embeds, "prompt_mask": mask, "pooled": pooled})
+            )
+        return conditions
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """Return [C, F, H, W]."""

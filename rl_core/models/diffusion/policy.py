@@ -81,10 +81,9 @@ class DiffusionPolicy(Policy):
         guidance, the negative half comes first. A prompt that occurs several times is batched once.
         """
         told, rows_N = self.distinct(prompts, copies, scale)
-        conditions = {
-            name: values[rows_N.to(values.device)]
-            for name, values in self.family.batch(told).items()
-        }
+        conditions = {}
+        for name, values in self.family.batch(told).items():
+            conditions[name] = values[rows_N.to(values.device)]
         if self.family.embedded_guidance:
             conditions["guidance"] = torch.full((len(rows_N),), scale)
         return conditions

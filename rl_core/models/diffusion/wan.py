@@ -56,11 +56,10 @@ class Wan(DiffusionFamily):
     @property
     def lora_targets(self) -> list[str]:
         """The attention layers to the video and to the prompt, and to the image in 2.1."""
-        blocks = [
-            f"attn{which}.{layer}"
-            for which in (1, 2)
-            for layer in ("to_q", "to_k", "to_v", "to_out.0")
-        ]
+        blocks = []
+        for which in (1, 2):
+            for layer in ("to_q", "to_k", "to_v", "to_out.0"):
+                blocks.append(f"attn{which}.{layer}")
         sees = self.config.added_kv_proj_dim is not None
         return [*blocks, *(["attn2.add_k_proj", "attn2.add_v_proj"] if sees else [])]
 
@@ -207,11 +206,10 @@ class Wan(DiffusionFamily):
             return
         for expert, file in (("transformer", None), ("transformer_2", SECOND_ADAPTERS)):
             prefix = f"{expert}."
-            own = {
-                name.removeprefix(prefix): value
-                for name, value in state.items()
-                if name.startswith(prefix)
-            }
+            own = {}
+            for name, value in state.items():
+                if name.startswith(prefix):
+                    own[name.removeprefix(prefix)] = value
             type(self.pipeline).save_lora_weights(
                 str(folder),
                 transformer_lora_layers=own,

@@ -239,10 +239,9 @@ def _check(out: Path, written: dict[str, np.ndarray]) -> None:
     import gguf
 
     found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(out).tensors}
-    bad = [
-        name
-        for name, data in written.items()
-        if name not in found or found[name].tobytes() != data.tobytes()
-    ]
+    bad = []
+    for name, data in written.items():
+        if name not in found or found[name].tobytes() != data.tobytes():
+            bad.append(name)
     if bad or len(found) != len(written):
         raise ExportMismatch(f"{out}: {bad[:3] or 'tensors'} were not read back as written")

@@ -48,10 +48,9 @@ def carry_over(source: str, model: PreTrainedModel, out: Path) -> None:
     assert exported is not None
     for path, names in exported.by_file().items():
         _restore(path, names, base)
-    unread = [
-        re.compile(pattern)
-        for pattern in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    ]
+    unread = []
+    for pattern in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ():
+        unread.append(re.compile(pattern))
     missing = [
         name
         for name in base.files

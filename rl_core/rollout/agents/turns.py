@@ -53,11 +53,10 @@ class TurnLog:
 
     def begin(self, prompt: list[int]) -> Turn:
         """Add a request."""
-        found = [
-            turn
-            for turn in self.turns
-            if turn.delivered and prompt[: len(turn.context)] == turn.context
-        ]
+        found = []
+        for turn in self.turns:
+            if turn.delivered and prompt[: len(turn.context)] == turn.context:
+                found.append(turn)
         former = max(found, key=lambda turn: len(turn.context), default=None)
         self.turns.append(Turn(len(self.turns), prompt, former, tools=self._tools))
         self._tools = []

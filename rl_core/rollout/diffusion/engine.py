@@ -76,11 +76,12 @@ class DiffusionEngine:
         """
         check_version(self.backend, version, evaluation=False)
         items = list(prompts.non_tensor_batch["item"])
-        jobs = [
-            self._job(item, conditions, sibling, step, f"{attempt}/" if attempt else "")
-            for item, conditions in zip(items, self.conditions(items), strict=True)
-            for sibling in range(self.num_siblings)
-        ]
+        jobs = []
+        for item, conditions in zip(items, self.conditions(items), strict=True):
+            for sibling in range(self.num_siblings):
+                jobs.append(
+                    self._job(item, conditions, sibling, step, f"{attempt}/" if attempt else "")
+                )
         num_steps = self.config.num_steps
         levels = noise_levels(self.family, self.config, num_steps)
         actions = () if self.sde is None else action_steps(self.sde, num_steps, step, self.seed)
@@ -155,9 +156,10 @@ class DiffusionEngine:
         found: dict[int, Trajectory] = {}
         for first in range(0, len(good), at_once):
             rows = good[first : first + at_once]
-            prompts = [
-                one for row in rows if isinstance(one := jobs[row].conditions, PromptConditions)
-            ]
+            prompts = []
+            for row in rows:
+                if isinstance(one := jobs[row].conditions, PromptConditions):
+                    prompts.append(one)
             told = self.told(policy, prompts)
             noise = initial_noise([jobs[row].start for row in rows], self.latent_shape).to(
                 self.backend.device

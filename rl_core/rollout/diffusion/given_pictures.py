@@ -35,10 +35,9 @@ class GivenPictures(DiffusionEngine):
         picture that can be opened.
         """
         items = list(prompts.non_tensor_batch["item"])
-        jobs = [
-            self._job(item, conditions, 0, step, "")
-            for item, conditions in zip(items, self.conditions(items), strict=True)
-        ]
+        jobs = []
+        for item, conditions in zip(items, self.conditions(items), strict=True):
+            jobs.append(self._job(item, conditions, 0, step, ""))
         clean = {row: self._latent(job.item) for row, job in enumerate(jobs) if job.error is None}
         num_steps = self.config.num_steps
         shift = shift_of(self.family, self.config, num_steps)

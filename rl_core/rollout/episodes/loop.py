@@ -46,9 +46,10 @@ def run_episodes(
     tokens, as on their first turn, are one request with a shared prefill. stop: strings that end a
     reply, besides those of its environment.
     """
-    episodes = [
-        Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)
-    ]
+    episodes = []
+    for group, item in enumerate(items):
+        for _ in range(num_siblings):
+            episodes.append(Episode(item, group))
     config = config or EpisodeConfig()
     with EnvCalls(config.at_once) as calls:
         play = _Play(episodes, chat, env_options, max_context_length, config, calls, stop)

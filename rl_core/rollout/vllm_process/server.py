@@ -187,9 +187,9 @@ class VllmServer:
 
         with safe_open(self.weights, framework="pt") as file:
             names = set(file.keys()) & set(expected)
-            found = {
-                name: checksum(file.get_tensor(name).to(getattr(torch, dtype))) for name in names
-            }
+            found = {}
+            for name in names:
+                found[name] = checksum(file.get_tensor(name).to(getattr(torch, dtype)))
         check_same(expected, found, where)
         # A server that sleeps wakes at its next `begin`, when the trainer may have made room.
         if not self._asleep:

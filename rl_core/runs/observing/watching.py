@@ -68,16 +68,16 @@ def sample_ids(alarm: Alarm, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _rows_of(record: StepRecord, recipe: Recipe) -> list[Row]:
-    return [
-        row
-        for track, portions in record.tracks.items()
-        for portion in portions
-        if portion.trained
-        for row in rows_of(
-            portion,
-            track,
-            record.step,
-            record.items,
-            Limit(recipe.seed, record.step, track, None),
-        )[0]
-    ]
+    rows: list[Row] = []
+    for track, portions in record.tracks.items():
+        for portion in portions:
+            if portion.trained:
+                for row in rows_of(
+                    portion,
+                    track,
+                    record.step,
+                    record.items,
+                    Limit(recipe.seed, record.step, track, None),
+                )[0]:
+                    rows.append(row)
+    return rows

@@ -115,9 +115,9 @@ class Limit:
 
         if self.left is None:
             return list(range(len(groups_B)))
-        digests = {
-            group: hashlib.sha256((self.key + str(group)).encode()).digest() for group in groups_B
-        }
+        digests = {}
+        for group in groups_B:
+            digests[group] = hashlib.sha256((self.key + str(group)).encode()).digest()
         order = sorted(range(len(groups_B)), key=lambda row: (digests[groups_B[row]], row))
         chosen = sorted(order[: self.left])
         self.left -= len(chosen)
@@ -208,11 +208,11 @@ def _judgement(batch: DataProto, row: int) -> dict[str, Any]:
     names = sorted(map(str, batch.batch.keys()))
 
     def of(prefix: str) -> list[tuple[str, float]]:
-        return [
-            (name.removeprefix(prefix), float(batch.tensor(name)[row]))
-            for name in names
-            if name.startswith(prefix)
-        ]
+        columns: list[tuple[str, float]] = []
+        for name in names:
+            if name.startswith(prefix):
+                columns.append((name.removeprefix(prefix), float(batch.tensor(name)[row])))
+        return columns
 
     return {
         "reward": float(batch.tensor("rewards")[row]),

@@ -111,11 +111,10 @@ def _of_step(
         tree = recipe.tracks or recipe.unified
         propagation = Propagation.MEAN if tree is None else tree.propagation
         for row in texts:
-            children = [
-                found[id(one)].new
-                for one in drawn
-                if one["parent_id"] == row["id"] and not math.isnan(found[id(one)].new)
-            ]
+            children = []
+            for one in drawn:
+                if one["parent_id"] == row["id"] and not math.isnan(found[id(one)].new):
+                    children.append(found[id(one)].new)
             found[id(row)] = _earned_by(row, children, propagation)
     return [found[id(row)] for row in rows]
 
@@ -143,11 +142,10 @@ def _scored(
     rewards_B, parts = _combined(recipe, rows, torch.tensor(env_B), scores_BK, service.weights)
     rescored = []
     for number, row in enumerate(rows):
-        reasons = [
-            f"reward {key}: {reason}"
-            for key, weight in service.weights.items()
-            if weight and (reason := scores.by_key[key].errors[number])
-        ]
+        reasons = []
+        for key, weight in service.weights.items():
+            if weight and (reason := scores.by_key[key].errors[number]):
+                reasons.append(f"reward {key}: {reason}")
         if id(row) in heard and heard[id(row)].error:
             reasons.insert(0, f"environment: {heard[id(row)].error}")
         new = math.nan if reasons else float(rewards_B[number])

@@ -41,10 +41,9 @@ def trace_of(row: Row, started: float) -> Trace:
         f"step {row['step']}", SpanKind.CONVERSATION, started, end, asked, judged, row["error"]
     )
     begins = [0.0, *ends[:-1]]
-    spans = [
-        _turn(number, one, started + begin, started + stop)
-        for number, (one, begin, stop) in enumerate(zip(turns, begins, ends, strict=True), 1)
-    ]
+    spans = []
+    for number, (one, begin, stop) in enumerate(zip(turns, begins, ends, strict=True), 1):
+        spans.append(_turn(number, one, started + begin, started + stop))
     reward = TraceSpan("reward", SpanKind.REWARD, end, end, row["env_read"], judged)
     tags = {"step": row["step"], "track": row["track"], "group_id": row["group_id"]}
     return Trace(

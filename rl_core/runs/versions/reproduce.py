@@ -73,9 +73,10 @@ def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Rep
             f"{lineage.name} v{lineage.version} recorded no digest of its weights: nothing to "
             "compare"
         )
-    changed = [
-        check for check in check_sources(lineage.sources) if check.condition is not Condition.SAME
-    ]
+    changed = []
+    for check in check_sources(lineage.sources):
+        if check.condition is not Condition.SAME:
+            changed.append(check)
     if changed:
         raise DataError(
             "\n".join(f"{check}" for check in changed) + "\nput the recorded files back first"

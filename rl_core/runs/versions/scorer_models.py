@@ -84,10 +84,10 @@ def _changed(recipe: Recipe, home: Home, name: Callable[[RegisteredVersion], str
 def _changed_blocks(
     blocks: Sequence[Mapping[str, Any]], home: Home, name: Callable[[RegisteredVersion], str]
 ) -> list[dict[str, Any]]:
-    return [
-        _with_model(block, f"rewards.{index}.model", home, name)
-        for index, block in enumerate(blocks)
-    ]
+    changed: list[dict[str, Any]] = []
+    for index, block in enumerate(blocks):
+        changed.append(_with_model(block, f"rewards.{index}.model", home, name))
+    return changed
 
 
 def _with_model(

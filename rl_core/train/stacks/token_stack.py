@@ -117,10 +117,9 @@ class TrainStack(SegmentStack):
         if not self.share_prompts:
             return Lengths(tokens_B)
         num_prompt = used_BL.shape[1] - shard.tensor("response_mask").shape[1]
-        prompts = [
-            shard.tensor(name)[:, :num_prompt]
-            for name in ("input_ids", "attention_mask", "position_ids")
-        ]
+        prompts = []
+        for name in ("input_ids", "attention_mask", "position_ids"):
+            prompts.append(shard.tensor(name)[:, :num_prompt])
         return Lengths(
             tokens_B, shared_prompts.leaders(*prompts).tolist(), prompts[1].sum(-1).tolist()
         )
@@ -143,7 +142,10 @@ class TrainStack(SegmentStack):
             )
         else:
             cut = micro_batches.by_token_count(places, lengths_U, self.max_tokens, at_least)
-        return [micro_batches.flatten([units[place] for place in part]) for part in cut]
+        groups: list[Rows] = []
+        for part in cut:
+            groups.append(micro_batches.flatten([units[place] for place in part]))
+        return groups
 
     def _loss(
         self, micro: DataProto, denominators: Denominators

@@ -116,11 +116,10 @@ def kept_weights(backend: Trained, mode: SyncMode) -> Iterator[Named]:
     `sent_weights`."""
     if mode is SyncMode.FULL and backend.lora_cfg is not None:
         return iter(())
-    kept = {
-        name: value
-        for name, value in _values(backend, averaged=False).items()
-        if name not in backend.trainable
-    }
+    kept = {}
+    for name, value in _values(backend, averaged=False).items():
+        if name not in backend.trainable:
+            kept[name] = value
     return ((name, _gather(backend, value)) for name, value in kept.items())
 
 
@@ -128,9 +127,10 @@ def _values(backend: Trained, *, averaged: bool) -> dict[str, Tensor]:
     """Return every parameter by name, as this rank holds it."""
     for unit in fsdp_wrap.units(backend.policy):
         unit.reshard()
-    values: dict[str, Tensor] = {
-        name: value for name, value in backend.policy.named_parameters() if not is_averaged(name)
-    }
+    values: dict[str, Tensor] = {}
+    for name, value in backend.policy.named_parameters():
+        if not is_averaged(name):
+            values[name] = value
     if averaged:
         assert backend.ema is not None
         values |= backend.ema.shadow

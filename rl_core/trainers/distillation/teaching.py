@@ -162,10 +162,10 @@ def _prompts_of(batch: DataProto | DataProtoRef) -> list[list[int]]:
     """Return the tokens of each row's prompt, without padding."""
     ids_BL, used_BL = batch.tensor("input_ids"), batch.tensor("attention_mask").bool()
     num_prompt = ids_BL.shape[1] - batch.tensor("response_mask").shape[1]
-    return [
-        ids[used].tolist()
-        for ids, used in zip(ids_BL[:, :num_prompt], used_BL[:, :num_prompt], strict=True)
-    ]
+    prompts: list[list[int]] = []
+    for ids, used in zip(ids_BL[:, :num_prompt], used_BL[:, :num_prompt], strict=True):
+        prompts.append(ids[used].tolist())
+    return prompts
 
 
 def taught_by_base(recipe: Recipe) -> bool:

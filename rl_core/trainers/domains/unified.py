@@ -106,11 +106,11 @@ def _drawings(items: Items, texts: DataProtoRef) -> list[Item]:
     rows = zip(
         columns["uid"], columns[ID], columns["response"], contexts(texts), failed, strict=True
     )
-    return [
-        planned_drawing(items[uid], row, plan, context)
-        for uid, row, plan, context, bad in rows
-        if not bad
-    ]
+    drawings: list[Item] = []
+    for uid, row, plan, context, bad in rows:
+        if not bad:
+            drawings.append(planned_drawing(items[uid], row, plan, context))
+    return drawings
 
 
 @dataclass
@@ -137,9 +137,9 @@ class GreedyPlans:
             questions(list(items.values()), self.asking), max_new_tokens, choice=choice
         )
         said = zip(items.values(), text.non_tensor_batch["response"], contexts(text), strict=True)
-        drawings = [
-            planned_drawing(item, item["uid"], plan, context) for item, plan, context in said
-        ]
+        drawings = []
+        for item, plan, context in said:
+            drawings.append(planned_drawing(item, item["uid"], plan, context))
         images = as_asked(self.painter.handle.evaluate(prompt_batch(drawings)), drawings)
         self.scorer.add_rewards(images, {IMAGES: images})
         columns = {

@@ -48,11 +48,10 @@ def _table() -> tuple[dict[str, ForeignKey], dict[str, str]]:
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     systems: dict[str, dict[str, str]] = yaml.safe_load(text)
     reasons = systems.pop("not here")
-    known = {
-        key: ForeignKey(system, here)
-        for system, keys in systems.items()
-        for key, here in keys.items()
-    }
+    known = {}
+    for system, keys in systems.items():
+        for key, here in keys.items():
+            known[key] = ForeignKey(system, here)
     return known, reasons
 
 

@@ -114,11 +114,11 @@ def without_nulls(value: object) -> object:
     """Return `value` without the keys that hold None, and with whole decimals (wide integers in
     Arrow) as integers."""
     if isinstance(value, dict):
-        return {
-            key: item if type(item) in _LEAVES else without_nulls(item)
-            for key, item in value.items()
-            if item is not None
-        }
+        kept = {}
+        for key, item in value.items():
+            if item is not None:
+                kept[key] = item if type(item) in _LEAVES else without_nulls(item)
+        return kept
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():

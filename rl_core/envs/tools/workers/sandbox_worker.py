@@ -286,9 +286,10 @@ def _bare_function(names):
         return None
     solution = names.get("Solution")
     if isinstance(solution, type):
-        names = {
-            name: getattr(solution(), name) for name in vars(solution) if not name.startswith("_")
-        }
+        names = {}
+        for name in vars(solution):
+            if not name.startswith("_"):
+                names[name] = getattr(solution(), name)
     kinds = (types.FunctionType, types.MethodType)
     functions = [f for f in names.values() if isinstance(f, kinds) and f.__module__ == "__main__"]
     called = {name for f in functions for name in _names_used(f.__code__) if name != f.__name__}
@@ -346,10 +347,10 @@ def plain(value):
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {
-            key if isinstance(key, str) else json.dumps(key): plain(item)
-            for key, item in value.items()
-        }
+        items = {}
+        for key, item in value.items():
+            items[key if isinstance(key, str) else json.dumps(key)] = plain(item)
+        return items
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a solution returns numbers, text, lists or dicts, not {kind.__name__}")
