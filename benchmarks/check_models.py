@@ -185,11 +185,10 @@ class Check:
             for mode, said in found.synced.items():
                 is_failed = isinstance(said, Failed)
                 name = f"{kind}, sync {mode}"
-                syncs[name] = (
-                    self._failed(said)
-                    if is_failed
-                    else self._verdict(found, (said, found.log_probs))
-                )
+                if is_failed:
+                    syncs[name] = self._failed(said)
+                else:
+                    syncs[name] = self._verdict(found, (said, found.log_probs))
         return _worst(exports), _worst(syncs)
 
     def _exported(self, found: Found, out: str) -> Cell:

@@ -267,9 +267,10 @@ def main() -> None:
         figures = timed(works, options.repeats)
         cells = []
         for head in heads:
-            cells.append(
-                f"{figures[head][0]:9.2f} / {figures[head][1]:.2f}" if head in figures else "-"
-            )
+            if head in figures:
+                cells.append(f"{figures[head][0]:9.2f} / {figures[head][1]:.2f}")
+            else:
+                cells.append("-")
         print(f"{case.name:32}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 

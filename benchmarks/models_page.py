@@ -193,11 +193,9 @@ def _costs(loaded: list[Family], columns: tuple[str, ...]) -> str:
         counts = Counter(family.cells[column].verdict for family in loaded)
         if number := counts["falls back"] + counts["refused"]:
             rows.append([column, f"{number} of {len(loaded)}", INSTEAD[column]])
-    return (
-        table(["path", "types without it", "what is done instead"], rows)
-        if rows
-        else "No path is left out."
-    )
+    if rows:
+        return table(["path", "types without it", "what is done instead"], rows)
+    return "No path is left out."
 
 
 def _cell(cell: Cell, reasons: Reasons) -> str:

@@ -83,11 +83,10 @@ def imported(node: ast.AST, package: list[str], late: bool = False) -> Iterator[
         for alias in node.names:
             yield f"{base}.{alias.name}", late
     late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    children = (
-        node.orelse
-        if isinstance(node, ast.If) and for_type_checkers(node)
-        else ast.iter_child_nodes(node)
-    )
+    if isinstance(node, ast.If) and for_type_checkers(node):
+        children = node.orelse
+    else:
+        children = ast.iter_child_nodes(node)
     for child in children:
         yield from imported(child, package, late)
 

@@ -25,7 +25,9 @@ def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table
         table.row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
     old, new = (read_samples(one.samples_path) for one in (before, after))
     change, low, high = paired_change(*paired_scores(old, new, ACCURACY))
-    gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
+    gains = []
+    for name, value in before.scores.items():
+        gains.append(f"{after.scores[name] - value:+.3f}")
     table.row(
         "change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True
     )
@@ -63,9 +65,10 @@ def sets_table(title: str, receipts: Sequence[EvalReceipt]) -> Table:
             found = [one.sets[name].measures.get(measure) for one in receipts if name in one.sets]
             shown = []
             for one in found:
-                shown.append(
-                    "" if one is None else f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"
-                )
+                if one is None:
+                    shown.append("")
+                else:
+                    shown.append(f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})")
             table.row(name, measure, *[""] * (len(receipts) - len(shown)), *shown)
     return table
 

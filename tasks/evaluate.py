@@ -146,9 +146,12 @@ def set_rows(receipts: list[EvalReceipt]) -> list[dict[str, Any]]:
         for source in ("", *last.sources):
             measures = []
             for one in found:
-                measures.append(
-                    {} if one is None else one.sources.get(source, {}) if source else one.measures
-                )
+                if one is None:
+                    measures.append({})
+                elif source:
+                    measures.append(one.sources.get(source, {}))
+                else:
+                    measures.append(one.measures)
             table += [
                 {"set": name, "source": source, "measure": measure}
                 | {

@@ -60,7 +60,9 @@ def _about(field: FieldInfo, path: str, described: Mapping[Settings, str]) -> st
     inner = next(sections(field.annotation), None)
     elsewhere = described.get(inner, path) if inner else path
     about = field.description or (purpose(inner) if inner else "")
-    return about if elsewhere == path else f"{about} Keys as in `{elsewhere}`."
+    if elsewhere == path:
+        return about
+    return f"{about} Keys as in `{elsewhere}`."
 
 
 def _value(field: FieldInfo) -> str:

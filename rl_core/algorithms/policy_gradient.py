@@ -222,7 +222,9 @@ class PolicyGradient(StageAlgorithm):
     ) -> Tensor | None:
         kl = self.config.kl
         if kl.kind is KlKind.EXACT:
-            return None if ref_kl_BT is None else terms.cleaned(ref_kl_BT, actions.mask_BT)
+            if ref_kl_BT is None:
+                return None
+            return terms.cleaned(ref_kl_BT, actions.mask_BT)
         if ref_log_probs_BT is None:
             return None
         reference_BT = terms.cleaned(ref_log_probs_BT, actions.mask_BT).detach()

@@ -97,7 +97,9 @@ class PreferenceConfig(StageAlgorithm.Config):
     @model_validator(mode="before")
     @classmethod
     def _over_preset(cls, values: object) -> object:
-        return over_preset(cls.preset, values) if isinstance(values, Mapping) else values
+        if isinstance(values, Mapping):
+            return over_preset(cls.preset, values)
+        return values
 
     @property
     def needs_reference(self) -> bool:
@@ -249,9 +251,10 @@ class Preference(PairAlgorithm):
     ) -> Pairs:
         kept_BT = mask_BT != 0
         log_probs_BT = cleaned(log_probs_BT, mask_BT)
-        reference_BT = (
-            log_probs_BT.detach() if ref_log_probs_BT is None else ref_log_probs_BT.detach()
-        )
+        if ref_log_probs_BT is None:
+            reference_BT = log_probs_BT.detach()
+        else:
+            reference_BT = ref_log_probs_BT.detach()
         reference_BT = reference_BT.to(log_probs_BT).masked_fill(~kept_BT, 0.0)
         lengths_B, acting_B = kept_BT.sum(1), paired_rows(advantages_BT, mask_BT)
         rewards_B = self.config.beta * (log_probs_BT - reference_BT).sum(1)

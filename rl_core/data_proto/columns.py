@@ -80,7 +80,11 @@ def copied(meta_info: V) -> V:
 
 def key_list(keys: str | Iterable[str] | None) -> list[str]:
     """Return keys as a list; a single string is one key."""
-    return [] if keys is None else [keys] if isinstance(keys, str) else list(keys)
+    if keys is None:
+        return []
+    if isinstance(keys, str):
+        return [keys]
+    return list(keys)
 
 
 def tensordict_of(
@@ -102,11 +106,10 @@ def tensordict_of(
     whole = TensorDict(tensors, batch_size=[num_rows], device=device)
     for key, column in columns.items():
         rows = [NonTensorData(value, batch_size=[]) for value in column]
-        stack = (
-            NonTensorStack(*rows)
-            if rows
-            else NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
-        )
+        if rows:
+            stack = NonTensorStack(*rows)
+        else:
+            stack = NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
         whole.set(key, stack)
     for key, value in copied(meta_info).items():
         whole.set_non_tensor(key, value)

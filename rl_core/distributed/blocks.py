@@ -191,11 +191,11 @@ def _built(
 
 def _as_siblings(value: object, group: WorkerGroup) -> object:
     if isinstance(value, Handle):
-        return Sibling(value._name) if value._group is group else value
+        if value._group is group:
+            return Sibling(value._name)
+        return value
     if type(value) is tuple or type(value) is list:
         return type(value)(_as_siblings(entry, group) for entry in value)
-    return (
-        {key: _as_siblings(entry, group) for key, entry in value.items()}
-        if type(value) is dict
-        else value
-    )
+    if type(value) is dict:
+        return {key: _as_siblings(entry, group) for key, entry in value.items()}
+    return value

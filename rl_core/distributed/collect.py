@@ -26,7 +26,9 @@ def collect(spec: CallSpec, answers: Sequence[object]) -> object:
                 "a metric of rank 0 alone is not the metric of the call; use collect=Collect.REDUCE"
             )
         return answers[0]
-    return reduce_metrics(answers) if spec.collect is Collect.REDUCE else list(answers)
+    if spec.collect is Collect.REDUCE:
+        return reduce_metrics(answers)
+    return list(answers)
 
 
 def is_metrics(answer: object) -> bool:

@@ -75,7 +75,10 @@ class RemoteMethod:
             for rank, (args, kwargs) in plan.calls.items()
         }
         stored = self._spec.collect is Collect.JOIN
-        silent = {rank: call for rank, call in calls.items() if rank not in plan.answering}
+        silent = {}
+        for rank, call in calls.items():
+            if rank not in plan.answering:
+                silent[rank] = call
         heard = {rank: call for rank, call in calls.items() if rank in plan.answering}
         futures = self._group.submit("call", heard, wanted=True, stored=stored)
         if silent:

@@ -146,7 +146,10 @@ def _of_passes(
 
 
 def _ks(num_samples: int) -> list[int]:
-    powers = [2**power for power in range(1, num_samples.bit_length()) if 2**power < num_samples]
+    powers = []
+    for power in range(1, num_samples.bit_length()):
+        if 2**power < num_samples:
+            powers.append(2**power)
     return [*powers, num_samples]
 
 
@@ -157,4 +160,6 @@ def _sources(prompts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _mean(values: Sequence[float]) -> float:
     known = [float(value) for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    if known:
+        return sum(known) / len(known)
+    return math.nan

@@ -106,7 +106,10 @@ class Served:
         }
         stop = self.stop if choice.stop is None else choice.stop
         # What the server does unasked is left out, since not every one knows it.
-        given = {name: getattr(choice, name) for name in choice.altered if name != "stop"}
+        given = {}
+        for name in choice.altered:
+            if name != "stop":
+                given[name] = getattr(choice, name)
         return request | given | ({"stop": list(stop)} if stop else {})
 
     def _conversation(
@@ -194,4 +197,6 @@ def _result(value: Any) -> Any:
     async def waited() -> Any:
         return await value
 
-    return asyncio.run(waited()) if inspect.isawaitable(value) else value
+    if inspect.isawaitable(value):
+        return asyncio.run(waited())
+    return value

@@ -47,7 +47,9 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
     if not all(map(_is_plain, linears)) or len({linear.weight.dtype for linear in linears}) > 1:
         return None
     base, down, up = linears
-    return None if up.bias is not None else Parts(base, down, up, layer.scaling[active[0]])
+    if up.bias is not None:
+        return None
+    return Parts(base, down, up, layer.scaling[active[0]])
 
 
 class AdaptedLinear(lora.Linear):

@@ -102,7 +102,9 @@ class _Kept(torch.autograd.Function):
     def backward(ctx: _KeptContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         query, key, value, *weights = ctx.saved_tensors
         pairs = zip(_chunks(ctx.mask, query, key, value, grad), weights, strict=True)
-        parts = [_gradients(*states, weights=one, scale=ctx.scale) for (*states, _), one in pairs]
+        parts = []
+        for (*states, _), one in pairs:
+            parts.append(_gradients(*states, weights=one, scale=ctx.scale))
         return (*(torch.cat(part) for part in zip(*parts, strict=True)), None, None)
 
 

@@ -70,7 +70,9 @@ def _same_as(mlp: nn.Module) -> GatedMLP | None:
     # The difference is relative: small weights give small results. An output of zero would prove
     # nothing.
     difference, size = (theirs.float() - own.float()).norm(), theirs.float().norm()
-    return ours if difference <= ALIKE * size and size > 0 else None
+    if difference <= ALIKE * size and size > 0:
+        return ours
+    return None
 
 
 def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:

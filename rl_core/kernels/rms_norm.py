@@ -63,7 +63,9 @@ def _same_as(norm: nn.Module) -> RMSNorm | None:
     theirs, own = asked(norm, probe), asked(ours, probe)
     if not isinstance(theirs, Tensor) or own is None or theirs.shape != own.shape:
         return None
-    return ours if torch.allclose(theirs.float(), own.float(), ALIKE, ALIKE) else None
+    if torch.allclose(theirs.float(), own.float(), ALIKE, ALIKE):
+        return ours
+    return None
 
 
 def _mean_squares(states: Tensor) -> Tensor:

@@ -127,7 +127,9 @@ def _in_float32(
     with multiplied_as_bfloat16(dtype):
         parts = [torch.mm(block, weight_IO) for block in blocks]
     product_NO = torch.cat(parts)[: len(states_NI)]
-    return product_NO if bias_O is None else product_NO + bias_O
+    if bias_O is None:
+        return product_NO
+    return product_NO + bias_O
 
 
 class _ProductContext(AutogradContext, Protocol):

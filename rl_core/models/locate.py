@@ -44,7 +44,9 @@ def locate(path: str, models_dir: Path, *, merged: bool = True) -> str:
 def whole_weights(path: str, models_dir: Path) -> str:
     """Return a `model.path` of a whole model: the path itself, or for a folder of adapters alone
     the model that they give, which is written on first use. Raises: ModelError."""
-    return path if adapter_folder(path) is None else locate(path, models_dir)
+    if adapter_folder(path) is None:
+        return path
+    return locate(path, models_dir)
 
 
 def locate_start(recipe: Recipe, models_dir: Path) -> str:

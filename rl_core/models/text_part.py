@@ -51,7 +51,9 @@ class TextPartPolicy(CausalLMPolicy):
     def backbone(self) -> PreTrainedModel:
         """The module that computes hidden states: the language model, or all of the model if that
         gives other results."""
-        return self.language_part if self._part_alone else backbone_of(self.head_model)
+        if self._part_alone:
+            return self.language_part
+        return backbone_of(self.head_model)
 
     def compute_part_alone(self, alone: bool) -> bool:
         """Compute text with the language model alone. Returns: True if there is more around it."""

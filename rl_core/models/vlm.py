@@ -109,7 +109,9 @@ def media_of(inputs: Mapping[str, Any], family: Family, image_token_id: int) -> 
     if family.stacks_pictures_per_prompt:
         tensors = {name: value.transpose(0, 1) for name, value in tensors.items()}
     num_tokens = int((inputs["input_ids"] == image_token_id).sum())
-    return PromptMedia(tensors, num_tokens) if tensors else None
+    if tensors:
+        return PromptMedia(tensors, num_tokens)
+    return None
 
 
 class VLMPolicy(CausalLMPolicy):
@@ -268,4 +270,6 @@ class _Rows:
             pieces += [parts[place]] if place is not None else []
             pieces += [word_H.to(parts[0].dtype).expand(num_words, -1)] if num_words else []
         rows_NH = torch.cat(pieces)
-        return rows_NH[None] if isinstance(features, Tensor) else (rows_NH,)
+        if isinstance(features, Tensor):
+            return rows_NH[None]
+        return (rows_NH,)

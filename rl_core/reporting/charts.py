@@ -144,7 +144,10 @@ def _grid(axes: _Axes) -> list[str]:
 
 
 def _line(one: Series, axes: _Axes, colour: str, index: int) -> list[str]:
-    banded = [(p.x, p.low, p.high) for p in one.points if p.low is not None and p.high is not None]
+    banded = []
+    for p in one.points:
+        if p.low is not None and p.high is not None:
+            banded.append((p.x, p.low, p.high))
     parts = []
     if banded:
         upper = [(x, high) for x, _, high in banded]

@@ -72,7 +72,9 @@ def first_curves(record: RunRecord) -> list[Markup]:
     phase."""
     charts = [_chart(record.steps, name) for name in names_shown_first(record)]
     phases = phase_series(record)
-    return [*charts, line_chart("seconds per phase", phases)] if phases else charts
+    if phases:
+        return [*charts, line_chart("seconds per phase", phases)]
+    return charts
 
 
 def names_shown_first(record: RunRecord) -> list[str]:
@@ -129,7 +131,9 @@ def delta_by_place(record: RunRecord) -> Markup | None:
         for track, at in found.items()
     ]
     title = "distance of trainer and rollout, nats per token"
-    return line_chart(title, series, x_label="place in the reply") if series else None
+    if series:
+        return line_chart(title, series, x_label="place in the reply")
+    return None
 
 
 def _is_shown_first(name: str) -> bool:

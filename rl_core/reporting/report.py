@@ -143,7 +143,9 @@ def _samples(record: RunRecord) -> list[dict[str, object]]:
 
 def _prompt_text(row: Mapping[str, object]) -> str:
     prompt = row["prompt"]
-    return str(prompt[-1]["content"]) if isinstance(prompt, list) and prompt else str(prompt)
+    if isinstance(prompt, list) and prompt:
+        return str(prompt[-1]["content"])
+    return str(prompt)
 
 
 def _picture(found: str | None) -> str | None:

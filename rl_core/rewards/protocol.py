@@ -169,4 +169,6 @@ def _plain(given: object) -> object:
         return [_plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

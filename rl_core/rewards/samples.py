@@ -72,7 +72,9 @@ def conversation_of(
     said = [{"role": one["role"], "content": one["content"]} for one in turns or ()]
     if said:
         return (*with_reply(prompt, str(said[0]["content"])), *said[1:])
-    return tuple(with_reply(prompt, replies[0])) if len(replies) == 1 else ()
+    if len(replies) == 1:
+        return tuple(with_reply(prompt, replies[0]))
+    return ()
 
 
 def with_groups(samples: Sequence[Sample], groups: Sequence[str]) -> list[Sample]:

@@ -65,7 +65,9 @@ class RewardPairEngine:
         on a rank that does not answer for its replica.
         """
         batch = self._batch(pairs)
-        return batch if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return batch
+        return None
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(self, pairs: DataProto) -> DataProto | None:
@@ -81,7 +83,9 @@ class RewardPairEngine:
         batch = self._batch(pairs)
         with torch.no_grad(), evaluation_mode(self.backend.policy):
             scores_N2 = self._scores(batch).view(-1, 2)
-        return self._scored(items, batch, scores_N2) if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return self._scored(items, batch, scores_N2)
+        return None
 
     def _batch(self, pairs: DataProto) -> DataProto:
         items = list(pairs.non_tensor_batch["item"])

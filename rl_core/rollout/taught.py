@@ -65,9 +65,13 @@ class TaughtEngine:
         """
         first: dict[str, int] = {}
         prompts = [str(item["prompt"]) for item in rows.non_tensor_batch["item"]]
-        places = [first.setdefault(prompt, place) for place, prompt in enumerate(prompts)]
+        places = []
+        for place, prompt in enumerate(prompts):
+            places.append(first.setdefault(prompt, place))
         batch = self._batch(rows[sorted(range(len(places)), key=places.__getitem__)])
-        return batch if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return batch
+        return None
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(self, rows: DataProto) -> DataProto | None:

@@ -122,7 +122,9 @@ def _usual(evaluation: EvaluationSampling, part: int) -> EvaluationSampling | No
     """Return the choice of replies to held-out rows; None where the recipe's needs no part."""
     if not part or not evaluation.temperature:
         return None
-    chosen = {name: getattr(evaluation, name) for name in EvaluationSampling.model_fields}
+    chosen = {}
+    for name in EvaluationSampling.model_fields:
+        chosen[name] = getattr(evaluation, name)
     return SampledReplies(**chosen, part=part)
 
 
@@ -131,7 +133,11 @@ def _judging(recipe: Recipe, rows: Sequence[Items]) -> Judging:
     allowed = evaluation.max_failed_share
     if recipe.has_pairs:
         return Judging({}, FULL_REWARD, allowed)
-    env_classes = {item["env_class"] for items in rows for item in items if "env_class" in item}
+    env_classes = set()
+    for items in rows:
+        for item in items:
+            if "env_class" in item:
+                env_classes.add(item["env_class"])
     if evaluation.pass_mark is not None or evaluation.scorers:
         # With scorers, an environment's own full reward is only a part of the whole.
         marks = dict.fromkeys(env_classes, evaluation.pass_mark)

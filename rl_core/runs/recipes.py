@@ -256,7 +256,9 @@ def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
         return SentencesSpec
     if "log_lines" in entry:
         return LogLinesSpec
-    return GenerateSpec if "task" in entry else SourceSpec
+    if "task" in entry:
+        return GenerateSpec
+    return SourceSpec
 
 
 def _check_block(config_cls: type[BaseModel], values: dict[str, object], where: str) -> None:

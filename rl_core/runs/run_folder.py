@@ -149,7 +149,9 @@ class RunFolder:
     def receipt(self, name: str, kind: type[R]) -> R | None:
         """The receipt of a task that an earlier run finished, or None."""
         path = self.root / "receipts" / f"{name}.json"
-        return _read_receipt(path, kind) if path.is_file() else None
+        if path.is_file():
+            return _read_receipt(path, kind)
+        return None
 
     def checkpoint(self, iteration: int) -> Path:
         """Return the folder of an iteration's checkpoint."""

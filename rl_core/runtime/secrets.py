@@ -74,7 +74,9 @@ def redact_values(value: object, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return type(value)(redact_values(entry, name) for entry in value)
     if isinstance(value, str):
-        return HIDDEN if value and is_secret_name(name) else redact(value)
+        if value and is_secret_name(name):
+            return HIDDEN
+        return redact(value)
     return value
 
 

@@ -196,7 +196,10 @@ def _revisions(database: sqlite3.Connection) -> list[str]:
 
 def _is_used(database: sqlite3.Connection) -> bool:
     """Return True if anything was recorded in the database."""
-    tables = [table for table in ("runs", "registered_models") if _has_table(database, table)]
+    tables = []
+    for table in ("runs", "registered_models"):
+        if _has_table(database, table):
+            tables.append(table)
     return any(database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)
 
 

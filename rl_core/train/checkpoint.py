@@ -121,7 +121,9 @@ def _state(backend: Trained) -> Sharded:
     """Return the sharded state: the trained tensors, which are few with adapters, and those that
     follow them."""
     add_moments(backend.optimizer)
-    follow = {name: backend.optimizer.state[value] for name, value in backend.trainable.items()}
+    follow = {}
+    for name, value in backend.trainable.items():
+        follow[name] = backend.optimizer.state[value]
     moments = {
         name: {key: value for key, value in state.items() if key != STEP}
         for name, state in follow.items()
@@ -140,7 +142,9 @@ def _counts(backend: Trained) -> Counts:
         if key not in ("params", MATRICES):
             settings[key] = one
     state = backend.optimizer.state
-    steps = {name: float(state[value][STEP]) for name, value in backend.trainable.items()}
+    steps = {}
+    for name, value in backend.trainable.items():
+        steps[name] = float(state[value][STEP])
     return {"settings": settings, "steps": steps}
 
 
@@ -190,7 +194,9 @@ def _rank_file(backend: Trained, folder: Path) -> Path:
     """Return this rank's file; rank 0's if fewer ranks wrote, whose schedule and counts are the
     same for all."""
     own = folder / f"rank-{backend.rank_info.rank}.pt"
-    return own if own.is_file() else folder / "rank-0.pt"
+    if own.is_file():
+        return own
+    return folder / "rank-0.pt"
 
 
 def _local_state(backend: Trained) -> Local:

@@ -58,14 +58,17 @@ class ServiceScorer:
         cls, recipe: Recipe, service: ScorersHandle | None, max_length: int | None
     ) -> ServiceScorer:
         """Create the scorer of a recipe. Args: service: runs the recipe's scorers."""
-        weights = {key: config.weight for key, _, config in resolve_scorers(recipe.rewards)}
+        weights = {}
+        for key, _, config in resolve_scorers(recipe.rewards):
+            weights[key] = config.weight
         return cls(service, weights, recipe.reward_service, max_length)
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
         """Add scores to the rewards as `add_scores` does; return its metrics."""
-        limit = (
-            rollout.tensor("response_mask").shape[1] if self.max_length is None else self.max_length
-        )
+        if self.max_length is None:
+            limit = rollout.tensor("response_mask").shape[1]
+        else:
+            limit = self.max_length
         return add_scores(rollout, self.service, self.weights, self.config, limit)
 
 

@@ -56,7 +56,9 @@ class Engine:
         Returns: the version that it then holds; None for an engine that samples with the trained
         module itself.
         """
-        return None if self.sync is None else self.sync.sync(evaluation=evaluation).version
+        if self.sync is None:
+            return None
+        return self.sync.sync(evaluation=evaluation).version
 
     def rollout(self, prompts: DataProto, step: int, attempt: int = 0) -> DataProtoRef:
         """Sample the group of each prompt with the latest weights.
@@ -224,7 +226,9 @@ class Track:
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
         """Add the scorer's rewards to the rollout, in place, and return its metrics."""
-        return {} if self.scorer is None else self.scorer.add_rewards(rollout, rollouts)
+        if self.scorer is None:
+            return {}
+        return self.scorer.add_rewards(rollout, rollouts)
 
 
 class HeldOut(Protocol):

@@ -43,7 +43,9 @@ def _paid(view: View) -> Curve | None:
         for step, value in zip(curve.steps[-WINDOW:], curve.values[-WINDOW:], strict=True):
             sums[step] = sums.get(step, 0.0) + weight * value
     found = Curve(sorted(sums), [sums[step] for step in sorted(sums)])
-    return found if len(found) >= LEAST_STEPS and found.steps[-1] == view.step else None
+    if len(found) >= LEAST_STEPS and found.steps[-1] == view.step:
+        return found
+    return None
 
 
 def _change(values: Sequence[float]) -> tuple[float, float]:

@@ -72,12 +72,16 @@ class Alarm:
     @property
     def key(self) -> str:
         """Return its name in tags, with that of its track: `images/kl`."""
-        return f"{self.track}/{self.watcher}" if self.track else self.watcher
+        if self.track:
+            return f"{self.track}/{self.watcher}"
+        return self.watcher
 
     @property
     def title(self) -> str:
         """Return its name with that of its track."""
-        return f"{self.track}: {self.watcher}" if self.track else self.watcher
+        if self.track:
+            return f"{self.track}: {self.watcher}"
+        return self.watcher
 
     def __str__(self) -> str:
         rows = f"; rows: {', '.join(self.sample_ids)}" if self.sample_ids else ""

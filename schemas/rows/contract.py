@@ -94,7 +94,9 @@ class RowContract:
         return rejections
 
     def _of_values(self, values: Row) -> list[Problem]:
-        found = [problem for field, rule in self.fields.items() for problem in rule(values[field])]
+        found = []
+        for field, rule in self.fields.items():
+            found.extend(rule(values[field]))
         return found + self.row_rule(values)
 
 

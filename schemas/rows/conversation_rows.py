@@ -179,7 +179,9 @@ def _said(row: Mapping[str, object]) -> tuple[str, Messages, Messages] | list[Pr
     if isinstance(said, str):
         return name, prompt, [_answer(said)]
     completion = _messages(row, name)
-    return [completion] if isinstance(completion, Problem) else (name, prompt, completion)
+    if isinstance(completion, Problem):
+        return [completion]
+    return (name, prompt, completion)
 
 
 def _has(row: Mapping[str, object], name: str) -> bool:
@@ -207,11 +209,10 @@ def _with_marks(message: Mapping[str, object]) -> Mapping[str, object]:
         return message
     marked = []
     for part in parts:
-        marked.append(
-            {"type": "text", "text": IMAGE_MARK}
-            if isinstance(part, Mapping) and part.get("type") == "image"
-            else part
-        )
+        if isinstance(part, Mapping) and part.get("type") == "image":
+            marked.append({"type": "text", "text": IMAGE_MARK})
+        else:
+            marked.append(part)
     return {**message, "content": marked}
 
 

@@ -231,11 +231,9 @@ def _one_image(
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if content is None:
         path = image.get("path") if isinstance(image, Mapping) else None
-        return (
-            _named_image(f"{field}.path", path, find, limits)
-            if path
-            else [Problem(field, "no image", image, "bytes or a path")]
-        )
+        if path:
+            return _named_image(f"{field}.path", path, find, limits)
+        return [Problem(field, "no image", image, "bytes or a path")]
     expected = "the bytes of an image file"
     if not isinstance(content, bytes):
         return [Problem(f"{field}.bytes", "not a readable image", content, expected)]
@@ -261,4 +259,6 @@ def _named_image(
 def lower_scheme(uri: str) -> str:
     """Return a URI with its scheme in the lower case that fsspec knows."""
     match = _SCHEME.match(uri)
-    return uri if match is None else match[0].lower() + uri[match.end() :]
+    if match is None:
+        return uri
+    return match[0].lower() + uri[match.end() :]

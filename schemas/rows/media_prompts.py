@@ -163,19 +163,25 @@ def _text_problems(value: object) -> list[Problem]:
         expected = "a text; these are messages, kept as one"
         return [Problem("prompt", "messages as a text", value, expected)]
     good = isinstance(value, str) and value.strip()
-    return [] if good else [Problem("prompt", "not a text", value, "a non-empty text")]
+    if good:
+        return []
+    return [Problem("prompt", "not a text", value, "a non-empty text")]
 
 
 def _id_problems(value: object) -> list[Problem]:
     good = value is None or (
         isinstance(value, str | int) and not isinstance(value, bool) and value != ""
     )
-    return [] if good else [Problem("prompt_id", "not an id", value, "a string or whole number")]
+    if good:
+        return []
+    return [Problem("prompt_id", "not an id", value, "a string or whole number")]
 
 
 def _metadata_problems(value: object) -> list[Problem]:
     good = value is None or isinstance(value, Mapping)
-    return [] if good else [Problem("metadata", "not an object", value, "an object")]
+    if good:
+        return []
+    return [Problem("metadata", "not an object", value, "an object")]
 
 
 def _legacy_problems(names: Any) -> list[Problem]:

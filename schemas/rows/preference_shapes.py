@@ -169,7 +169,9 @@ def _with_system(question: Messages, system: object) -> object:
             return Problem("system", "two system messages", system, "one, in a column or a message")
     if len(question) == 1 and question[0].get("role") == "user":
         text = question[0].get("content")
-        return text if isinstance(text, str) else question
+        if isinstance(text, str):
+            return text
+        return question
     return question or None
 
 

@@ -43,7 +43,9 @@ class SamplingConfig(Section):
     @field_validator("stop", mode="after")
     @classmethod
     def _strings_can_be_found(cls, stop: list[str] | None) -> list[str] | None:
-        return None if stop is None else checked_stop(stop)
+        if stop is None:
+            return None
+        return checked_stop(stop)
 
     @model_validator(mode="after")
     def _one_cut_of_the_tail(self) -> "SamplingConfig":

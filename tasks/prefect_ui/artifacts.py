@@ -43,7 +43,9 @@ logger = logging.getLogger(__name__)
 def shorten(text: object) -> str:
     """Shorten a text to the width of a table cell."""
     value = str(text)
-    return value if len(value) <= MAX_CELL else value[: MAX_CELL - 1] + "…"
+    if len(value) <= MAX_CELL:
+        return value
+    return value[: MAX_CELL - 1] + "…"
 
 
 def as_it_is(text: str) -> str:

@@ -288,7 +288,9 @@ def _hash_parts(
 
 
 def _describe_trials(trials: TrialSettings | None) -> str:
-    return "none" if trials is None else f"version {TRIALS_VERSION} {trials.describe()}"
+    if trials is None:
+        return "none"
+    return f"version {TRIALS_VERSION} {trials.describe()}"
 
 
 def _warnings_path(rejects_path: Path) -> Path:

@@ -206,7 +206,9 @@ def _check_arrow(
     def check(numbered: "tuple[int, pa.RecordBatch]") -> Checked:
         first, batch = numbered
         checked = _check_record_batch(batch, first, part.file, contract, settings)
-        return checked if trials is None else _try_arrow(checked, trials, batch, first, part, key)
+        if trials is None:
+            return checked
+        return _try_arrow(checked, trials, batch, first, part, key)
 
     def numbered() -> "Iterator[tuple[int, pa.RecordBatch]]":
         first = part.first_number

@@ -98,7 +98,10 @@ def cache_path(path: str) -> str:
 
     Raises: RowRefused when the path leads out of the cache.
     """
-    parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
+    parts = []
+    for part in path.replace("\\", "/").split("/"):
+        if part not in ("", "."):
+            parts.append(part)
     if ".." in parts or not parts:
         expected = "a path below images/"
         raise RowRefused(
@@ -227,4 +230,6 @@ def _text(content: object) -> str:
 
 
 def _name(image: str | bytes) -> str:
-    return image if isinstance(image, str) else f"{len(image)} bytes in the row"
+    if isinstance(image, str):
+        return image
+    return f"{len(image)} bytes in the row"

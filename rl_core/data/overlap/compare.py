@@ -53,7 +53,9 @@ def grams_of(words: Sequence[str], size: int) -> Iterable[Gram]:
 def held_size(words: Sequence[str]) -> int:
     """Return the size of the n-grams by which a held-out text is found in a longer one; 0 for a
     text too short for that."""
-    return min(LONG_GRAM, len(words)) if num_words(words) >= MIN_HELD else 0
+    if num_words(words) >= MIN_HELD:
+        return min(LONG_GRAM, len(words))
+    return 0
 
 
 def compare(held: Sequence[str], train: Sequence[str], common: Common) -> Likeness | None:

@@ -153,7 +153,9 @@ class HeldIndex:
         for gram in grams:
             known.append([self._ids.get(word, 0) for word in gram])
         ids = np.array([one for one in known if all(one)], np.uint64).reshape(-1, size)
-        return np.unique(_mixed(ids.T)) if len(ids) else np.empty(0, np.uint64)
+        if len(ids):
+            return np.unique(_mixed(ids.T))
+        return np.empty(0, np.uint64)
 
 
 @dataclass

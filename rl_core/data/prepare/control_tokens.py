@@ -61,7 +61,9 @@ class ControlTokens:
 
         def part(match: re.Match[str]) -> str:
             token = match[0]
-            return token if token in kept else token[0] + JOINER + token[1:]
+            if token in kept:
+                return token
+            return token[0] + JOINER + token[1:]
 
         # Again, since a token may have another one inside.
         while any(token not in kept for token in self.found(text)):
@@ -97,7 +99,9 @@ class ControlTokens:
 
 
 def _kept(message: Mapping[str, object]) -> Collection[str]:
-    return REASONING if message.get("role") == "assistant" else ()
+    if message.get("role") == "assistant":
+        return REASONING
+    return ()
 
 
 def _texts(message: Mapping[str, object]) -> Sequence[str]:

@@ -109,4 +109,6 @@ def _remembered(memo: Path, key: dict[str, object]) -> str | None:
         return None
     same = isinstance(known, dict) and all(known.get(name) == value for name, value in key.items())
     digest = known.get("sha256") if same else None
-    return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
+    if isinstance(digest, str) and _DIGEST.fullmatch(digest):
+        return digest
+    return None

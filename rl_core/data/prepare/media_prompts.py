@@ -194,11 +194,10 @@ class _Build:
         with PreparedWriter(target) as writer:
             for found, place in _all_prompts(paths):
                 num_rows += 1
-                bad = (
-                    found
-                    if isinstance(found, Exception)
-                    else self._problem(found, place, ids, overlaps)
-                )
+                if isinstance(found, Exception):
+                    bad = found
+                else:
+                    bad = self._problem(found, place, ids, overlaps)
                 if bad is not None:
                     if self.data.on_invalid == "fail":
                         raise bad

@@ -75,7 +75,10 @@ def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[s
 
 def files_of(sources: Mapping[str, Sequence[Located]]) -> list[Path]:
     """Return the row files of all sources, each once, for validation."""
-    files = [file for split in SPLITS for one in sources[split] for file in content_files(one.path)]
+    files = []
+    for split in SPLITS:
+        for one in sources[split]:
+            files.extend(content_files(one.path))
     return list(
         dict.fromkeys(
             file.resolve() for file in files if file.suffix != ".json" or file.name[:5] != "meta_"

@@ -54,7 +54,11 @@ def plan_pairs(
     """Predict whether `prepare_pairs` would be a cache hit, with the reason; makes and writes
     nothing but digests."""
     sources = pair_sources(recipe, data_dir, make=False)
-    absent = [one.path for split in SPLITS for one in sources[split] if not one.path.exists()]
+    absent = []
+    for split in SPLITS:
+        for one in sources[split]:
+            if not one.path.exists():
+                absent.append(one.path)
     if absent:
         return CachePlan("", False, "the pairs would be made or fetched first", absent[0])
     return plan_of(_job(recipe, sources, cache_root, data_dir / "memo", contamination))
@@ -77,7 +81,10 @@ def prepare_pairs(
     job = _job(recipe, sources, cache_root, memo_dir, contamination)
     if contamination.policy is ContaminationPolicy.FAIL:  # also where the cache is a hit
         _overlaps(sources, contamination, memo_dir)
-    places = {digest_of(one.path): str(one.path) for split in SPLITS for one in sources[split]}
+    places = {}
+    for split in SPLITS:
+        for one in sources[split]:
+            places[digest_of(one.path)] = str(one.path)
     return publish_cache(
         job, lambda work: _build(work, sources, recipe, contamination, memo_dir), places=places
     )

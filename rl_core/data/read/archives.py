@@ -162,9 +162,14 @@ def extract(
     for parent in sorted({member.target.rpartition("/")[0] for member in members}):
         (folder / parent).mkdir(parents=True, exist_ok=True)
     shares = _shares(members, num_workers)
-    jobs = [Extraction(str(path.resolve()), str(folder), share, check) for share in shares]
+    jobs = []
+    for share in shares:
+        jobs.append(Extraction(str(path.resolve()), str(folder), share, check))
     results: list[Extracted] = run("rl_core.data.read.unpack:unpack_share", jobs, advance)
-    digests = {target: digest for result in results for target, digest in result.digests.items()}
+    digests = {}
+    for result in results:
+        for target, digest in result.digests.items():
+            digests[target] = digest
     return Extracted(digests, {k: v for result in results for k, v in result.bad_images.items()})
 
 
@@ -240,4 +245,6 @@ def _checked_parts(path: Path, info: zipfile.ZipInfo) -> Parts:
 
 
 def _folded(target: str) -> str:
-    return target.lower() if target.isascii() else unicodedata.normalize("NFC", target).casefold()
+    if target.isascii():
+        return target.lower()
+    return unicodedata.normalize("NFC", target).casefold()

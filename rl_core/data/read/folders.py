@@ -179,7 +179,9 @@ def _labels_of_name(name: str) -> set[str]:
 def _stem(path: Path) -> str:
     """Return the name without the suffixes of its format: `a.b` of `a.b.jsonl.gz`."""
     stem = Path(path.stem)
-    return stem.stem if path.suffix.lower() in OPENERS else stem.name
+    if path.suffix.lower() in OPENERS:
+        return stem.stem
+    return stem.name
 
 
 def _listed(folder: Path, files: Sequence[Path]) -> str:

@@ -198,7 +198,10 @@ def _folder_name(address: str) -> str:
     it."""
     place, _, query = address.partition("?")
     scheme, _, rest = place.partition("://")
-    parts = [quote(part, safe=" ()+,=@") for part in rest.split("/") if part not in ("", ".", "..")]
+    parts = []
+    for part in rest.split("/"):
+        if part not in ("", ".", ".."):
+            parts.append(quote(part, safe=" ()+,=@"))
     digest = [hashlib.sha256(query.encode()).hexdigest()[:_NAME_CHARS]] if query else []
     return "/".join([scheme.lower(), *parts, *digest])
 

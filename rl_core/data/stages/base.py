@@ -118,7 +118,9 @@ class Context:
     def runner(self, num_bytes: int) -> Runner:
         """Return the runner for jobs over that many bytes: small ones run in this process, which is
         faster than starting another."""
-        return self.run if num_bytes > SMALL_BYTES else run_here
+        if num_bytes > SMALL_BYTES:
+            return self.run
+        return run_here
 
     def advance(self, phase: str, total: int) -> Advance:
         """Return a progress counter for one phase."""

@@ -78,7 +78,9 @@ class MPO(Stage[MPOConfig]):
     @property
     def output(self) -> Path:
         output = super().output
-        return output if output.name == FOLDER else output / FOLDER
+        if output.name == FOLDER:
+            return output
+        return output / FOLDER
 
     @property
     def artifact_path(self) -> Path:
@@ -192,7 +194,9 @@ class MPO(Stage[MPOConfig]):
         return Built(stated.get("row_stats", {"total": num_rows, "kept": num_rows}))
 
     def _place_in_meta(self, inside: str) -> str:
-        return inside if self.config.meta_paths == "relative" else str(self.output / inside)
+        if self.config.meta_paths == "relative":
+            return inside
+        return str(self.output / inside)
 
     def _read_meta(self) -> dict[str, dict[str, Any]]:
         path = self.input_dir / self.config.meta_file

@@ -69,7 +69,9 @@ def placeholder_of(row: Mapping[str, object]) -> tuple[str, int] | None:
         and not isinstance(number, bool)
         and number >= 0
     )
-    return (str(name), int(number or 0)) if valid else None
+    if valid:
+        return (str(name), int(number or 0))
+    return None
 
 
 def fetch_rows(
@@ -145,4 +147,6 @@ def _follow(value: object, path: Sequence[str | int]) -> object:
 
 
 def _as_text(answer: object) -> str:
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    if isinstance(answer, str):
+        return answer
+    return json.dumps(answer, ensure_ascii=False)

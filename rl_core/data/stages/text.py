@@ -133,12 +133,16 @@ class Text(Stage[TextConfig]):
     @property
     def _blend(self) -> Path:
         own = self.input_dir / self.config.blend
-        return self._shipped if self._shipped and not own.is_file() else own
+        if self._shipped and not own.is_file():
+            return self._shipped
+        return own
 
     @property
     def _folder(self) -> Path:
         """Folder to which the paths in the blend are relative."""
-        return self.input_dir if self._blend == self._shipped else self._blend.parent
+        if self._blend == self._shipped:
+            return self.input_dir
+        return self._blend.parent
 
     @cached_property
     def _inputs(self) -> list[_Input]:

@@ -138,11 +138,9 @@ def publish(
 
     def found() -> Sentinel | None:
         known = None if force else parse_sentinel(target, sentinel_name)
-        return (
-            known
-            if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None
-            else None
-        )
+        if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None:
+            return known
+        return None
 
     try:
         # A hit writes nothing, so it needs no lock and no permission.

@@ -72,7 +72,9 @@ class DataProtoFuture:
                 )
             answers.append(answer)
         whole = self.collect_fn(answers)
-        return whole if self.dispatch_fn is None else self.dispatch_fn(whole)
+        if self.dispatch_fn is None:
+            return whole
+        return self.dispatch_fn(whole)
 
 
 def _chunk(whole: DataProto, index: int, chunks: int) -> DataProto:

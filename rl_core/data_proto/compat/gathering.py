@@ -106,8 +106,6 @@ def _rows_of_all(dense: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 def _collective_device(group: dist.ProcessGroup | None) -> torch.device:
     backend = dist.get_backend(group)
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if "nccl" in backend
-        else torch.device("cpu")
-    )
+    if "nccl" in backend:
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

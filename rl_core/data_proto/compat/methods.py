@@ -34,11 +34,10 @@ class VerlMethods:
     def sample_level_repeat(self, repeat_times: Sequence[int] | np.ndarray | Tensor) -> Self:
         """Repeat row i `repeat_times[i]` times. Raises: DataProtoError unless there is one
         non-negative integer per row."""
-        times = (
-            repeat_times.detach().cpu().numpy()
-            if isinstance(repeat_times, Tensor)
-            else np.asarray(repeat_times)
-        )
+        if isinstance(repeat_times, Tensor):
+            times = repeat_times.detach().cpu().numpy()
+        else:
+            times = np.asarray(repeat_times)
         whole = not times.size or np.issubdtype(times.dtype, np.integer)
         if times.shape != (len(self),) or not whole or (times.size and times.min() < 0):
             raise DataProtoError(

@@ -71,7 +71,9 @@ class Adapted:
             return (up @ down).T * scaling
         if isinstance(self.layer, lora.Linear | lora.ParamWrapper):
             delta = (up @ down) * scaling
-            return delta.T if getattr(self.layer, "fan_in_fan_out", False) else delta
+            if getattr(self.layer, "fan_in_fan_out", False):
+                return delta.T
+            return delta
         base = self.layer.get_base_layer()
         if isinstance(base, nn.modules.conv._ConvNd) and base.groups == 1:
             return (up.flatten(1) @ down.flatten(1)).view(base.weight.shape) * scaling

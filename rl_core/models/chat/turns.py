@@ -142,7 +142,9 @@ def _between(template: ChatTemplate, role: str) -> str:
         rest = continuation(template, FIRST, [{"role": role, "content": NEXT}], strict=False)
     except CannotContinue:
         return ""
-    return rest.partition(NEXT)[0] if NEXT in rest else ""
+    if NEXT in rest:
+        return rest.partition(NEXT)[0]
+    return ""
 
 
 def _closing(template: ChatTemplate) -> str:

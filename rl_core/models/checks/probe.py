@@ -196,7 +196,10 @@ def _rows(
                 special |= set(value) if isinstance(value, list | tuple) else {value}
     longest = longest_row_of(model)
     most = sys.maxsize if longest is None else longest.num_tokens
-    words = [word for word in range(config.get_text_config().vocab_size) if word not in special]
+    words = []
+    for word in range(config.get_text_config().vocab_size):
+        if word not in special:
+            words.append(word)
     generator = torch.Generator().manual_seed(0)
 
     def draw(length: int) -> tuple[int, ...]:

@@ -84,9 +84,10 @@ class HunyuanVideo(DiffusionFamily):
         conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output, which is eps - x_0."""
-        guidance = (
-            {"guidance": conditions["guidance"] * TRAIN_TIMESTEPS} if self.embedded_guidance else {}
-        )
+        if self.embedded_guidance:
+            guidance = {"guidance": conditions["guidance"] * TRAIN_TIMESTEPS}
+        else:
+            guidance = {}
         return transformer(
             hidden_states=latents,
             timestep=sigma_B * TRAIN_TIMESTEPS,

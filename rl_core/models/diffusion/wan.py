@@ -72,7 +72,9 @@ class Wan(DiffusionFamily):
     def condition_images(self) -> ConditionImages:
         """Required or none, depending on the pipeline."""
         animates = type(self.pipeline).__name__ == "WanImageToVideoPipeline"
-        return ConditionImages.REQUIRED if animates else ConditionImages.NONE
+        if animates:
+            return ConditionImages.REQUIRED
+        return ConditionImages.NONE
 
     def encode(
         self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
@@ -179,11 +181,10 @@ class Wan(DiffusionFamily):
         timesteps: Tensor,
         conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        seen = (
-            {"encoder_hidden_states_image": conditions["image_embeds"]}
-            if "image_embeds" in conditions
-            else {}
-        )
+        if "image_embeds" in conditions:
+            seen = {"encoder_hidden_states_image": conditions["image_embeds"]}
+        else:
+            seen = {}
         return transformer(
             hidden_states=inputs,
             timestep=timesteps,

@@ -177,10 +177,14 @@ def _splits(description: dict[str, Any]) -> str | None:
         return "gpt-2" if by_words else None
     first = parts[0]
     if len(parts) == 2 and first.get("type") == "Digits":
-        return "smollm" if by_words and first.get("individual_digits") else None
+        if by_words and first.get("individual_digits"):
+            return "smollm"
+        return None
     pattern = (first.get("pattern") or {}).get("Regex", "")
     is_llama_3 = len(parts) == 2 and first.get("type") == "Split" and pattern.startswith(LLAMA_3)
-    return "llama-bpe" if is_llama_3 and not by_words else None
+    if is_llama_3 and not by_words:
+        return "llama-bpe"
+    return None
 
 
 def _tensors(folder: Path, config: Any) -> Iterator[tuple[str, np.ndarray]]:

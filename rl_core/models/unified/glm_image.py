@@ -109,7 +109,9 @@ class GlmImage(UnifiedFamily, GlmTransformer):
     ) -> list[Condition | str]:
         """Return the glyphs of the prompt, and the codes of the large image, each for 2 x 2 tokens
         of the transformer."""
-        glyphs = {text: self.encode([text], [None], size)[0] for text in dict.fromkeys(prompts)}
+        glyphs = {}
+        for text in dict.fromkeys(prompts):
+            glyphs[text] = self.encode([text], [None], size)[0]
         layout = self.layout(size)
         planned: list[Condition | str] = []
         for prompt, context in zip(prompts, contexts, strict=True):

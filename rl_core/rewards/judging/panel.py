@@ -91,7 +91,9 @@ class Panel:
         settings = self.settings
         reads_token = settings.read is Reading.LOG_PROB
         system = [("system", settings.system)] if settings.system else []
-        turns = [(("user", "assistant")[place % 2], text) for place, text in enumerate(question)]
+        turns = []
+        for place, text in enumerate(question):
+            turns.append((("user", "assistant")[place % 2], text))
         request = Request(
             messages=(*system, *turns),
             max_tokens=settings.max_tokens or (1 if reads_token else LOCAL_TOKENS),

@@ -94,4 +94,6 @@ class VideoFramesScorer(Scorer):
         for answer in answers:
             if not isinstance(answer, Unscored):
                 scores.append(answer.score if isinstance(answer, Judged) else float(answer))
-        return min(scores) if self.config.average is FrameAverage.MIN else sum(scores) / len(scores)
+        if self.config.average is FrameAverage.MIN:
+            return min(scores)
+        return sum(scores) / len(scores)

@@ -157,9 +157,10 @@ def _read(result):
             return {"rewards": [float(one) for one in result]}
         messages = []
         for one in result:
-            messages.append(
-                one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one
-            )
+            if hasattr(one, "model_dump"):
+                messages.append(one.model_dump(exclude_none=True))
+            else:
+                messages.append(one)
         if all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
             return {"messages": messages}
     shown = repr(result)[:80]

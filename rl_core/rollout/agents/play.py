@@ -271,7 +271,10 @@ def _rewarded(
     if not all(math.isfinite(number) for number in numbers):
         return f"the agent returned the reward {numbers}; it must be a finite number"
     if ended.messages is not None:
-        said = [str(m.get("content") or "") for m in ended.messages if m["role"] == "assistant"]
+        said = []
+        for m in ended.messages:
+            if m["role"] == "assistant":
+                said.append(str(m.get("content") or ""))
         if not said:
             return "the agent returned messages without one of role assistant"
         for row in rows:

@@ -39,7 +39,9 @@ class Turn:
     @property
     def context(self) -> list[int]:
         """Tokens of prompt and reply."""
-        return self.prompt if self.reply is None else self.prompt + self.reply.token_ids
+        if self.reply is None:
+            return self.prompt
+        return self.prompt + self.reply.token_ids
 
 
 class TurnLog:

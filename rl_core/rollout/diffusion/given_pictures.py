@@ -38,7 +38,10 @@ class GivenPictures(DiffusionEngine):
         jobs = []
         for item, conditions in zip(items, self.conditions(items), strict=True):
             jobs.append(self._job(item, conditions, 0, step, ""))
-        clean = {row: self._latent(job.item) for row, job in enumerate(jobs) if job.error is None}
+        clean = {}
+        for row, job in enumerate(jobs):
+            if job.error is None:
+                clean[row] = self._latent(job.item)
         num_steps = self.config.num_steps
         shift = shift_of(self.family, self.config, num_steps)
         num_copies = self.config.num_noised or num_steps
@@ -50,7 +53,10 @@ class GivenPictures(DiffusionEngine):
 
     def _latent(self, item: Mapping[str, Any]) -> Tensor:
         """Return the latent of a row's picture, without a batch axis."""
-        targets = [one for one in item.get("media_refs") or [] if one["role"] == MediaRole.TARGET]
+        targets = []
+        for one in item.get("media_refs") or []:
+            if one["role"] == MediaRole.TARGET:
+                targets.append(one)
         if not targets:
             raise DataError(
                 f"row {item['uid']} field media_refs: no picture to learn; expected one with role "

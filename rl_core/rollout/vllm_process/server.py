@@ -211,7 +211,9 @@ class VllmServer:
 
     def shared_prefill(self) -> tuple[int, int]:
         """Return the prompt tokens so far, and how many of them were shared with another row."""
-        values = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
+        values = {}
+        for metric in self.llm.get_metrics():
+            values[metric.name] = getattr(metric, "value", 0)
         return values["vllm:prefix_cache_queries"], values["vllm:prefix_cache_hits"]
 
     def _wake(self) -> None:
@@ -248,7 +250,9 @@ def _pack_head(model: Any) -> None:
 
 def _drawn(output: Any, steps: Mapping[int, StepSupport] | None) -> Drawn:
     token_ids = list(output.token_ids)
-    log_probs = [at[token].logprob for at, token in zip(output.logprobs, token_ids, strict=True)]
+    log_probs = []
+    for at, token in zip(output.logprobs, token_ids, strict=True):
+        log_probs.append(at[token].logprob)
     ended, by_string = output.finish_reason == "stop", isinstance(output.stop_reason, str)
     support = None if steps is None else [steps[place] for place in range(len(token_ids))]
     return Drawn(token_ids, log_probs, ended and not by_string, ended and by_string, support)

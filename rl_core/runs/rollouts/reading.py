@@ -154,7 +154,9 @@ def _rank(row: Row, column: str | None) -> float:
     value = 0.0 if column is None else row[column]
     if value is None or math.isnan(value):
         return math.inf
-    return -abs(value) if column == "advantage" else -value
+    if column == "advantage":
+        return -abs(value)
+    return -value
 
 
 def _text(row: Row) -> str:

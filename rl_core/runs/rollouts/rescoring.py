@@ -66,11 +66,10 @@ def rescore(
     missing.
     """
     if before.has_pairs or recipe.domain is not before.domain:
-        why = (
-            "rewards of pairs are their sides, and are not computed"
-            if before.has_pairs
-            else f"the recipe is of the domain {recipe.domain}, the run of {before.domain}"
-        )
+        if before.has_pairs:
+            why = "rewards of pairs are their sides, and are not computed"
+        else:
+            why = f"the recipe is of the domain {recipe.domain}, the run of {before.domain}"
         raise RecipeError(f"rescore: {why}")
     recipe = with_folders(recipe, Home.default())
     service = RewardService(recipe.rewards, recipe.reward_service)
@@ -198,8 +197,13 @@ def _prepared(folder: RunFolder, uids: set[str]) -> dict[str, Mapping[str, Any]]
 
 
 def _last_length(row: Row) -> int:
-    lengths = [one["num_tokens"] for one in row["turns"] or [] if one["role"] == "assistant"]
-    return lengths[-1] if lengths else row["num_tokens"]
+    lengths = []
+    for one in row["turns"] or []:
+        if one["role"] == "assistant":
+            lengths.append(one["num_tokens"])
+    if lengths:
+        return lengths[-1]
+    return row["num_tokens"]
 
 
 def _sample(folder: Path, row: Row, item: Mapping[str, Any]) -> Sample:

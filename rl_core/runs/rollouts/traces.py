@@ -58,5 +58,8 @@ def trace_of(row: Row, started: float) -> Trace:
 def _turn(number: int, message: Mapping[str, Any], start_s: float, end_s: float) -> TraceSpan:
     is_reply = message["role"] == "assistant"
     kind = SpanKind.REPLY if is_reply else SpanKind.TOOL
-    said = {key: message.get(key) for key in ("content", "reward") if message.get(key) is not None}
+    said = {}
+    for key in ("content", "reward"):
+        if message.get(key) is not None:
+            said[key] = message.get(key)
     return TraceSpan(f"{number} {message['role']}", kind, start_s, max(start_s, end_s), None, said)

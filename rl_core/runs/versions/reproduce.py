@@ -53,7 +53,9 @@ class Reproduction:
             ]
         found = weights_digest(models[0])
         recorded = expected["weights_digest"]
-        return [] if found == recorded else [f"weights digest {found}, recorded {recorded}"]
+        if found == recorded:
+            return []
+        return [f"weights digest {found}, recorded {recorded}"]
 
 
 def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Reproduction:

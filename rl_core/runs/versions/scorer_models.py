@@ -52,7 +52,9 @@ def _with_fixed_teachers(recipe: Recipe, home: Home) -> Recipe:
             for source, teacher in teachers.items()
         }
     same = block == recipe.algorithm
-    return recipe if same else recipe.model_copy(update={"algorithm": block})
+    if same:
+        return recipe
+    return recipe.model_copy(update={"algorithm": block})
 
 
 def _fixed_teacher(teacher: Any, key: str, home: Home) -> Any:
@@ -78,7 +80,9 @@ def _folder(found: RegisteredVersion) -> str:
 
 def _changed(recipe: Recipe, home: Home, name: Callable[[RegisteredVersion], str]) -> Recipe:
     rewards = _changed_blocks(recipe.rewards, home, name)
-    return recipe if rewards == recipe.rewards else recipe.model_copy(update={"rewards": rewards})
+    if rewards == recipe.rewards:
+        return recipe
+    return recipe.model_copy(update={"rewards": rewards})
 
 
 def _changed_blocks(

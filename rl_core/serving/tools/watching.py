@@ -34,7 +34,10 @@ class CallWatch:
                 return ""
             self._is_text = True
             return self._let_go(len(self._held))
-        found = [place for mark in self.form.marks if (place := self._held.find(mark)) >= 0]
+        found = []
+        for mark in self.form.marks:
+            if (place := self._held.find(mark)) >= 0:
+                found.append(place)
         if found:
             self._is_calling = True
             return self._let_go(min(found))

@@ -28,7 +28,9 @@ class Parked:
         nothing is released."""
         self.device = device
         # Several tensors may look at one storage, which only its address in C tells.
-        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+        storages = {}
+        for tensor in tensors:
+            storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         self._storages = [
             storage
             for storage in storages.values()

@@ -83,7 +83,9 @@ class DistillStack(TrainStack):
         columns = {SAID: said_BT, ENTROPY: entropy_BT}
         if shard.batch is not None and SERVED in shard.batch:
             columns = {SAID: said_BT + shard.tensor(SERVED).to(said_BT)}
-        return None if found is None else found.union(DataProto.from_dict(columns))
+        if found is None:
+            return None
+        return found.union(DataProto.from_dict(columns))
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Freeze the anchors of the updates, and the distributions of the policy's own weights."""

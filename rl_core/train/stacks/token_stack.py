@@ -91,7 +91,9 @@ class TrainStack(SegmentStack):
         if self.algorithm.kl_in_reward:
             with self.backend.reference_policy() as reference:
                 columns["ref_log_probs"] = self._log_probs(reference, shard, plan)
-        return DataProto.from_dict(columns) if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return DataProto.from_dict(columns)
+        return None
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Freeze the anchors of the updates: the old log-probabilities and the reference's.
@@ -267,4 +269,6 @@ def _tokens_of_a_pass(device: torch.device, dtype: torch.dtype) -> int | None:
         return TOKENS_ON_GPU
     if multiplies_in_tiles(device, dtype):
         return TOKENS_IN_TILES
-    return TOKENS_IN_BFLOAT16 if multiplies_in_bfloat16(device, dtype) else None
+    if multiplies_in_bfloat16(device, dtype):
+        return TOKENS_IN_BFLOAT16
+    return None

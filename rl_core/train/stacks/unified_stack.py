@@ -139,13 +139,12 @@ class UnifiedStack:
             mini_batch = segment.plan[index]
             share = segment.share
             empty = mini_batch.is_empty
-            loss = (
-                0.0
-                if empty
-                else segment.stack.accumulate(
+            if empty:
+                loss = 0.0
+            else:
+                loss = segment.stack.accumulate(
                     segment.shard, mini_batch, segment.metrics, share.weight
                 )
-            )
             shares.append(loss)
             norms.append(math.nan if empty else total.add(share.max_grad_norm))
         total.restore()

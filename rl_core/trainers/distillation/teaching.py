@@ -115,11 +115,10 @@ class Teaching:
         *before, last = item["prompt"]
         text = teacher.hint_text.replace("{hint}", str(value))
         content = last["content"]
-        added = (
-            content + text
-            if isinstance(content, str)
-            else [*content, {"type": "text", "text": text}]
-        )
+        if isinstance(content, str):
+            added = content + text
+        else:
+            added = [*content, {"type": "text", "text": text}]
         messages = [*map(dict, before), {**last, "content": added}]
         return encode_chat(self.tokenizer, messages, self.template_kwargs)
 
@@ -208,7 +207,9 @@ def wire_teachers(
 def _processor(source: str) -> Any:
     from rl_core.models.family import sees_pictures
 
-    return load_processor(source) if sees_pictures(source) else None
+    if sees_pictures(source):
+        return load_processor(source)
+    return None
 
 
 def _located(key: str, path: str) -> str:

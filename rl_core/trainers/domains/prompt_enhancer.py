@@ -58,7 +58,10 @@ class PromptEnhancerTrainer(Trainer):
         tracks = written_and_drawn(recipe, config, writer, painter, scorer, drawings=drawings)
         backends = {"policy": writer.learner.backend, IMAGES: painter.learner.backend}
         learning = {"policy": config.text.train, IMAGES: config.images.train}
-        policies = {name: backend for name, backend in backends.items() if learning[name]}
+        policies = {}
+        for name, backend in backends.items():
+            if learning[name]:
+                policies[name] = backend
         exported = {"": backends["policy"]} | (
             {IMAGES_FOLDER: backends[IMAGES]} if config.images.train else {}
         )

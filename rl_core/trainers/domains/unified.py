@@ -89,14 +89,18 @@ def _joint_stack(
 ) -> JointStackHandle:
     """Return the stack that takes one optimizer step for both stages."""
     stages = ((text.name, config.text), (images.name, config.images))
-    weights = {name: StageWeight(stage.weight, stage.max_grad_norm) for name, stage in stages}
+    weights = {}
+    for name, stage in stages:
+        weights[name] = StageWeight(stage.weight, stage.max_grad_norm)
     stack = remote(UnifiedStack, backend, text.learner.stack, images.learner.stack, weights)
     return cast(JointStackHandle, stack)
 
 
 def _needs_reference(recipe: Recipe) -> bool:
     """Return True if the algorithm of either stage needs the reference model."""
-    found = [algorithms.resolve(job.algorithm, "algorithm") for job in (recipe, recipe.images)]
+    found = []
+    for job in (recipe, recipe.images):
+        found.append(algorithms.resolve(job.algorithm, "algorithm"))
     return any(algorithm_cls(settings).needs_reference for algorithm_cls, settings in found)
 
 

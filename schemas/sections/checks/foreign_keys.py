@@ -59,7 +59,9 @@ def _said_of(place: str) -> str:
     if (found := _equivalent(place)) is not None:
         return f"is {found.system}'s name; here it is {found.here}"
     reason = _table()[1].get(_last(place))
-    return f"has no equivalent here: {reason}" if reason else ""
+    if reason:
+        return f"has no equivalent here: {reason}"
+    return ""
 
 
 def _equivalent(place: str) -> ForeignKey | None:
@@ -78,7 +80,9 @@ def _equivalent(place: str) -> ForeignKey | None:
     taken = {_last(one.recipe_key) for one in known.values()} | reasons.keys()
     if not ending and parts[-1] not in taken:
         ending = [one for key, one in known.items() if _last(key) == parts[-1]]
-    return ending[0] if len({one.recipe_key for one in ending}) == 1 else None
+    if len({one.recipe_key for one in ending}) == 1:
+        return ending[0]
+    return None
 
 
 def _leaves(place: str, value: object) -> Iterator[str]:

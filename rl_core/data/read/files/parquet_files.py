@@ -133,10 +133,9 @@ def _one_by_one(
         try:
             yield part.slice(i, 1).to_pylist(maps_as_pydicts="strict")[0]
         except (UnicodeDecodeError, KeyError) as error:
-            said = (
-                f"a string is not UTF-8 ({error.reason})"
-                if isinstance(error, UnicodeDecodeError)
-                else "a map has a key twice"
-            )
+            if isinstance(error, UnicodeDecodeError):
+                said = f"a string is not UTF-8 ({error.reason})"
+            else:
+                said = "a map has a key twice"
             on_bad_line(first + i, DataError(f"{file}:{first + i}: {said}"))
             yield None
