@@ -152,14 +152,11 @@ def set_rows(receipts: list[EvalReceipt]) -> list[dict[str, Any]]:
                     measures.append(one.sources.get(source, {}))
                 else:
                     measures.append(one.measures)
-            table += [
-                {"set": name, "source": source, "measure": measure}
-                | {
-                    receipt.label: _interval(of[measure]) if measure in of else ""
-                    for receipt, of in zip(receipts, measures, strict=True)
-                }
-                for measure in measures[-1]
-            ]
+            for measure in measures[-1]:
+                row = {"set": name, "source": source, "measure": measure}
+                for receipt, of in zip(receipts, measures, strict=True):
+                    row[receipt.label] = _interval(of[measure]) if measure in of else ""
+                table.append(row)
     return table
 
 

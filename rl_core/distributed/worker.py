@@ -159,7 +159,10 @@ class DeviceWorker:
             args = tuple(map(_fetch, args))
             kwargs = {key: _fetch(value) for key, value in kwargs.items()}
             answer = getattr(self.objects[name], method)(*args, **kwargs)
-            answer = (store(answer) if stored else answer) if wanted else None
+            if not wanted:
+                answer = None
+            elif stored:
+                answer = store(answer)
         return report.failure or answer
 
     @contextmanager

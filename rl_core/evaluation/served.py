@@ -69,11 +69,9 @@ class Served:
         num = chosen.samples if isinstance(chosen, SampledReplies) else 1
         part = chosen.part if isinstance(chosen, SampledReplies) else 0
         groups = group_ids([item["uid"] for item in items])
-        asked = [
-            (item, group, number)
-            for item, group in zip(items, groups, strict=True)
-            for number in range(num)
-        ]
+        asked = []
+        for item, group in zip(items, groups, strict=True):
+            asked += [(item, group, number) for number in range(num)]
         key = os.environ.get(KEY_VARIABLE)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         base = self._request(max_new_tokens, chosen)

@@ -100,7 +100,9 @@ class _Adapted(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _AdaptedContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _AdaptedContext, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         states, narrow_NR, weight_OI, down_RI, up_OR = ctx.saved_tensors
         states_NI, grad_NO = (
             one.reshape(-1, one.shape[-1]).to(narrow_NR.dtype) for one in (states, grad)

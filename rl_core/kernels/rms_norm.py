@@ -92,7 +92,9 @@ class _Norm(torch.autograd.Function):
         return weight * quotient
 
     @staticmethod
-    def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: AutogradContext, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None]:
         states, weight, scale = ctx.saved_tensors
         # With adapters the weight is frozen.
         wanted = [*ctx.needs_input_grad[:2], False]

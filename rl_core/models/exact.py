@@ -71,7 +71,9 @@ def make_exact(model: PreTrainedModel) -> None:
     head = model.get_output_embeddings()
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            module.forward = partial(_layer, module, in_float32=module is head)  # type: ignore[method-assign]
+            module.forward = partial(  # type: ignore[method-assign]
+                _layer, module, in_float32=module is head
+            )
 
 
 def is_exact(model: PreTrainedModel) -> bool:
@@ -157,7 +159,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _ProductContext, grad_NO: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _ProductContext, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
         states_NI, weight_OI = ctx.saved_tensors
         grad_NO = grad_NO.to(weight_OI.dtype)
         grad_states = grad_NO @ weight_OI if ctx.needs_input_grad[0] else None
@@ -251,7 +253,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _AttendContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _AttendContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         *states, sees_BQL = ctx.saved_tensors
         wide = [one.detach().float().requires_grad_() for one in states]
         # A query that sees nothing is padding, and nothing follows from it.

@@ -135,20 +135,14 @@ def model_identity(source: str, memo_dir: Path) -> str:
     folder = Path(source)
     if not folder.is_dir():
         return source
-    parts = [
-        folder,
-        *(
-            path.parent
-            for path in folder.glob("*/config.json")
-            if (folder / PIPELINE_INDEX).is_file()
-        ),
-    ]
-    files = sorted(
-        path
-        for part in parts
-        for pattern in ("config.json", "*.safetensors", "*.bin")
-        for path in part.glob(pattern)
-    )
+    parts = [folder]
+    if (folder / PIPELINE_INDEX).is_file():
+        parts.extend(path.parent for path in folder.glob("*/config.json"))
+    files: list[Path] = []
+    for part in parts:
+        for pattern in ("config.json", "*.safetensors", "*.bin"):
+            files.extend(part.glob(pattern))
+    files.sort()
     digests = "".join(fingerprint(path, memo_dir).sha256 for path in files if path.is_file())
     return hashlib.sha256(digests.encode()).hexdigest()
 

@@ -123,13 +123,10 @@ def delta_by_place(record: RunRecord) -> Markup | None:
             track, mark, place = name.partition(DELTA_AT)
             if mark and math.isfinite(value):
                 found.setdefault(track.rstrip("/"), {}).setdefault(int(place), []).append(value)
-    series = [
-        Series(
-            track or "mean of all steps",
-            [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())],
-        )
-        for track, at in found.items()
-    ]
+    series = []
+    for label, at in found.items():
+        means = [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())]
+        series.append(Series(label or "mean of all steps", means))
     title = "distance of trainer and rollout, nats per token"
     if series:
         return line_chart(title, series, x_label="place in the reply")

@@ -106,7 +106,9 @@ def read_answer(
     parts = body
     if reward is not None and isinstance(body, Mapping):
         parts = body.get("rewards")
-    part = parts.get(TOTAL if reward is None else reward) if isinstance(parts, Mapping) else None
+    part = None
+    if isinstance(parts, Mapping):
+        part = parts.get(TOTAL if reward is None else reward)
     if not isinstance(part, Mapping) or not isinstance(part.get("scores"), list):
         raise ValueError(f"the answer has no scores of {reward or TOTAL!r}: {str(body)[:200]}")
     scores = [math.nan if score is None else float(score) for score in part["scores"]]

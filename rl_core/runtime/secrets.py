@@ -23,8 +23,10 @@ MIN_LENGTH = 6
 everywhere."""
 
 _NAME = (
-    r"\w*pass(?:word|wd|phrase)|(?<=[_.\-])pwd|secret|credentials?|private[_-]?key|(?:api|access|account|secret)[_-]?key|"
-    r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|auth[_-]?string"
+    r"\w*pass(?:word|wd|phrase)|(?<=[_.\-])pwd|secret|credentials?|private[_-]?key|"
+    r"(?:api|access|account|secret)[_-]?key|"
+    r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|"
+    r"auth[_-]?string"
 )
 _KEY = rf"(?:[\w.\-]*[_.\-])?(?:{_NAME})(?:[_-]?id)?"
 _VOCABULARY = (
@@ -43,7 +45,8 @@ _PAIR = re.compile(
 )
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|sk-[A-Za-z0-9_-]{16,}|"
-    r"(?:AKIA|ASIA)[A-Z0-9]{16}|xox[abprs]-[A-Za-z0-9-]{10,}|glpat-[\w-]{16,}|pnu_[A-Za-z0-9]{16,})\b"
+    r"(?:AKIA|ASIA)[A-Z0-9]{16}|xox[abprs]-[A-Za-z0-9-]{10,}|glpat-[\w-]{16,}|"
+    r"pnu_[A-Za-z0-9]{16,})\b"
 )
 
 

@@ -135,11 +135,10 @@ def _scores(lineage: RunLineage, final: EvalReceipt | None, baseline: EvalReceip
         f"| accuracy | {final.accuracy:.4g} [{final.ci_low:.4g}, {final.ci_high:.4g}] | "
         f"{_before(before, 'accuracy', baseline)} |"
     ]
-    intervals = {
-        f"{name}/{measure}": found
-        for name, one in final.sets.items()
-        for measure, found in one.measures.items()
-    }
+    intervals = {}
+    for name, one in final.sets.items():
+        for measure, found in one.measures.items():
+            intervals[f"{name}/{measure}"] = found
     for name, value in final.values().items():
         if name == "accuracy":
             continue

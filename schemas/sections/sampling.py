@@ -146,12 +146,12 @@ def without_default_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
     A recipe that draws from the whole distribution thereby has the identity that it had before it
     could do otherwise.
     """
-    return dict(values) | {
-        name: {
-            key: value
-            for key, value in values[name].items()
-            if key not in model.model_fields or value != model.model_fields[key].default
-        }
-        for name, model in SAMPLED.items()
-        if name in values
-    }
+    kept = dict(values)
+    for name, model in SAMPLED.items():
+        if name in values:
+            kept[name] = {
+                key: value
+                for key, value in values[name].items()
+                if key not in model.model_fields or value != model.model_fields[key].default
+            }
+    return kept

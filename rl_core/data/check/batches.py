@@ -90,9 +90,9 @@ def checked_batches(
         ]
         batch.rejections += contract.validate(batch.rows, file=str(path), row_numbers=batch.numbers)
         if converses:
+            bad = batch.rejected_numbers
             batch.rows = [
                 row if number in bad else conversation_row(row, default_env_class)
-                for bad in [batch.rejected_numbers]
                 for number, row in zip(batch.numbers, batch.rows, strict=True)
             ]
         if overlaps is not None:

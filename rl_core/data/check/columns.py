@@ -135,7 +135,7 @@ def _env_classes(
         return np.full(num_rows, code), [default] if default is not None else []
     encoded = pc.dictionary_encode(column) if not hasattr(column, "indices") else column
     names = list(encoded.dictionary.to_pylist())  # pyright: ignore[reportAttributeAccessIssue]
-    codes = pc.fill_null(encoded.indices.cast("int64"), -1).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
+    codes = pc.fill_null(encoded.indices.cast("int64"), -1).to_numpy()
     if default is not None:
         names = names if default in names else [*names, default]
         codes = np.where(codes < 0, names.index(default), codes)

@@ -16,7 +16,8 @@ from rl_core.errors import DataError
 from rl_core.runtime.hub_access import hub_problem, is_unreachable, unreachable
 
 _NAME = re.compile(
-    r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
+    r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?"
+    r"(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
 )
 _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 

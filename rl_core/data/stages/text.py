@@ -110,10 +110,9 @@ class Text(Stage[TextConfig]):
         self._refuse_unresolved(tally, sum(one.num_placeholders for one in ordered))
         tally.apply(self.config, self._blend)
         shards = [shard for one in ordered for shard in one.shards]
-        counts = {
-            split.value: sum(s["num_rows"] for s in shards if s["split"] == split)
-            for split in Split
-        }
+        counts = {split.value: 0 for split in Split}
+        for shard in shards:
+            counts[shard["split"]] += shard["num_rows"]
         if not counts[Split.TRAIN]:
             raise DataError(
                 f"{self._blend}: no training row is left; lower val_fraction, or raise a weight"

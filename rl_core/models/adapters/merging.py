@@ -117,9 +117,10 @@ def places(model: nn.Module) -> dict[str, list[str]]:
 def unties(model: nn.Module, adapted: dict[str, Adapted]) -> bool:
     """Return True if merging unties matrices: an adapter belongs to one that is used in several
     places."""
-    return any(
-        name in adapted for names in places(model).values() if len(names) > 1 for name in names
-    )
+    for names in places(model).values():
+        if len(names) > 1 and any(name in adapted for name in names):
+            return True
+    return False
 
 
 def untie(model: nn.Module) -> None:

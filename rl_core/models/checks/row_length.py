@@ -179,7 +179,10 @@ def _rotations(config: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the parameters of rotary embeddings: one set, or one for each type of layer."""
     found = [config.get(name) for name in ("rope_parameters", "rope_scaling")]
     sets = [one for one in found if isinstance(one, Mapping)]
-    return [*sets, *(part for one in sets for part in one.values() if isinstance(part, Mapping))]
+    by_layer_type = []
+    for one in sets:
+        by_layer_type.extend(part for part in one.values() if isinstance(part, Mapping))
+    return sets + by_layer_type
 
 
 def _number(value: object) -> int | None:

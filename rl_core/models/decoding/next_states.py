@@ -63,7 +63,9 @@ def next_states(
     # Several axes of positions are for pictures.
     may_be_plain = _is_plain_decoder.get(model, True) and is_plain(cache) and probe_P[1].dim() == 2
     on_gpu = counts_P.device.type == "cuda"
-    plain = plain_decoder(model, layer_by_layer if on_gpu else packed.get) if may_be_plain else None
+    plain = None
+    if may_be_plain:
+        plain = plain_decoder(model, layer_by_layer if on_gpu else packed.get)
     if plain is None or (on_gpu and not (graphs and can_be_graphed(plain))):
         return ByTransformers(model, cache, counts_P, attention_PL)
     if model not in _is_plain_decoder:

@@ -153,13 +153,13 @@ class _Projection(torch.autograd.Function):
     """Product of a head that is not rounded to the format of its factors, as in sampling."""
 
     @staticmethod
-    def forward(ctx: _ProjectionContext, hidden_NH: Tensor, weight_VH: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: _ProjectionContext, hidden_NH: Tensor, weight_VH: Tensor) -> Tensor:
         ctx.save_for_backward(hidden_NH, weight_VH)
         return product_in_float32(hidden_NH, weight_VH.t())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _ProjectionContext, grad_NV: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _ProjectionContext, grad_NV: Tensor) -> tuple[Tensor | None, ...]:
         hidden_NH, weight_VH = ctx.saved_tensors
         grad_NV = grad_NV.to(weight_VH.dtype)
         grad_hidden = grad_NV @ weight_VH if ctx.needs_input_grad[0] else None

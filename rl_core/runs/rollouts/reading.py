@@ -141,12 +141,11 @@ def _whole(folder: Path, places: Sequence[tuple[int, int]]) -> list[Row]:
     files, needed = files_of(folder), {}
     for step, number in places:
         needed.setdefault(step, set()).add(number)
-    rows = {
-        (step, number): row
-        for step, numbers in needed.items()
-        for number, row in enumerate(read_rows(files[step]))
-        if number in numbers
-    }
+    rows = {}
+    for step, numbers in needed.items():
+        for number, row in enumerate(read_rows(files[step])):
+            if number in numbers:
+                rows[step, number] = row
     return [rows[place] for place in places]
 
 

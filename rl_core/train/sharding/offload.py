@@ -70,7 +70,8 @@ class Parked:
         root = Home.default().root
         try:
             root.mkdir(parents=True, exist_ok=True)
-            file = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 - it lives as long as the tensors are parked
+            # It lives as long as the tensors are parked.
+            file = tempfile.TemporaryFile(dir=root)  # noqa: SIM115
             for storage in self._storages:
                 file.write(_memory_of(storage))
             file.flush()

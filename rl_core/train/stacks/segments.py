@@ -190,13 +190,10 @@ class SegmentStack(ABC):
             computed.append([unit for unit in part if not skipped.issuperset(unit)])
         passes = [self._cut(part, lengths) for part in computed]
         most = self.backend.all_reduce_max([float(max(1, len(cut))) for cut in passes])
-        counts = self.backend.all_reduce_sum(
-            [
-                count
-                for rows in map(micro_batches.flatten, parts)
-                for count in (float((mask_BT[rows] != 0).sum()), float(len(rows)))
-            ]
-        )
+        own_counts: list[float] = []
+        for rows in map(micro_batches.flatten, parts):
+            own_counts += [float((mask_BT[rows] != 0).sum()), float(len(rows))]
+        counts = self.backend.all_reduce_sum(own_counts)
         mini_batches: list[MiniBatch] = []
         for index, (part, wanted) in enumerate(zip(computed, most, strict=True)):
             mini_batches.append(

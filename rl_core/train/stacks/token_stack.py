@@ -193,12 +193,11 @@ class TrainStack(SegmentStack):
     ) -> Tensor:
         """Return log-probabilities [B, T], zero in rows that are not trained."""
         log_probs_BT = torch.zeros(shard.tensor("response_mask").shape, device=self.backend.device)
-        for rows in (
-            rows
-            for mini_batch in plan
-            if not mini_batch.is_empty
-            for rows in mini_batch.micro_batches
-        ):
+        passes: list[Rows] = []
+        for mini_batch in plan:
+            if not mini_batch.is_empty:
+                passes.extend(mini_batch.micro_batches)
+        for rows in passes:
             micro = self.take(shard, rows)
             micro_BT = self._forward(policy, micro, with_entropy=False, temperature=temperature)[0]
             if rows:
