@@ -9,7 +9,7 @@ from rl_core.watch.watcher import Rows, Watcher
 
 WINDOW = 5
 MOST = 0.95
-"""Share of groups, or of samples, without a signal at which it rings."""
+"""Share of groups, or of samples, without a signal at which it fires."""
 
 
 def look(view: View) -> str | None:
