@@ -99,7 +99,7 @@ def prompts_of(tokenizer: Any) -> list[list[int]]:
 def sampled(
     backend: FSDPBackend, prompts: list[list[int]], new_tokens: int
 ) -> list[tuple[list[int], Reply]]:
-    """Sample replies; return them with their prompts, siblings adjacent."""
+    """Sample replies; return them with their prompts, group by group."""
     engine = RolloutEngine(backend, RolloutConfig(), {}, {}, 0)
     requests = [Request(prompt, SAMPLES, new_tokens) for prompt in prompts]
     with engine.decoding(

@@ -64,7 +64,7 @@ def engines(source: str) -> dict[str, RolloutEngine]:
 def drawn(
     engine: RolloutEngine, prompts: Sequence[list[int]], sampling: Sampling, stop: Sequence[str]
 ) -> list[Reply]:
-    """Sample replies, siblings adjacent."""
+    """Sample replies, group by group."""
     strings = StopStrings.of(stop)
     requests = []
     for prompt in prompts:

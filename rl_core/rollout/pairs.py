@@ -20,7 +20,7 @@ from rl_core.models.modes import evaluation_mode
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.rollout.chat.pair_tokens import Idle, PairEncoder, PairTokens
 from rl_core.rollout.chat.vision import chat_format
-from rl_core.rollout.sample_ids import GROUP, SAMPLE, groups_of, sibling_columns
+from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_columns, groups_of
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from schemas.sections.preference import PreferenceConfig
@@ -149,7 +149,7 @@ class PairEngine:
         }
         if "reference" in items[0]:
             tensors["ref_log_probs"] = _stored_references(items, mask_BT)
-        ids = sibling_columns(groups_of(pairs), len(SIDES))
+        ids = group_columns(groups_of(pairs), len(SIDES))
         return DataProto.from_dict(tensors, ids | pair_columns(items, tokens))
 
     def _log_probs(self, policy: Any, batch: DataProto) -> Tensor:

@@ -19,7 +19,7 @@ from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.rollout.chat.conversation_tokens import SIDES, ConversationEncoder
 from rl_core.rollout.chat.vision import chat_format
 from rl_core.rollout.pairs import pair_columns
-from rl_core.rollout.sample_ids import GROUP, SAMPLE, groups_of, sibling_columns
+from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_columns, groups_of
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.score_stack import MARGINS
@@ -126,7 +126,7 @@ class RewardPairEngine:
             "num_tokens": lengths_B * learns_B,
             MARGINS: torch.tensor([item.get("margin", 0.0) for item in items]).repeat_interleave(2),
         }
-        columns = sibling_columns(groups_of(pairs), len(SIDES))
+        columns = group_columns(groups_of(pairs), len(SIDES))
         return DataProto.from_dict(tensors, columns | pair_columns(items, tokens))
 
     def _scores(self, batch: DataProto) -> Tensor:

@@ -18,7 +18,7 @@ from rl_core.models.decoding.decode import positions_of
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.rollout.chat.taught_row import OVERLONG, TaughtEncoder, TaughtRow
 from rl_core.rollout.chat.vision import chat_format
-from rl_core.rollout.sample_ids import groups_of, sibling_columns
+from rl_core.rollout.sample_ids import group_columns, groups_of
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from schemas.sections.sft import SftConfig
@@ -143,7 +143,7 @@ class TaughtEngine:
             "num_tokens": mask_BT.sum(1),
         }
         return DataProto.from_dict(
-            tensors, sibling_columns(groups_of(rows), 1) | _texts(items, taught)
+            tensors, group_columns(groups_of(rows), 1) | _texts(items, taught)
         )
 
     def _measured(self, batch: DataProto) -> tuple[Tensor, Tensor]:

@@ -148,6 +148,7 @@ def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
     from rl_core.algorithms.flow_sft import FlowSft
     from rl_core.algorithms.requirements import (
+        check_group_size,
         check_multi_update,
         check_serves_agents,
         check_serves_answers,
@@ -155,7 +156,6 @@ def _check_plugins(recipe: Recipe) -> None:
         check_serves_steps,
         check_serves_tokens,
         check_serves_tracks,
-        check_siblings,
         named,
     )
     from rl_core.data.order.source_of_recipe import source_class
@@ -189,7 +189,7 @@ def _check_plugins(recipe: Recipe) -> None:
                 f"{recipe.domain} draws its own; use flow_grpo"
             )
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
-    check_siblings(recipe)
+    check_group_size(recipe)
     check_trackers(recipe.tracking.also)
     if any(getattr(recipe, part) is not None for part in PARTS):
         # Here, since the contracts take a second to import.

@@ -130,7 +130,7 @@ class Sampler(Protocol):
         step: int,
         attempt: int,
     ) -> DataProtoRef:
-        """Sample one batch, with siblings adjacent; the rows stay on the ranks that made them.
+        """Sample one batch, group by group; the rows stay on the ranks that made them.
 
         Args: prompts: the step's, in the object column `item`. rollouts: of the tracks that were
         sampled before. attempt: number of the rollout in its step; each has its own random numbers.
@@ -219,8 +219,8 @@ class Track:
     describe: Callable[[DataProtoRef], dict[str, float]]
     """Function that computes metrics from a rollout alone."""
     siblings_share: str | None = None
-    """Object column that is equal for siblings, and becomes their `group_id`; None if siblings are
-    the samples of a prompt."""
+    """Object column that is equal within a group, and becomes its `group_id`; None if the samples of a
+    prompt are a group."""
     learns: bool = True
     """True if the track is trained; otherwise it is only sampled and scored."""
 

@@ -286,6 +286,6 @@ def _check_record_batch(
         batch.num_rows,
         len({rejection.row for rejection in rejections}),
         rejections,
-        # The screen sends every row with images here.
+        # The check of whole columns sends every row with images here.
         names_files=any(names_files(SchemaName.PROMPT, row) for row in rows),
     )

@@ -1,9 +1,9 @@
-"""The driver of every preparation: plan, build under a lock, publish, and write a receipt of every
+"""The steps of every preparation: plan, build under a lock, publish, and write a receipt of every
 attempt.
 
 The text prompts of a recipe (`rl_core.data.prepare.prompts`) and the stages `mpo`, `text`,
-`vision`, `diffusion` (`rl_core.data.stages`) are jobs of this driver. They differ only in their
-inputs and in how they are built.
+`vision`, `diffusion` (`rl_core.data.stages`) are such jobs. They differ only in their inputs and
+in how they are built.
 """
 
 import hashlib

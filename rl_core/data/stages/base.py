@@ -201,7 +201,7 @@ class Stage(ABC, Generic[ConfigT]):
         return texts
 
     def job(self, sources: Mapping[str, SourceFile], revision: str | None) -> Job:
-        """Return the driver's job for these inputs."""
+        """Return the preparation job for these inputs."""
         named = self.target or self.config.stage
         parts = {"stage": named, "code version": self.code_version, **self.parameters()}
         parts |= {"revision": revision} if revision else {}

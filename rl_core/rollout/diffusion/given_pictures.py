@@ -15,7 +15,7 @@ from rl_core.models.diffusion.levels import shift_of
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.rollout.diffusion.rows import described, noised_columns, unjudged
-from rl_core.rollout.sample_ids import groups_of, sibling_columns
+from rl_core.rollout.sample_ids import group_columns, groups_of
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.rows.media_checks import MediaRole, load_image
 
@@ -48,7 +48,7 @@ class GivenPictures(DiffusionEngine):
         columns = noised_columns(jobs, clean, num_copies, shift, self.latent_shape)
         tensors = columns | unjudged(jobs, columns["response_mask"])
         tensors["rewards"] = torch.ones(len(jobs))
-        objects = sibling_columns(groups_of(prompts), 1)
+        objects = group_columns(groups_of(prompts), 1)
         return DataProto.from_dict(tensors, objects | described(jobs, self.conditions.blank))
 
     def _latent(self, item: Mapping[str, Any]) -> Tensor:

@@ -129,7 +129,7 @@ class VllmServer:
         eos_ids: Sequence[int],
         choice: SamplingConfig,
     ) -> list[Drawn]:
-        """Return replies to every prompt in order, siblings adjacent.
+        """Return replies to every prompt in order, group by group.
 
         Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: tokens
         that end a reply. choice: which tokens may be drawn.

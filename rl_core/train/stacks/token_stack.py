@@ -36,7 +36,7 @@ class TrainStack(SegmentStack):
     Args: micro_batch_size: rows of a pass; unset lets a GPU, or a CPU with bfloat16 instructions,
     take as many as keep it busy. max_tokens_per_micro_batch: instead of a number of rows, pack them
     into passes of that size. share_prompts: prefix sharing in a pass, if the model supports it;
-    siblings are adjacent rows, and passes then take rows in order. sampling: how the rows were
+    groups are contiguous rows, and passes then take rows in order. sampling: how the rows were
     drawn; unless that is from the whole distribution, the shard needs the column `support`.
     """
 
