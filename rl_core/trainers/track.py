@@ -219,8 +219,8 @@ class Track:
     describe: Callable[[DataProtoRef], dict[str, float]]
     """Function that computes metrics from a rollout alone."""
     siblings_share: str | None = None
-    """Object column that is equal within a group, and becomes its `group_id`; None if the samples of a
-    prompt are a group."""
+    """Object column that is equal within a group, and becomes its `group_id`; None if the
+    samples of a prompt are a group."""
     learns: bool = True
     """True if the track is trained; otherwise it is only sampled and scored."""
 

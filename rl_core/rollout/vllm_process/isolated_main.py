@@ -18,8 +18,8 @@ from rl_core.errors import RLTrainError
 
 @dataclass(frozen=True)
 class Trouble:
-    """An error on its way out of the isolated process: third-party exceptions may not exist where it
-    goes."""
+    """An error on its way out of the isolated process: third-party exceptions may not exist outside
+    of it."""
 
     summary: str
     """Type and message of the error."""
