@@ -280,11 +280,10 @@ class Recipe(Section):
     def _tracks_are_those_of_the_domain(self) -> "Recipe":
         for name, block in (("tracks", self.tracks), ("unified", self.unified)):
             if (self.domain.traits.block == name) is (block is None):
-                needed = (
-                    f"needs the block {name}"
-                    if block is None
-                    else f"has no {name}; leave the block out"
-                )
+                if block is None:
+                    needed = f"needs the block {name}"
+                else:
+                    needed = f"has no {name}; leave the block out"
                 raise ValueError(f"{name}: the domain {self.domain} {needed}")
         if self.tracks is None and self.unified is None:
             return self
@@ -384,7 +383,9 @@ class Recipe(Section):
     @property
     def drawing_devices(self) -> int:
         """Number of devices reserved for the track `images`."""
-        return self.tracks.images.num_devices if self.tracks else 0
+        if self.tracks:
+            return self.tracks.images.num_devices
+        return 0
 
     def _painting(
         self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]
@@ -431,7 +432,9 @@ class Recipe(Section):
         pair, or the one row that holds the answers to learn."""
         if self.has_answers:
             return 1
-        return 2 if self.has_pairs else self.rollout.samples_per_prompt
+        if self.has_pairs:
+            return 2
+        return self.rollout.samples_per_prompt
 
     @property
     def updates_per_step(self) -> int:

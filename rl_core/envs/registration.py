@@ -144,7 +144,9 @@ def _declared(cls: type, options: dict[str, object]) -> dict[str, object]:
 def config_class(cls: type) -> type[PluginConfig] | None:
     """Return the environment's own `Config`, or None if it has none and accepts any options."""
     config_cls = getattr(cls, "Config", None)
-    return None if config_cls is BaseTextEnv.Config else config_cls
+    if config_cls is BaseTextEnv.Config:
+        return None
+    return config_cls
 
 
 def as_settings(cls: type, options: Mapping[str, object]) -> Mapping[str, object]:

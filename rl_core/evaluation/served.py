@@ -69,11 +69,9 @@ class Served:
         num = chosen.samples if isinstance(chosen, SampledReplies) else 1
         part = chosen.part if isinstance(chosen, SampledReplies) else 0
         groups = group_ids([item["uid"] for item in items])
-        asked = [
-            (item, group, number)
-            for item, group in zip(items, groups, strict=True)
-            for number in range(num)
-        ]
+        asked = []
+        for item, group in zip(items, groups, strict=True):
+            asked += [(item, group, number) for number in range(num)]
         key = os.environ.get(KEY_VARIABLE)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         base = self._request(max_new_tokens, chosen)
@@ -106,7 +104,10 @@ class Served:
         }
         stop = self.stop if choice.stop is None else choice.stop
         # What the server does unasked is left out, since not every one knows it.
-        given = {name: getattr(choice, name) for name in choice.altered if name != "stop"}
+        given = {}
+        for name in choice.altered:
+            if name != "stop":
+                given[name] = getattr(choice, name)
         return request | given | ({"stop": list(stop)} if stop else {})
 
     def _conversation(
@@ -194,4 +195,6 @@ def _result(value: Any) -> Any:
     async def waited() -> Any:
         return await value
 
-    return asyncio.run(waited()) if inspect.isawaitable(value) else value
+    if inspect.isawaitable(value):
+        return asyncio.run(waited())
+    return value

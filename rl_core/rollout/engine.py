@@ -176,7 +176,7 @@ class RolloutEngine:
         self, sampling: Sampling, generator: torch.Generator, *, evaluation: bool = False
     ) -> Iterator[Generate]:
         """Yield a function that answers requests with the current weights: replies in order,
-        siblings adjacent.
+        group by group.
 
         Args: generator: source of its random numbers. evaluation: use the weights of evaluations,
         as a temperature of 0 always does.
@@ -195,7 +195,7 @@ class RolloutEngine:
     def _play(
         self,
         prompts: DataProto,
-        num_siblings: int,
+        group_size: int,
         sampling: Sampling,
         generator: torch.Generator,
         *,
@@ -209,7 +209,7 @@ class RolloutEngine:
 
             def play(reply: Generate) -> list[Episode]:
                 seed = generator.initial_seed()
-                return self._episodes(items, num_siblings, reply, seed, stop, evaluation)
+                return self._episodes(items, group_size, reply, seed, stop, evaluation)
 
             episodes = play_together(meshes.tp_group, generate, play)
         for episode in episodes:
@@ -228,13 +228,13 @@ class RolloutEngine:
     def _episodes(
         self,
         items: list[tuple[int, dict[str, Any]]],
-        num_siblings: int,
+        group_size: int,
         generate: Generate,
         seed: int,
         stop: list[str],
         evaluation: bool,
     ) -> list[Episode]:
-        """Play numbered prompts, by their environments or agents; siblings are adjacent, and an
+        """Play numbered prompts, by their environments or agents; groups are contiguous, and an
         episode of an agent may be several rows, except in evaluations."""
         of_agents = [one for one in items if self.agents.plays(one[1])]
         others = [one for one in items if not self.agents.plays(one[1])]
@@ -242,12 +242,12 @@ class RolloutEngine:
         limits = self.max_context_length, self.rows_at_once, config
         options = self.env_options
         rows = [item for _, item in others]
-        played = run_episodes(rows, num_siblings, self.chat, generate, options, *limits, stop=stop)
+        played = run_episodes(rows, group_size, self.chat, generate, options, *limits, stop=stop)
         for episode in played:
             episode.group = others[episode.group][0]
         bounds = Limits(*limits, tuple(stop))
         played += play_agents(
-            of_agents, num_siblings, self.agents, generate, bounds, seed, one_row=evaluation
+            of_agents, group_size, self.agents, generate, bounds, seed, one_row=evaluation
         )
         return sorted(played, key=lambda episode: episode.group)
 

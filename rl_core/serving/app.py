@@ -121,7 +121,9 @@ async def _answered(answer: ChatAnswer | CompletionAnswer, streams: bool, http: 
     if streams:
         return StreamingResponse(_events(answer), media_type="text/event-stream")
     said = await _unless_gone(answer.whole(), http)
-    return Response(status_code=GONE) if said is None else JSONResponse(said)
+    if said is None:
+        return Response(status_code=GONE)
+    return JSONResponse(said)
 
 
 async def _events(answer: ChatAnswer | CompletionAnswer) -> AsyncIterator[str]:

@@ -117,7 +117,9 @@ class ChatAnswer:
                 finish = self._finish_of_calls
         log_probs = None
         if self.request.logprobs:
-            entries = [chat_log_prob(token, self.endpoint.model) for token in choice.tokens]
+            entries = []
+            for token in choice.tokens:
+                entries.append(chat_log_prob(token, self.endpoint.model))
             log_probs = {"content": entries, "refusal": None}
         return {
             "index": index,
@@ -144,11 +146,15 @@ class ChatAnswer:
 
     @property
     def _finish_of_calls(self) -> str:
-        return "stop" if isinstance(self.request.tool_choice, ToolChoice) else "tool_calls"
+        if isinstance(self.request.tool_choice, ToolChoice):
+            return "stop"
+        return "tool_calls"
 
     @property
     def _tags(self) -> frozenset[str]:
-        return frozenset() if self.form is None else self.form.tags
+        if self.form is None:
+            return frozenset()
+        return self.form.tags
 
     def _usage(self) -> dict[str, int]:
         return usage(len(self.prompt), sum(len(choice.tokens) for choice in self.choices))

@@ -28,14 +28,18 @@ class Choice:
     @property
     def reason(self) -> StopReason | None:
         """Reason why the reply ended; None while it goes on."""
-        return self.tokens[-1].stop_reason if self.tokens else None
+        if self.tokens:
+            return self.tokens[-1].stop_reason
+        return None
 
     @property
     def finish(self) -> str | None:
         """`finish_reason` of the API."""
         if self.reason is None:
             return None
-        return "length" if self.reason.is_truncated else "stop"
+        if self.reason.is_truncated:
+            return "length"
+        return "stop"
 
     def add(self, token: Token, eos_ids: Sequence[int]) -> str:
         """Append a token. Returns: the text that is certain now."""
@@ -63,10 +67,10 @@ def chat_log_prob(token: Token, model: KnownModel) -> dict[str, Any]:
 
 def exact(token: Token) -> Likely:
     """Return the most probable tokens, the sampled one with the number that it was sampled with."""
-    return [
-        (one, token.log_prob if one == token.token_id else log_prob)
-        for one, log_prob in token.likely
-    ]
+    likely = []
+    for one, log_prob in token.likely:
+        likely.append((one, token.log_prob if one == token.token_id else log_prob))
+    return likely
 
 
 def _entry(token_id: int, log_prob: float, model: KnownModel) -> dict[str, Any]:

@@ -181,10 +181,9 @@ def with_artifacts(values: Mapping[str, Any], tracking_uri: str) -> dict[str, An
     found = {**values, "data": data}
     evaluation = values.get("evaluation") or {}
     if evaluation.get("sets"):
-        sets = {
-            name: {**one, "data": _located(one["data"], "eval", tracking_uri)}
-            for name, one in evaluation["sets"].items()
-        }
+        sets = {}
+        for name, one in evaluation["sets"].items():
+            sets[name] = {**one, "data": _located(one["data"], "eval", tracking_uri)}
         found["evaluation"] = {**evaluation, "sets": sets}
     validation = values.get("validation") or {}
     if benchmarks := validation.get("benchmarks"):

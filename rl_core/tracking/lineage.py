@@ -165,11 +165,10 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
     """
     found = find_version(tracking_uri, model, version)
     name, version, tags = found.name, found.version, found.tags
-    absent = [
-        tag
-        for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint")
-        if tag not in tags
-    ]
+    absent = []
+    for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint"):
+        if tag not in tags:
+            absent.append(tag)
     if absent:
         raise StorageError(
             f"model {name} v{version} has no tag {', '.join(absent)}: rl-train did not register it"

@@ -184,11 +184,9 @@ class FSDPBackend:
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
         """Return a line, with the reason, for everything that is computed in an unusual way."""
-        return (
-            []
-            if self._paths is None
-            else self._paths.notes(type(self.policy.language_model).__name__)
-        )
+        if self._paths is None:
+            return []
+        return self._paths.notes(type(self.policy.language_model).__name__)
 
     @property
     def pads(self) -> bool:

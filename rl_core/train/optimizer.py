@@ -60,14 +60,18 @@ def add_moments(optimizer: AdamW) -> None:
             if group.get(MATRICES):
                 optimizer.state[parameter] = initial_state(parameter)
             else:
-                zeros = {name: torch.zeros_like(parameter, requires_grad=False) for name in MOMENTS}
+                zeros = {}
+                for name in MOMENTS:
+                    zeros[name] = torch.zeros_like(parameter, requires_grad=False)
                 step = torch.zeros((), device=parameter.device)
                 optimizer.state[parameter] = {STEP: step, **zeros}
 
 
 def kind_of(optimizer: AdamW) -> OptimizerKind:
     """Return which optimizer this is."""
-    return OptimizerKind.MUON if isinstance(optimizer, MuonWithAdamW) else OptimizerKind.ADAMW
+    if isinstance(optimizer, MuonWithAdamW):
+        return OptimizerKind.MUON
+    return OptimizerKind.ADAMW
 
 
 def make_scheduler(optimizer: AdamW, config: LrSchedulerConfig, total_steps: int) -> LambdaLR:
@@ -85,9 +89,8 @@ def rate_factor(config: LrSchedulerConfig, step: int, total_steps: int) -> float
         return 1.0
     span = max(1, total_steps - config.warmup_steps)
     progress = min(1.0, (step - config.warmup_steps) / span)
-    falling = (
-        1 - progress
-        if config.kind is LrSchedulerKind.LINEAR
-        else 0.5 * (1 + math.cos(math.pi * progress))
-    )
+    if config.kind is LrSchedulerKind.LINEAR:
+        falling = 1 - progress
+    else:
+        falling = 0.5 * (1 + math.cos(math.pi * progress))
     return config.min_ratio + (1 - config.min_ratio) * falling

@@ -90,13 +90,15 @@ def _control_tokens(item: Item, file: str, number: int, counter: LengthCounter) 
     """Return a warning for each message that has control tokens."""
     control = counter.template.control_tokens
     expected = "text alone; the model reads it as text, not as a token"
-    return [
-        Problem(f"prompt[{index}].content", CONTROL_TOKEN, found[0], expected).rejection(
-            file, number
-        )
-        for index, message in enumerate(item["prompt"])
-        if (found := control.in_message(message))
-    ]
+    rejections: list[Rejection] = []
+    for index, message in enumerate(item["prompt"]):
+        if found := control.in_message(message):
+            rejections.append(
+                Problem(f"prompt[{index}].content", CONTROL_TOKEN, found[0], expected).rejection(
+                    file, number
+                )
+            )
+    return rejections
 
 
 def _bad_rows(report: ValidationReport) -> set[tuple[str, int]]:

@@ -117,7 +117,9 @@ def oracle_stride(path: Path, oracle_rows: int | None) -> int:
     all; 0 plays none."""
     if oracle_rows is None:
         return 1
-    return max(1, _num_rows_about(path) // oracle_rows) if oracle_rows else 0
+    if oracle_rows:
+        return max(1, _num_rows_about(path) // oracle_rows)
+    return 0
 
 
 def _num_rows_about(path: Path) -> int:

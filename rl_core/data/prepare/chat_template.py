@@ -134,9 +134,10 @@ class ChatTemplate:
             text = self._render(messages, tools, continue_final_message=True)
         # transformers raises ValueError, templates raise what they like.
         except Exception as error:
-            reason = (
-                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            )
+            if str(error).strip():
+                reason = str(error).strip().splitlines()[0]
+            else:
+                reason = type(error).__name__
             raise ModelError(
                 f"the chat template cannot continue the assistant's last message {said[:60]!r} "
                 f"({reason}); end the prompt with a user's message"

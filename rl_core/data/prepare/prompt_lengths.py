@@ -128,7 +128,9 @@ class LengthCounter:
 
 def _shown(item: Item) -> object:
     images = item.get("env_extras", {}).get("images")
-    return [item["prompt"], images] if images else item["prompt"]
+    if images:
+        return [item["prompt"], images]
+    return item["prompt"]
 
 
 def _batches(
@@ -145,9 +147,10 @@ def _batches(
 
 def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, object]) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    vocabulary = (
-        backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")
-    )
+    if backend is not None:
+        vocabulary = backend.to_str()
+    else:
+        vocabulary = to_json(tokenizer.get_vocab(), "tokenizer")
     parts = [
         COUNTING_VERSION,
         vocabulary,

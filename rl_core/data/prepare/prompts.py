@@ -167,10 +167,9 @@ def _job(
 ) -> Job:
     if not train_paths:
         raise DataError("no training files; name at least one")
-    files: dict[str, list[SourceFile]] = {
-        split: [fingerprint(path, settings.memo_dir) for path in paths]
-        for split, paths in zip(SPLITS, (train_paths, eval_paths), strict=True)
-    }
+    files: dict[str, list[SourceFile]] = {}
+    for split, paths in zip(SPLITS, (train_paths, eval_paths), strict=True):
+        files[split] = [fingerprint(path, settings.memo_dir) for path in paths]
     parts = settings.hash_parts()
     if also_held_out:
         digests = [fingerprint(path, settings.memo_dir).sha256 for path in also_held_out]
@@ -276,11 +275,10 @@ def _build_split(
                     )
                 num_rows += batch.num_rows
                 num_invalid += len(batch.rejected_numbers)
-                kept = [
-                    (number, row)
-                    for number, row in batch.accepted()
-                    if not overlaps.leaves_out(path, number)
-                ]
+                kept = []
+                for number, row in batch.accepted():
+                    if not overlaps.leaves_out(path, number):
+                        kept.append((number, row))
                 num_left_out += batch.num_rows - len(batch.rejected_numbers) - len(kept)
                 writer.write(*sieve.of_rows(kept, path))
     dropped["too_long"] += sieve.num_dropped

@@ -218,11 +218,10 @@ def _is_sentences(entry: str | Block) -> TypeGuard[Block]:
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
     """Return the environments outside the project, which the recipe names by import path."""
-    named = {
-        env_id: options
-        for env_id, options in recipe.environments.items()
-        if ":" in env_id or "target" in options or is_agent(env_id, options)
-    }
+    named = {}
+    for env_id, options in recipe.environments.items():
+        if ":" in env_id or "target" in options or is_agent(env_id, options):
+            named[env_id] = options
     return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 

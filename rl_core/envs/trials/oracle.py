@@ -84,4 +84,6 @@ def _result(value: Any) -> Any:
     async def waited() -> object:
         return await value
 
-    return asyncio.run(waited()) if inspect.isawaitable(value) else value
+    if inspect.isawaitable(value):
+        return asyncio.run(waited())
+    return value

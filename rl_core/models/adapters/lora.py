@@ -92,7 +92,9 @@ def load_adapters(policy: Policy, file: Path) -> None:
         raise ModelError(f"{file} cannot be read ({error!s:.200}); save the adapters") from error
     wanted = get_peft_model_state_dict(policy.model, adapter_name=TRAINED)
     for name in sorted(found.keys() | wanted.keys()):
-        sizes = [tuple(side[name].shape) if name in side else None for side in (found, wanted)]
+        sizes = []
+        for side in (found, wanted):
+            sizes.append(tuple(side[name].shape) if name in side else None)
         if sizes[0] != sizes[1]:
             has, needs = ("no such tensor" if size is None else str(size) for size in sizes)
             raise ModelError(
@@ -179,7 +181,10 @@ def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
     """Run forward passes of the block with another adapter, without gradients."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
+    layers = []
+    for module in policy.modules():
+        if isinstance(module, BaseTunerLayer):
+            layers.append(module)
     # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must
     # not see. This can go when it can leave them alone.
     for layer in layers:

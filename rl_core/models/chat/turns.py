@@ -112,16 +112,18 @@ def derive_turns(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> 
         # In such a template, the tokens after the last reply open the next one.
         closing = None
     found = {one for one in (*openings.values(), closing) if one is not None}
-    opening_ids = {
-        one
-        for role, one in openings.items()
-        if one is not None
-        and one != closing
-        and _opens(template, tokenizer, role, openings["user"])
-    }
-    ends = [
-        one for one in (closing, openings["user"]) if one is not None and one not in opening_ids
-    ]
+    opening_ids = set()
+    for role, one in openings.items():
+        if (
+            one is not None
+            and one != closing
+            and _opens(template, tokenizer, role, openings["user"])
+        ):
+            opening_ids.add(one)
+    ends = []
+    for one in (closing, openings["user"]):
+        if one is not None and one not in opening_ids:
+            ends.append(one)
     cannot = _refusal(template, strict=False)
     return Turns(
         stop_ids=frozenset(found),
@@ -140,7 +142,9 @@ def _between(template: ChatTemplate, role: str) -> str:
         rest = continuation(template, FIRST, [{"role": role, "content": NEXT}], strict=False)
     except CannotContinue:
         return ""
-    return rest.partition(NEXT)[0] if NEXT in rest else ""
+    if NEXT in rest:
+        return rest.partition(NEXT)[0]
+    return ""
 
 
 def _closing(template: ChatTemplate) -> str:

@@ -138,4 +138,6 @@ def stored_dtype(bundle: TokenBundle) -> torch.dtype:
     name, _, revision = bundle.source.partition("@")
     config = AutoConfig.from_pretrained(name, revision=revision or None)
     stored = config.dtype or config.get_text_config().dtype
-    return stored if isinstance(stored, torch.dtype) else torch.float32
+    if isinstance(stored, torch.dtype):
+        return stored
+    return torch.float32

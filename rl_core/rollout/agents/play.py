@@ -103,7 +103,7 @@ class Limits:
 
 def play_agents(
     items: list[tuple[int, dict[str, Any]]],
-    num_siblings: int,
+    group_size: int,
     stage: AgentStage,
     generate: Generate,
     limits: Limits,
@@ -111,7 +111,7 @@ def play_agents(
     *,
     one_row: bool = False,
 ) -> list[Episode]:
-    """Play rows of agents `num_siblings` times; an episode gives a row, or several if it was split.
+    """Play rows of agents `group_size` times; an episode gives a row, or several if it was split.
 
     Args: items: rows with their numbers, which become their episodes' `group`. generate: called in
     this thread with at most `max_batch_size` requests. one_row: keep only the last row of each
@@ -119,14 +119,14 @@ def play_agents(
     """
     if not items:
         return []
-    return _Rollout(items, num_siblings, stage, generate, limits, seed).played(one_row)
+    return _Rollout(items, group_size, stage, generate, limits, seed).played(one_row)
 
 
 class _Rollout:
     def __init__(
         self,
         items: list[tuple[int, dict[str, Any]]],
-        num_siblings: int,
+        group_size: int,
         stage: AgentStage,
         generate: Generate,
         limits: Limits,
@@ -136,7 +136,7 @@ class _Rollout:
         self.configs = {item["env_class"]: stage.config(item["env_class"]) for _, item in items}
         changed = threading.Condition(threading.RLock())
         chat = stage.model.chat
-        played = [(group, item) for group, item in items for _ in range(num_siblings)]
+        played = [(group, item) for group, item in items for _ in range(group_size)]
         self.plays = [
             Play(
                 number,
@@ -271,7 +271,10 @@ def _rewarded(
     if not all(math.isfinite(number) for number in numbers):
         return f"the agent returned the reward {numbers}; it must be a finite number"
     if ended.messages is not None:
-        said = [str(m.get("content") or "") for m in ended.messages if m["role"] == "assistant"]
+        said = []
+        for m in ended.messages:
+            if m["role"] == "assistant":
+                said.append(str(m.get("content") or ""))
         if not said:
             return "the agent returned messages without one of role assistant"
         for row in rows:

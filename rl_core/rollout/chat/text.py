@@ -129,7 +129,9 @@ class ChatFormat:
         ):
             return token_ids
         is_written = after[-1] == token_ids[first] or token_ids[first] not in self.turns.opening_ids
-        return token_ids[first + 1 :] if is_written else token_ids
+        if is_written:
+            return token_ids[first + 1 :]
+        return token_ids
 
     def gone_on(self, history: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
         """Return the history of the next reply: one more reply, of which only the position is
@@ -161,7 +163,9 @@ class ChatFormat:
             return token_ids
         anchor = self.tokenizer.encode(ANCHOR, add_special_tokens=False)
         anchored = self.tokenizer.encode(ANCHOR + rest, add_special_tokens=False)
-        return anchored[len(anchor) :] if anchored[: len(anchor)] == anchor else token_ids
+        if anchored[: len(anchor)] == anchor:
+            return anchored[len(anchor) :]
+        return token_ids
 
     def _kept_ids(self, names: Sequence[str] | None) -> frozenset[int]:
         if names is None:

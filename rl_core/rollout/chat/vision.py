@@ -191,10 +191,12 @@ def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
         items: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
     ) -> list[int]:
         read = PictureReader(processor, *facts, template_kwargs)
-        return [
-            len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids)
-            for item in items
-        ]
+        counts: list[int] = []
+        for item in items:
+            counts.append(
+                len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids)
+            )
+        return counts
 
     processor.tokenizer.count_items = count_items
     return processor.tokenizer

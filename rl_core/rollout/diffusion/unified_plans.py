@@ -108,9 +108,10 @@ class PlanContexts:
         """Return the conditions of each item, in order."""
         asked, contexts = [item["asked"] for item in items], [item[CONTEXT_IDS] for item in items]
         found = self.family.plan_conditions(asked, contexts, size_of(self.config))
-        return [
-            one if isinstance(one, str) else PromptConditions(one, self.negative) for one in found
-        ]
+        conditions: list[PromptConditions | str] = []
+        for one in found:
+            conditions.append(one if isinstance(one, str) else PromptConditions(one, self.negative))
+        return conditions
 
     def blank(self) -> PromptConditions:
         """Return the conditions of an empty prompt without a plan."""

@@ -80,7 +80,9 @@ class Episode:
     def env_read(self) -> str:
         """Metadata that the environment gave with the last turn, as JSON of limited length."""
         text = json.dumps(self.metadata, ensure_ascii=False, default=str) if self.metadata else ""
-        return text if len(text) <= LONGEST_READ else f"{text[:LONGEST_READ]}..."
+        if len(text) <= LONGEST_READ:
+            return text
+        return f"{text[:LONGEST_READ]}..."
 
     @property
     def reward(self) -> float:

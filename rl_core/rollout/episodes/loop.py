@@ -31,7 +31,7 @@ Generate = Callable[[list[Request]], list[Reply]]
 
 def run_episodes(
     items: list[dict[str, Any]],
-    num_siblings: int,
+    group_size: int,
     chat: ChatFormat,
     generate: Generate,
     env_options: dict[str, dict[str, Any]],
@@ -40,15 +40,16 @@ def run_episodes(
     config: EpisodeConfig | None = None,
     stop: Sequence[str] = (),
 ) -> list[Episode]:
-    """Play every item `num_siblings` times, siblings adjacent.
+    """Play every item `group_size` times, group by group.
 
     Args: generate: called in this thread with at most `max_batch_size` rows. Siblings with the same
     tokens, as on their first turn, are one request with a shared prefill. stop: strings that end a
     reply, besides those of its environment.
     """
-    episodes = [
-        Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)
-    ]
+    episodes = []
+    for group, item in enumerate(items):
+        for _ in range(group_size):
+            episodes.append(Episode(item, group))
     config = config or EpisodeConfig()
     with EnvCalls(config.at_once) as calls:
         play = _Play(episodes, chat, env_options, max_context_length, config, calls, stop)

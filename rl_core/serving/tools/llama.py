@@ -36,4 +36,6 @@ class Llama:
                 return Parsed(text, [])
             calls.append(call)
             rest = rest[stop:].lstrip().removeprefix(";").lstrip()
-        return Parsed("", calls) if calls else Parsed(text, [])
+        if calls:
+            return Parsed("", calls)
+        return Parsed(text, [])

@@ -30,7 +30,9 @@ class Mistral:
         """Take a reply apart."""
         content, mark, written = text.partition(MARK)
         calls = _listed(written) if written.lstrip().startswith("[") else _named(written)
-        return Parsed(content.strip(), calls) if mark and calls else Parsed(text, [])
+        if mark and calls:
+            return Parsed(content.strip(), calls)
+        return Parsed(text, [])
 
 
 def _listed(written: str) -> list[Call]:
@@ -40,7 +42,9 @@ def _listed(written: str) -> list[Call]:
     except ValueError:
         return []
     calls = [call_of(value) for value in values]
-    return [call for call in calls if call is not None] if None not in calls else []
+    if None not in calls:
+        return [call for call in calls if call is not None]
+    return []
 
 
 def _named(written: str) -> list[Call]:

@@ -30,7 +30,9 @@ class Pythonic:
             calls = [_call(node) for node in tree.elts] if isinstance(tree, ast.List) else []
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             return Parsed(text, [])
-        return Parsed(after.strip(), calls) if calls else Parsed(text, [])
+        if calls:
+            return Parsed(after.strip(), calls)
+        return Parsed(text, [])
 
 
 def _call(node: ast.expr) -> Call:
