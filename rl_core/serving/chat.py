@@ -14,8 +14,8 @@ from rl_core.serving.engine import Asked, TokenStream
 from rl_core.serving.reply_text import ReplyText
 from rl_core.serving.sampling import asked_for
 from rl_core.serving.schema import ChatRequest, Message, ToolChoice
-from rl_core.serving.tools.form import CallForm, Parsed
-from rl_core.serving.tools.watching import CallWatch
+from rl_core.envs.calls.form import CallForm, Parsed
+from rl_core.serving.watching import CallWatch
 
 
 class ChatAnswer:
