@@ -53,6 +53,8 @@ class FunctionTool:
             raise EnvError(f"{place}: its arguments cannot be described as JSON: {why}") from error
         if parameters.get("type") != "object":
             raise EnvError(f"{place} takes arguments by position alone; models name them")
+        # Held to by pydantic; a model need not read it in every prompt.
+        parameters.pop("additionalProperties", None)
         self.schema: Schema = schema_of(self.name, said, parameters)
         self._running = 0
         self._lock = Lock()

@@ -98,9 +98,7 @@ class _Session:
         self._loop = asyncio.new_event_loop()
         self._life: asyncio.Task[None] | None = None
         ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=self._loop.run_until_complete, args=(self._live(ready),), daemon=True, name="mcp"
-        )
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True, name="mcp")
         self._thread.start()
         try:
             self.tools = ready.result(settings.start_timeout_s)
@@ -147,13 +145,21 @@ class _Session:
         self._thread.join(END_S)
         self._log.close()
 
+    def _run(self, ready: concurrent.futures.Future[list[Any]]) -> None:
+        try:
+            self._loop.run_until_complete(self._live(ready))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
     async def _live(self, ready: concurrent.futures.Future[list[Any]]) -> None:
         from mcp import Client
 
         self._life = asyncio.current_task()
         try:
             async with contextlib.AsyncExitStack() as stack:
-                self.client = await stack.enter_async_context(Client(self._transport()))
+                transport = await self._transport(stack)
+                self.client = await stack.enter_async_context(Client(transport))
                 ready.set_result(await _all_tools(self.client))
                 await asyncio.Event().wait()  # until `close` cancels it
         # An error after the tools were listed is met by the next call.
@@ -161,7 +167,7 @@ class _Session:
             if not ready.done():
                 ready.set_exception(error)
 
-    def _transport(self) -> Any:
+    async def _transport(self, stack: contextlib.AsyncExitStack) -> Any:
         from mcp import StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
         from mcp.shared._httpx_utils import create_mcp_http_client
@@ -177,9 +183,8 @@ class _Session:
             if not token:
                 raise EnvError(f"token_from: the environment has no variable {server.token_from}")
             headers = {"Authorization": f"Bearer {token}"}
-        return streamable_http_client(
-            str(server.url), http_client=create_mcp_http_client(headers=headers)
-        )
+        http = await stack.enter_async_context(create_mcp_http_client(headers=headers))
+        return streamable_http_client(str(server.url), http_client=http)
 
     def _said(self) -> str:
         """Return the end of what a program wrote to its error output."""

@@ -19,7 +19,7 @@ def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Schema]) -
     """Return a prompt whose system message ends with the tools."""
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     told = TEXT.format(tools=listed)
-    first, *rest = messages
-    if first.get("role") != "system":
+    if not messages or messages[0].get("role") != "system":
         return [{"role": "system", "content": told}, *messages]
-    return [{**first, "content": f"{first['content']}\n\n{told}"}, *rest]
+    first = messages[0]
+    return [{**first, "content": f"{first['content']}\n\n{told}"}, *messages[1:]]
