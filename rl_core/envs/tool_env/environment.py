@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, OracleReplies
-from rl_core.envs.calls.form import CallForm
+from rl_core.envs.calls.form import CallForm, Parsed
 from rl_core.envs.calls.forms import FORMS, ToolFormat
 from rl_core.envs.registration import make
 from rl_core.envs.tool_env.declared import declared_tools
@@ -78,7 +78,9 @@ class ToolEnv(BaseTextEnv):
         config = self.config
         if config.show_tools is ShowTools.SYSTEM and config.tool_format is not None:
             raise EnvError("tool_format: calls are hermes with show_tools system; leave it out")
-        self.call_form: CallForm = FORMS[config.tool_format or ToolFormat.HERMES]
+        self._form: CallForm | None = None
+        if config.tool_format is not None or config.show_tools is ShowTools.SYSTEM:
+            self._form = FORMS[config.tool_format or ToolFormat.HERMES]
         self._counts = dict.fromkeys(COUNTS, 0.0)
         self._graded: dict[str, float] = {}
         self.grader: BaseTextEnv | None = None
@@ -104,19 +106,24 @@ class ToolEnv(BaseTextEnv):
         """The tools that the chat template has to show; empty if the system message does."""
         return self.shown([], self.tools)[1]
 
+    @property
+    def call_form(self) -> CallForm:
+        """The form in which the model writes calls."""
+        return FORMS[ToolFormat.HERMES] if self._form is None else self._form
+
     def use_form(self, form: CallForm | None) -> None:
         """Read calls in the form of a model's chat template, unless the recipe names another.
 
         Raises: EnvError when neither tells of one.
         """
-        if self.config.tool_format is not None or self.config.show_tools is ShowTools.SYSTEM:
+        if self._form is not None:
             return
         if form is None:
             raise EnvError(
                 "tool_format: the chat template does not tell in which form calls are written; set "
                 f"one of {', '.join(FORMS)}, or show_tools: system"
             )
-        self.call_form = form
+        self._form = form
 
     def own_tools(self) -> Sequence[Callable[..., object]]:
         """Return tools that the class brings along: typed functions or methods with docstrings."""
@@ -152,12 +159,20 @@ class ToolEnv(BaseTextEnv):
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Run the calls of a reply, or grade one without calls, or the last turn's text."""
+        form = self._form
+        if form is None:
+            # Nobody told the model's form, as where stored replies are played again.
+            known = (one for one in FORMS.values() if one.parse(action).calls)
+            form = next(known, self.call_form)
+        parsed = form.parse(action)
+        return self.take(parsed, is_malformed=not parsed.calls and form.tries(action))
+
+    def take(self, parsed: Parsed, *, is_malformed: bool = False) -> BaseTextEnvStepOutput:
+        """Play one turn of a reply that is taken apart. Args: is_malformed: the reply has a call
+        that cannot be read."""
         self.turns += 1
-        parsed = self.call_form.parse(action)
-        tried = bool(parsed.calls) or self.call_form.tries(action)
-        is_malformed = tried and not parsed.calls
         self._counts["malformed_tool_calls"] += is_malformed
-        if not tried or self.turns >= self.max_turns:
+        if not (parsed.calls or is_malformed) or self.turns >= self.max_turns:
             # A call that nobody runs is no answer.
             return self._last("" if is_malformed else parsed.content)
         if is_malformed:

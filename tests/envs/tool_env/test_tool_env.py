@@ -95,6 +95,12 @@ def test_a_damaged_call_is_answered_with_the_right_form(name: ToolFormat):
     assert env.get_metrics()["tool_calls"] == 0
 
 
+@pytest.mark.parametrize("name", list(ToolFormat))
+def test_replies_of_any_family_are_played_again(name: ToolFormat):
+    call = FORMS[name].forced("add") + {"pythonic": "a=3, b=4)]"}.get(name, '{"a": 3, "b": 4}}')
+    assert said(env_of().step(call + ("]" if name == "mistral" else ""))) == ["7"]
+
+
 def test_a_row_chooses_and_describes_its_tools():
     own = {"type": "function", "function": {"name": "add", "description": "Plus."}}
     env = env_of("add", "fail", row={"tools": json.dumps([own])})
