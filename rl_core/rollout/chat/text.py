@@ -8,7 +8,7 @@ from typing import Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, with_reply
 from rl_core.data.prepare.control_tokens import special_ids
-from rl_core.errors import ModelError, RecipeError
+from rl_core.errors import DataError, ModelError, RecipeError
 from rl_core.models.chat.turns import (
     FIRST,
     CannotContinue,
@@ -101,7 +101,8 @@ class ChatFormat:
 
     def said(self, messages: Sequence[Message]) -> list[Message]:
         """Return an environment's messages in the form in which `observation` puts them after a
-        reply."""
+        reply. Raises: DataError when they hold anything but text."""
+        check_is_text(messages)
         return [dict(message) for message in messages]
 
     def observation(
@@ -193,3 +194,16 @@ class ChatFormat:
         """Return the ids of those names that are special tokens here; others are ordinary text,
         which is always kept."""
         return frozenset(self._special[name] for name in names if name in self._special)
+
+
+def check_is_text(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises: DataError when a message of an environment holds a picture or another file, naming
+    its kind."""
+    for message in messages:
+        parts = message.get("content")
+        kinds = [] if isinstance(parts, str) else [one.get("type") for one in parts or ()]
+        if others := [kind for kind in kinds if kind != "text"]:
+            raise DataError(
+                f"an observation of role {message.get('role')} holds a part of type {others[0]!r}; "
+                "observations are text, and pictures can stand in a row's prompt only"
+            )

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools
+from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, text_of
 from rl_core.data.read.row_images import open_image
 from rl_core.envs.tool_env.offer import TOOLS
 from rl_core.errors import DataError
@@ -20,7 +20,7 @@ from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
 from rl_core.models.family import picture_facts, sees_pictures, why_no_pictures
 from rl_core.models.media import PromptMedia
 from rl_core.models.vlm import family_of, media_of
-from rl_core.rollout.chat.text import ChatFormat, Encoded
+from rl_core.rollout.chat.text import ChatFormat, Encoded, check_is_text
 
 MARK = "<image>"
 MAX_REMEMBERED = 128
@@ -110,6 +110,7 @@ class VisionChat(ChatFormat):
     def said(self, messages: Sequence[Message]) -> list[Message]:
         """Return an environment's messages in the form that `observation` uses. Raises: DataError
         when they contain images."""
+        check_is_text(messages)
         return with_pictures(messages, 0)
 
     def _text_tokens(self) -> frozenset[int]:
@@ -174,7 +175,7 @@ def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> lis
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    return str(message.get("content") or "")
+    return text_of(message)
 
 
 def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:

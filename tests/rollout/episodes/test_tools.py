@@ -88,6 +88,12 @@ def test_preparation_counts_the_tokens_of_the_rollout(
     assert bare.lengths([item], ["a:1"])[0] < played[0]
 
 
+def test_a_picture_in_an_observation_is_refused(tiny_model_dir: Path):
+    told = [{"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]
+    with pytest.raises(DataError, match="role tool holds a part of type 'image'"):
+        chat_of(tiny_model_dir).observation(told, after=[])
+
+
 def test_a_row_with_a_bad_tool_is_named(tiny_model_dir: Path, item: dict[str, Any]):
     chat = chat_of(tiny_model_dir, SHOWN)
     counter = LengthCounter(chat.tokenizer, offer=Offers(OPTIONS))
