@@ -1,5 +1,5 @@
-"""What a row's model reads besides its prompt: the tools that its environment offers. Preparation
-counts these tokens."""
+"""The tools that a row's environment offers to the model, for preparation, which counts their
+tokens."""
 
 from __future__ import annotations
 

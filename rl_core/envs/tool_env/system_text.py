@@ -12,7 +12,7 @@ TEXT = (
     "You can call these functions:\n{tools}\nTo call one, write a line for each call, and nothing "
     'else:\n<tool_call>{{"name": <name>, "arguments": <object>}}</tool_call>'
 )
-"""What a model reads before the first message, as Hermes and Qwen write it, in fewer words."""
+"""Text of the system message, as the templates of Hermes and Qwen write it, in fewer words."""
 
 
 def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Schema]) -> list[Any]:
