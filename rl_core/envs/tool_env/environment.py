@@ -60,6 +60,9 @@ class ToolEnv(BaseTextEnv):
         tool_format: ToolFormat | None = None
         """Form in which the model writes calls; unset takes the one that its chat template tells
         of."""
+        examples: list[dict[str, Any]] = Field(default_factory=list)
+        """Messages between the system message and the row's own, such as a question, a call, its
+        answer and a reply, for models that call no tool by themselves."""
         sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
         """Isolation of the programs of `python`; `unsafe` runs them without a sandbox."""
 
@@ -81,6 +84,7 @@ class ToolEnv(BaseTextEnv):
         self._form: CallForm | None = None
         if config.tool_format is not None or config.show_tools is ShowTools.SYSTEM:
             self._form = FORMS[config.tool_format or ToolFormat.HERMES]
+        self._begun = ""
         self._counts = dict.fromkeys(COUNTS, 0.0)
         self._graded: dict[str, float] = {}
         self.grader: BaseTextEnv | None = None
@@ -130,7 +134,10 @@ class ToolEnv(BaseTextEnv):
         return ()
 
     def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, object]]:
-        """Return the prompt, with the tools in its system message if the template shows none."""
+        """Return the prompt with the examples, and with the tools in its system message if the
+        template shows none."""
+        if prompt and prompt[-1]["role"] == "assistant":  # a prefill, which a reply continues
+            self._begun = str(prompt[-1]["content"])
         return self.shown(prompt, self.tools)[0], {}
 
     def shown(
@@ -138,6 +145,9 @@ class ToolEnv(BaseTextEnv):
     ) -> tuple[list[Message], list[Schema]]:
         """Return a prompt as the model reads it with these tools, and those that the chat template
         adds to it."""
+        if self.config.examples:
+            first = 1 if prompt and prompt[0]["role"] == "system" else 0
+            prompt = [*prompt[:first], *map(dict, self.config.examples), *prompt[first:]]
         if self.config.show_tools is ShowTools.SYSTEM:
             return (with_tools(prompt, tools) if tools else prompt), []
         return prompt, tools
@@ -159,6 +169,7 @@ class ToolEnv(BaseTextEnv):
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Run the calls of a reply, or grade one without calls, or the last turn's text."""
+        action, self._begun = self._begun + action, ""
         form = self._form
         if form is None:
             # Nobody told the model's form, as where stored replies are played again.

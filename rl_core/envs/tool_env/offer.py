@@ -12,7 +12,7 @@ from rl_core.envs.tool_env.environment import ToolEnv
 from rl_core.envs.tool_env.functions import function_of
 from rl_core.errors import EnvError
 
-SEEN = {"tools", "show_tools"}
+SEEN = {"tools", "show_tools", "examples"}
 """Settings that decide what a prompt shows."""
 TOOLS = "tools"
 """Key of an item with its tools for the chat template."""

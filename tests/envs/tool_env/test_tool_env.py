@@ -171,6 +171,23 @@ def test_a_class_brings_its_own_tools_and_grading():
     assert env.step("HEY")["reward"] == 1
 
 
+def test_a_prefilled_call_is_part_of_the_reply():
+    env = env_of()
+    begun = '<tool_call>{"name": "add", "arguments": {"a": '
+    env.init([{"role": "user", "content": "3+4?"}, {"role": "assistant", "content": begun}])
+    assert said(env.step('3, "b": 4}}</tool_call>')) == ["7"]
+    assert env.step("7")["reward"] == 1
+
+
+def test_examples_stand_before_the_rows_own_messages():
+    examples = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    asked = [{"role": "system", "content": "Add."}, {"role": "user", "content": "3+4?"}]
+    prompt, _ = env_of(examples=examples).init(asked)
+    assert prompt == [asked[0], *examples, asked[1]]
+    shown, _ = env_of(examples=examples, show_tools="system").init(asked[1:])
+    assert [message["role"] for message in shown] == ["system", "user", "assistant", "user"]
+
+
 def test_python_runs_in_the_sandbox():
     env = make("programs", {"tools": ["python"]}, ROW)
     try:
