@@ -21,7 +21,7 @@ ROW = {"reward_spec": {"ground_truth": "42"}}
 
 
 def env_of(**mcp: Any) -> Any:
-    return make("calculator", {"tools": [{"mcp": mcp}], "tool_timeout_s": 5, "max_turns": 30}, ROW)
+    return make("calculator", {"tools": [{"mcp": mcp}], "tool_timeout_s": 60, "max_turns": 30}, ROW)
 
 
 def called(name: str, **arguments: Any) -> str:
