@@ -22,6 +22,7 @@ from rl_core.envs import make
 from rl_core.envs.answers import answer_read
 from rl_core.errors import ServiceError, Unreachable
 from rl_core.evaluation.runner import ANSWER, ERROR
+from rl_core.evaluation.served_tools import ServedReply, offered, step_of
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_ids, sample_id
 from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.sampling import EvaluationSampling
@@ -129,17 +130,17 @@ class Served:
             env = make(env_class, self.options.get(env_class), item["env_extras"])
             try:
                 messages, _ = _result(env.init(list(item["prompt"])))
+                request = request | offered(env)
                 for _ in range(MAX_TURNS):
-                    text, num_tokens, truncated = self._reply(client, messages, request)
-                    replies.append(text)
-                    row["num_tokens"] += num_tokens
-                    row["stop_reason"] = "length" if truncated else "eos"
-                    turn = _result(env.step(text))
+                    reply = self._reply(client, messages, request)
+                    replies.append(reply.whole)
+                    row["num_tokens"] += reply.num_tokens
+                    row["stop_reason"] = "length" if reply.truncated else "eos"
+                    turn = _result(step_of(env, reply))
                     row["reward"] += float(turn["reward"])
                     if turn["done"]:
                         break
-                    said = {"role": "assistant", "content": text}
-                    messages = [*messages, said, *turn["observations"]]
+                    messages = [*messages, reply.message, *turn["observations"]]
                 answer = answer_read(turn.get("metadata") or {})
                 row |= {} if answer is None else {ANSWER: answer}
             finally:
@@ -154,8 +155,8 @@ class Served:
 
     def _reply(
         self, client: httpx.Client, messages: Sequence[Mapping[str, Any]], request: dict[str, Any]
-    ) -> tuple[str, int, bool]:
-        """Return text, number of tokens, and whether the limit cut it off."""
+    ) -> ServedReply:
+        """Return the server's reply."""
         url = f"{self.url.rstrip('/')}/chat/completions"
         body = request | {"messages": list(messages)}
         for left in reversed(range(NUM_TRIES)):
@@ -178,13 +179,14 @@ class Served:
         raise AssertionError("unreachable")
 
 
-def _read(answer: httpx.Response, url: str) -> tuple[str, int, bool]:
+def _read(answer: httpx.Response, url: str) -> ServedReply:
     try:
         body = answer.json()
         chosen = body["choices"][0]
         text = chosen["message"].get("content") or ""
+        calls = [dict(one) for one in chosen["message"].get("tool_calls") or []]
         num_tokens = int((body.get("usage") or {}).get("completion_tokens") or 0)
-        return str(text), num_tokens, chosen.get("finish_reason") == _TRUNCATED
+        return ServedReply(str(text), num_tokens, chosen.get("finish_reason") == _TRUNCATED, calls)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ServiceError(
             f"{url} does not answer like an OpenAI-compatible server: {answer.text:.300}"

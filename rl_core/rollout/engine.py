@@ -30,6 +30,7 @@ from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import Generate, run_episodes
 from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
 from rl_core.rollout.episodes.several_turns import check_several_turns
+from rl_core.rollout.episodes.tools import check_shows_tools
 from rl_core.rollout.sample_ids import groups_of, id_columns
 from rl_core.serving.served_model import KnownModel
 from rl_core.train.sharding.meshes import Meshes
@@ -99,6 +100,7 @@ class RolloutEngine:
             keep_earlier_turns=config.episodes.keep_earlier_turns,
         )
         check_several_turns(self.chat, of_several_turns(env_options))
+        check_shows_tools(self.chat, env_options)
 
     @cached_property
     def agents(self) -> AgentStage:

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from rl_core.envs.calls.form import CallForm, Parsed
 from rl_core.errors import UserError
 from rl_core.serving.api_errors import FAILED, ApiError
 from rl_core.serving.choices import Choice, called, chat_log_prob, usage
@@ -14,8 +15,7 @@ from rl_core.serving.engine import Asked, TokenStream
 from rl_core.serving.reply_text import ReplyText
 from rl_core.serving.sampling import asked_for
 from rl_core.serving.schema import ChatRequest, Message, ToolChoice
-from rl_core.serving.tools.form import CallForm, Parsed
-from rl_core.serving.tools.watching import CallWatch
+from rl_core.serving.watching import CallWatch
 
 
 class ChatAnswer:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_core.envs.calls.form import Call
 from rl_core.models.decoding.decode import StopReason
 from rl_core.serving.engine import Likely, Token
 from rl_core.serving.reply_text import UNFINISHED, ReplyText
 from rl_core.serving.served_model import KnownModel
-from rl_core.serving.tools.form import Call
 
 IMPOSSIBLE = -9999.0
 """Log-probability of a token that could not be drawn, as in OpenAI's API; JSON has no infinity."""

@@ -14,7 +14,8 @@ from rl_core.data.prepare.chat_template import ChatTemplate
 from rl_core.data.prepare.parallel import ordered_map
 from rl_core.data.prepare.prompt_items import Item, to_json
 from rl_core.data.store.atomic import storage_error
-from rl_core.errors import DataError
+from rl_core.envs.tool_env.offer import TOOLS
+from rl_core.errors import DataError, EnvError
 
 BATCH = 1024
 COUNTING_VERSION = "2"
@@ -32,7 +33,8 @@ class LengthCounter:
     images take tokens too; with `why_no_images`, rows with images are refused with that text.
     template_kwargs: the rollout's arguments of the chat template. num_workers: threads; 0 means all
     cores. The tokenizer works outside the interpreter lock. cache_dir: folder of the counts; None
-    keeps none.
+    keeps none. offer: returns an item as its model reads it, with the tools of its environment;
+    unset reads items as they are.
     """
 
     def __init__(
@@ -42,12 +44,14 @@ class LengthCounter:
         *,
         num_workers: int = 0,
         cache_dir: Path | None = None,
+        offer: Callable[[Item], Item] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
         self.template = ChatTemplate(tokenizer, self.template_kwargs)
         self.num_workers = num_workers
         self.cache_dir = cache_dir
+        self.offer = offer
         self.why_no_images: str | None = getattr(tokenizer, "why_no_images", None)
         self.count_by_itself: CountItems | None = getattr(tokenizer, "count_items", None)
         self.num_counted = 0
@@ -67,6 +71,8 @@ class LengthCounter:
             for item, place in zip(items, places, strict=True):
                 if item.get("env_extras", {}).get("images"):
                     raise DataError(f"{place}: {self.why_no_images}")
+        if self.offer is not None:
+            items = [_offered(self.offer, *one) for one in zip(items, places, strict=True)]
         batches = ordered_map(self._batch, _batches(items, places), self.num_workers)
         return [length for batch in batches for length in batch]
 
@@ -117,7 +123,7 @@ class LengthCounter:
         texts = []
         for item, place in zip(items, places, strict=True):
             try:
-                texts.append(self.template.prompt(item["prompt"]))
+                texts.append(self.template.prompt(item["prompt"], item.get(TOOLS, ())))
             # Templates run as Jinja and raise what they like; only here is the row known.
             except Exception as error:
                 raise DataError(
@@ -128,9 +134,18 @@ class LengthCounter:
 
 def _shown(item: Item) -> object:
     images = item.get("env_extras", {}).get("images")
+    if tools := item.get(TOOLS):
+        return {"prompt": item["prompt"], "images": images, TOOLS: tools}
     if images:
         return [item["prompt"], images]
     return item["prompt"]
+
+
+def _offered(offer: Callable[[Item], Item], item: Item, place: str) -> Item:
+    try:
+        return offer(item)
+    except EnvError as error:
+        raise DataError(f"{place}: {error}") from error
 
 
 def _batches(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rl_core.data.prepare.chat_template import ChatTemplate, Message, with_reply
+from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, with_reply
 from rl_core.data.prepare.control_tokens import special_ids
 from rl_core.errors import ModelError
 
@@ -70,18 +70,23 @@ def mark_of(turn: int) -> str:
 
 
 def continuation(
-    template: ChatTemplate, history: Sequence[Message], messages: Sequence[Message], *, strict: bool
+    template: ChatTemplate,
+    history: Sequence[Message],
+    messages: Sequence[Message],
+    *,
+    strict: bool,
+    tools: Tools = (),
 ) -> str:
     """Return the text between a reply and the next one, as the template renders the conversation.
 
     Args: history: the conversation before the reply. messages: messages after it. strict: refuse a
-    template that changes the text before the reply.
+    template that changes the text before the reply. tools: functions that the prompt shows.
     Raises: CannotContinue.
     """
     mark = mark_of(len(history))
     try:
-        before = template.prompt(history)
-        whole = template.prompt([*with_reply(history, mark), *messages])
+        before = template.prompt(history, tools)
+        whole = template.prompt([*with_reply(history, mark), *messages], tools)
     # Templates run as Jinja and raise what they like.
     except Exception as error:
         roles = ", ".join(str(message.get("role")) for message in messages)

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from rl_core.envs.agent import AgentEnv, is_agent
+from rl_core.envs.calls.forms import form_of
 from rl_core.envs.registration import make
 from rl_core.errors import WorkerDied
 from rl_core.models.checks.row_length import LongestRow
@@ -29,7 +30,6 @@ from rl_core.rollout.episodes.env_calls import EnvCall
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.serving.app import build_app_by_key
 from rl_core.serving.served_model import KnownModel
-from rl_core.serving.tools.forms import form_of
 from schemas.sections.rollout import EpisodeConfig
 
 Generate = Callable[[list[Request]], list[Reply]]

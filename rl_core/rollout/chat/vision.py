@@ -11,15 +11,16 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rl_core.data.prepare.chat_template import ChatTemplate, Message
+from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, text_of
 from rl_core.data.read.row_images import open_image
+from rl_core.envs.tool_env.offer import TOOLS
 from rl_core.errors import DataError
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
 from rl_core.models.family import picture_facts, sees_pictures, why_no_pictures
 from rl_core.models.media import PromptMedia
 from rl_core.models.vlm import family_of, media_of
-from rl_core.rollout.chat.text import ChatFormat, Encoded
+from rl_core.rollout.chat.text import ChatFormat, Encoded, check_is_text
 
 MARK = "<image>"
 MAX_REMEMBERED = 128
@@ -44,12 +45,14 @@ class PictureReader:
         )
         self.template = ChatTemplate(processor, template_kwargs)
 
-    def __call__(self, messages: Sequence[Message], images: Sequence[Any]) -> Encoded:
+    def __call__(
+        self, messages: Sequence[Message], images: Sequence[Any], tools: Tools = ()
+    ) -> Encoded:
         """Encode a prompt that ends where the reply begins.
 
         Raises: DataError when an image cannot be opened, or marks and images differ in number.
         """
-        text = self.template.prompt(with_pictures(messages, len(images)))
+        text = self.template.prompt(with_pictures(messages, len(images)), tools)
         pictures = [open_image(image) for image in images]
         shown = {"images": [pictures]} if pictures else {}
         inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
@@ -84,15 +87,17 @@ class VisionChat(ChatFormat):
         )
         self._known: OrderedDict[str, Encoded] = OrderedDict()
 
-    def encode_prompt(self, messages: list[dict[str, Any]], item: Mapping[str, Any]) -> Encoded:
+    def encode_prompt(
+        self, messages: list[dict[str, Any]], item: Mapping[str, Any], tools: Tools = ()
+    ) -> Encoded:
         """Return tokens, image tokens included, and the images as tensors.
 
         Raises: DataError when an image cannot be opened, or marks and images differ in number.
         """
         images = list(item["env_extras"].get("images") or [])
-        key = json.dumps([messages, images], sort_keys=True, default=str)
+        key = json.dumps([messages, images, list(tools)], sort_keys=True, default=str)
         if key not in self._known:
-            self._known[key] = self.reader(messages, images)
+            self._known[key] = self.reader(messages, images, tools)
             while len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return self._known[key]
@@ -105,6 +110,7 @@ class VisionChat(ChatFormat):
     def said(self, messages: Sequence[Message]) -> list[Message]:
         """Return an environment's messages in the form that `observation` uses. Raises: DataError
         when they contain images."""
+        check_is_text(messages)
         return with_pictures(messages, 0)
 
     def _text_tokens(self) -> frozenset[int]:
@@ -169,7 +175,7 @@ def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> lis
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    return str(message.get("content") or "")
+    return text_of(message)
 
 
 def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
@@ -193,9 +199,8 @@ def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
         read = PictureReader(processor, *facts, template_kwargs)
         counts: list[int] = []
         for item in items:
-            counts.append(
-                len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids)
-            )
+            images = item["env_extras"].get("images") or []
+            counts.append(len(read(item["prompt"], images, item.get(TOOLS, ())).token_ids))
         return counts
 
     processor.tokenizer.count_items = count_items

@@ -34,6 +34,8 @@ class Episode:
     kept."""
     tags: frozenset[str] = frozenset()
     """Special tokens that the environment parses."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """Functions that the chat template shows in the prompt."""
     stop: StopStrings | None = None
     """Strings that end a reply: the recipe's and the environment's."""
     media: PromptMedia | None = None

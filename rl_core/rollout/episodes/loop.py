@@ -23,6 +23,7 @@ from rl_core.rewards.base import checked_reward
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome, described
 from rl_core.rollout.episodes.episode import Episode
+from rl_core.rollout.episodes.tools import offer_tools
 from schemas.sections.rollout import EpisodeConfig
 from schemas.sections.sampling import checked_stop
 
@@ -85,6 +86,7 @@ class _Play:
                 episode,
                 options,
                 stop,
+                chat,
                 timeout_s=self._time_left(episode),
             )
 
@@ -162,7 +164,7 @@ class _Play:
     def _digest(self, episode: Episode, outcome: Outcome) -> None:
         if outcome.kind is EnvCall.INIT:
             messages = _prompt_of(outcome.value)
-            prompt = self.chat.encode_prompt(messages, episode.item)
+            prompt = self.chat.encode_prompt(messages, episode.item, episode.tools)
             prompt_ids = prompt.token_ids
             if len(prompt_ids) >= self.max_context_length:
                 raise EnvError(
@@ -184,7 +186,9 @@ class _Play:
         said: list[dict[str, Any]] = []
         if not outcome["done"]:
             said = outcome["observations"]
-            observation = self.chat.observation(said, episode.response_ids, episode.history)
+            observation = self.chat.observation(
+                said, episode.response_ids, episode.history, episode.tools
+            )
             episode.history = self.chat.gone_on(episode.history, said)
         episode.add_reward(reward)
         episode.metadata = dict(outcome.get("metadata") or {})
@@ -203,14 +207,17 @@ class _Play:
         )
 
 
-def _start(episode: Episode, options: dict[str, Any] | None, stop: Sequence[str]) -> Any:
+def _start(
+    episode: Episode, options: dict[str, Any] | None, stop: Sequence[str], chat: ChatFormat
+) -> Any:
     """Create the environment. Returns: the result of its `init`, which may have to be awaited."""
     env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
     if episode.done:  # given up meanwhile
         env.close()
     ends = [*stop, *_own_stop(env, options or {})]
+    called = offer_tools(env, episode, chat)
     # A special token that is a stop string stays in the text, as a tag does.
-    episode.env, episode.tags = env, frozenset([*getattr(env, "tags", ()), *ends])
+    episode.env, episode.tags = env, frozenset([*getattr(env, "tags", ()), *called, *ends])
     episode.stop = StopStrings.of(ends, episode.tags)
     return env.init(episode.item["prompt"])
 

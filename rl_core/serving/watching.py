@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl_core.serving.tools.form import CallForm, Parsed
+from rl_core.envs.calls.form import CallForm, Parsed
 
 
 class CallWatch:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
-from rl_core.serving.tools.form import Call, Parsed
+from rl_core.envs.calls.form import Call, Parsed
 
 OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
+_CALLED = re.compile(r"\s*\[\s*[A-Za-z_][\w.]*\(")
 
 
 class Pythonic:
@@ -21,6 +23,10 @@ class Pythonic:
     def forced(self, name: str | None) -> str:
         """Return the beginning of a call."""
         return "[" if name is None else f"[{name}("
+
+    def tries(self, text: str) -> bool:
+        """Return True if the reply has the tag, or begins as a list of calls."""
+        return OPEN in text or _CALLED.match(text) is not None
 
     def parse(self, text: str) -> Parsed:
         """Take a reply apart."""

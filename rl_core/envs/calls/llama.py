@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rl_core.serving.tools.form import Call, Parsed, call_of, json_beginning
+from rl_core.envs.calls.form import Call, Parsed, call_of, json_beginning
 
 TAG = "<|python_tag|>"
 
@@ -20,6 +20,11 @@ class Llama:
     def forced(self, name: str | None) -> str:
         """Return the beginning of a call."""
         return json_beginning("", name, "parameters")
+
+    def tries(self, text: str) -> bool:
+        """Return True if the reply has the tag, or is an object that names something."""
+        said = text.strip()
+        return TAG in said or (said.startswith("{") and '"name"' in said)
 
     def parse(self, text: str) -> Parsed:
         """Take a reply apart."""

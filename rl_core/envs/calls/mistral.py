@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 
-from rl_core.serving.tools.form import Call, Parsed, call_of
+from rl_core.envs.calls.form import Call, Parsed, call_of
 
 MARK, ARGS = "[TOOL_CALLS]", "[ARGS]"
 _NAME = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
@@ -25,6 +25,10 @@ class Mistral:
         if name is None:
             return f'{MARK}[{{"name": "'
         return f'{MARK}[{{"name": {json.dumps(name)}, "arguments": '
+
+    def tries(self, text: str) -> bool:
+        """Return True if the reply has the mark."""
+        return MARK in text
 
     def parse(self, text: str) -> Parsed:
         """Take a reply apart."""
