@@ -1,9 +1,9 @@
-"""AdamW whose two running means are stored in 8 bits (arXiv 2110.02861), by torchao's format.
+"""AdamW whose two running means are stored in 8 bits (arXiv 2110.02861), by bitsandbytes.
 
-A mean is stored as codes of one byte, and each block of at most 256 neighbours has a scale. Blocks
+A mean is stored as codes of one byte, and each block of 64 to 256 neighbours has a scale. Blocks
 here never cross a row. So codes and scales are sharded as their parameter is, a step computes the
 same on any number of ranks, and a checkpoint loads on any number of them. Vectors, small matrices,
-and matrices whose rows have no fitting divisor keep means in full precision.
+and matrices whose rows are no multiple of 64 keep means in full precision.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MEANS = {"exp_avg": True, "exp_avg_sq": False}
 CODES, SCALES = "_codes", "_scales"
 """Endings of the keys of a mean's bytes and of its blocks' scales."""
 MIN_ELEMENTS = 4096
-"""Size below which means keep full precision, as in bitsandbytes and torchao."""
-BLOCKS = range(256, 31, -1)
-"""Allowed sizes of a block, the preferred ones first."""
+"""Size below which means keep full precision, as in bitsandbytes."""
+BLOCKS = (256, 128, 64)
+"""Sizes of a block, the preferred ones first."""
 PIECE = 2**20
 """Number of elements that are updated at a time: a step needs several copies in float32."""
 
@@ -68,18 +68,11 @@ class AdamW8bit(AdamW):
         gradients = local_part(gradient).reshape(-1, block)
         codes = {name: local_part(state[name + CODES]).view(-1, block) for name in MEANS}
         scales = {name: local_part(state[name + SCALES]).view(-1) for name in MEANS}
-        options = {
-            "rate": torch.tensor(group["lr"], device=values.device),
-            "betas": group["betas"],
-            "decay": group["weight_decay"],
-            "eps": group["eps"],
-        }
-        update, levels = _compiled(values.device.type), _levels(values.device)
         num_blocks = PIECE // block
         for start in range(0, len(values), num_blocks):
             some = slice(start, start + num_blocks)
             means = [(codes[name][some], scales[name][some]) for name in MEANS]
-            update(values[some], gradients[some], state[STEP], means, levels, **options)
+            _update_blocks(values[some], gradients[some], float(state[STEP]), means, group)
 
 
 def block_of(parameter: Tensor) -> int | None:
@@ -122,56 +115,32 @@ def _sharded_like(parameter: Tensor, dtype: torch.dtype, block: int) -> Tensor:
 @cache
 def _levels(device: torch.device) -> tuple[Tensor, ...]:
     """Return the 256 values that a code of each mean stands for, as shares of its block's scale."""
-    from torchao.optim.quant_utils import create_dynamic_map
+    from bitsandbytes.functional import create_dynamic_map
 
-    return tuple(
-        torch.tensor(create_dynamic_map(signed), device=device) for signed in MEANS.values()
-    )
+    return tuple(create_dynamic_map(is_signed).to(device) for is_signed in MEANS.values())
 
 
 def _update_blocks(
     values: Tensor,
     gradients: Tensor,
-    step: Tensor,
+    step: float,
     means: list[tuple[Tensor, Tensor]],
-    levels: tuple[Tensor, ...],
-    *,
-    rate: Tensor,
-    betas: tuple[float, float],
-    decay: float,
-    eps: float,
+    group: dict[str, Any],
 ) -> None:
     """Update blocks [N, block] and the codes [N, block] and scales [N] of their means in place."""
-    from torchao.optim.quant_utils import (
-        dequant_with_qmap,
-        quantize_8bit_with_qmap,
-        scale_tensor,
-    )
+    from bitsandbytes.functional import dequantize_blockwise, quantize_blockwise
 
-    gradients = gradients.float()
+    gradients, block = gradients.float(), values.shape[1]
     targets = (gradients, gradients.square())
-    new = []
-    for (codes, scales), known, target, beta in zip(means, levels, targets, betas, strict=True):
-        mean = dequant_with_qmap(codes, known, scales).lerp(target, 1 - beta)
-        scaled, new_scales = scale_tensor(mean, codes.shape[1])
-        codes.copy_(quantize_8bit_with_qmap(scaled, known))
-        scales.copy_(new_scales)
-        new.append(mean / (1 - beta**step))
-    mean, square = new
-    whole = values.float() * (1 - rate * decay)
-    values.copy_(whole - rate * mean / (square.sqrt() + eps))
-
-
-@cache
-def _compiled(device: str) -> Callable[..., None]:
-    """Return the update as one pass over memory; without a C++ compiler a CPU computes it operation
-    by operation, in five times the time."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        if device == "cpu":
-            get_cpp_compiler()
-    except InvalidCxxCompiler:
-        return _update_blocks
-    return torch.compile(_update_blocks, fullgraph=True, dynamic=True)
+    corrected = []
+    for (codes, scales), levels, target, beta in zip(
+        means, _levels(values.device), targets, group["betas"], strict=True
+    ):
+        mean = dequantize_blockwise(codes, absmax=scales, code=levels, blocksize=block)
+        mean.lerp_(target, 1 - beta)
+        quantize_blockwise(mean, code=levels, blocksize=block, out=codes, absmax=scales)
+        corrected.append(mean.div_(1 - beta**step))
+    mean, square = corrected
+    rate = group["lr"]
+    values.mul_(1 - rate * group["weight_decay"])
+    values.sub_(mean.div_(square.sqrt_().add_(group["eps"])), alpha=rate)

@@ -1,4 +1,4 @@
-"""Packages that an optimizer needs, asked for before a run spends anything."""
+"""Packages that a training needs besides the project's own, asked for before anything is spent."""
 
 from importlib.util import find_spec
 
@@ -7,18 +7,21 @@ from schemas.recipe import Recipe
 from schemas.sections.optimizer import OptimizerKind
 
 
-def check_optimizers(recipe: Recipe) -> None:
-    """Check that the packages of a recipe's optimizers are installed.
+def check_packages(recipe: Recipe) -> None:
+    """Check that bitsandbytes is installed where a recipe stores anything in few bits.
 
-    Raises: RecipeError with the line that installs a missing one.
+    Raises: RecipeError with the line that installs it.
     """
     images = None if recipe.tracks is None else recipe.tracks.images.optimizer
-    critic = None if recipe.value_model is None else recipe.value_model.optimizer
-    for optimizer in (recipe.optimizer, images, critic):
-        if optimizer is None or optimizer.name is not OptimizerKind.ADAMW_8BIT:
-            continue
-        if find_spec("torchao") is None:
-            raise RecipeError(
-                "optimizer.name: adamw_8bit needs torchao, which is not installed; run "
-                "pip install -c constraints.txt -e '.[adamw_8bit]', or take adamw"
-            )
+    asked = [
+        f"optimizer.name: {one.name}"
+        for one in (recipe.optimizer, recipe.value_model.optimizer, images)
+        if one is not None and one.name is OptimizerKind.ADAMW_8BIT
+    ]
+    if recipe.model.quantize is not None:
+        asked.append(f"model.quantize: {recipe.model.quantize}")
+    if asked and find_spec("bitsandbytes") is None:
+        raise RecipeError(
+            f"{asked[0]} needs bitsandbytes, which is not installed; run "
+            "pip install -c constraints.txt -e '.[bitsandbytes]', or leave it out"
+        )

@@ -1,4 +1,4 @@
-"""AdamW with means of 8 bits: torchao's rule, on any number of ranks, and resumed bit for bit."""
+"""AdamW with means of 8 bits: bitsandbytes' rule, on any number of ranks, resumed bit for bit."""
 
 from pathlib import Path
 from typing import Any
@@ -36,18 +36,16 @@ def model_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-# What torch's compiler itself imports.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
-def test_a_step_is_torchaos_where_its_blocks_are_ours() -> None:
-    from torchao.optim import AdamW8bit
+def test_a_step_is_that_of_bitsandbytes_where_its_blocks_are_ours() -> None:
+    from bitsandbytes.optim import AdamW8bit
 
     torch.manual_seed(0)
-    ours = [nn.Parameter(torch.randn(40, 192)), nn.Parameter(torch.randn(300))]
+    ours = [nn.Parameter(torch.randn(40, 512)), nn.Parameter(torch.randn(300))]
     theirs = [nn.Parameter(one.detach().clone()) for one in ours]
     exact = [nn.Parameter(one.detach().clone()) for one in ours]
     optimizers = [
         make_optimizer(ours, OptimizerConfig.model_validate({**EIGHT_BITS, **SETTINGS})),
-        AdamW8bit(theirs, lr=1e-3, weight_decay=0.1, block_size=192),
+        AdamW8bit(theirs, lr=1e-3, weight_decay=0.1),
         make_optimizer(exact, OptimizerConfig.model_validate(SETTINGS)),
     ]
     for _ in range(5):
@@ -56,10 +54,12 @@ def test_a_step_is_torchaos_where_its_blocks_are_ours() -> None:
             other.grad, third.grad = one.grad.clone(), one.grad.clone()
         for optimizer in optimizers:
             optimizer.step()
-    torch.testing.assert_close(ours[0], theirs[0], atol=1e-6, rtol=0)
+    # A value between two codes may be rounded to either, by the last bit of its computation.
+    far = (ours[0] - theirs[0]).abs().detach()
+    assert float(far.mean()) < 1e-6 and float(far.max()) < 1e-3
     assert torch.equal(ours[1], exact[1]), "a vector's means are not quantized"
-    far = float((ours[0] - exact[0]).abs().max().detach())
-    assert 1e-6 < far < 1e-3, "a fifth of five updates of at most 1e-3"
+    from_exact = float((ours[0] - exact[0]).abs().max().detach())
+    assert 1e-6 < from_exact < 1e-3, "a fifth of five updates of at most 1e-3"
 
 
 def test_the_means_take_a_byte_and_the_scales_next_to_nothing() -> None:
@@ -67,11 +67,11 @@ def test_the_means_take_a_byte_and_the_scales_next_to_nothing() -> None:
     optimizer = make_optimizer([matrix], OptimizerConfig.model_validate(EIGHT_BITS))
     add_moments(optimizer)
     held = sum(one.nbytes for key, one in optimizer.state[matrix].items() if key != "step")
-    assert held == 2 * (matrix.numel() + 4 * matrix.numel() // 192)
+    assert held == 2 * (matrix.numel() + 4 * matrix.numel() // 64)
 
 
 @pytest.mark.parametrize(
-    ("shape", "block"), [((64, 576), 192), ((9, 4096), 256), ((8, 61), None), ((64, 997), None)]
+    ("shape", "block"), [((64, 576), 64), ((9, 4096), 256), ((8, 64), None), ((64, 992), None)]
 )
 def test_blocks_end_where_rows_end(shape: tuple[int, ...], block: int | None) -> None:
     assert block_of(torch.zeros(shape)) == block
@@ -128,5 +128,5 @@ def test_a_run_resumes_bit_for_bit_and_on_another_number_of_ranks(
 
 def test_without_the_package_a_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=r"adamw_8bit needs torchao.*pip install"):
+    with pytest.raises(RecipeError, match=r"adamw_8bit needs bitsandbytes.*pip install"):
         load_recipe("smoke/text", ["optimizer.name=adamw_8bit"])
