@@ -43,10 +43,13 @@ class QuantizedLinear(nn.Linear):
 
     def unpack(self, dtype: torch.dtype) -> Tensor:
         """Return the rounded weight [O, I]."""
-        size = [self.out_features, self.in_features]
-        return torch.ops.bitsandbytes.dequantize_4bit(
-            self.packed, self.scales, BLOCK, FORMAT, size, dtype
+        # A block to a row: on a CPU bitsandbytes 0.50 reads rows wrongly that are no multiple of a
+        # block.
+        rows = [len(self.scales), BLOCK]
+        blocks = torch.ops.bitsandbytes.dequantize_4bit(
+            self.packed, self.scales, BLOCK, FORMAT, rows, dtype
         )
+        return blocks.view(self.out_features, self.in_features)
 
     def forward(self, states: Tensor) -> Tensor:
         """Map the states [..., I] to [..., O]."""
