@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
 from schemas.sections.checks.evaluation_checks import check_evaluation
+from schemas.sections.checks.quantization import check_quantized
 from schemas.sections.checks.sampling_checks import check_sampling
 from schemas.sections.data import DataConfig
 from schemas.sections.diffusion import DiffusionConfig
@@ -219,6 +220,12 @@ class Recipe(Section):
                 "rollout.vllm.sleep: with steps_ahead: 1 the server samples meanwhile; leave out "
                 "one of them"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _packed_weights_are_not_trained(self) -> "Recipe":
+        if self.model.quantize is not None:
+            check_quantized(self.model, self.lora, self.rollout, self.placement, self.domain)
         return self
 
     @model_validator(mode="after")

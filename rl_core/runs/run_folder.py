@@ -53,6 +53,8 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     values = without_default_optimizer(values)
     if recipe.sft == SftConfig():
         del values["sft"]
+    if values["model"]["quantize"] is None:
+        del values["model"]["quantize"]
     if values["data"]["source"] is None:
         del values["data"]["source"]
     text = json.dumps(values, sort_keys=True) + cache_hash

@@ -12,6 +12,8 @@ from torch.nn import Parameter
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
+from rl_core.train import adamw_8bit
+from rl_core.train.adamw_8bit import AdamW8bit
 from rl_core.train.muon import MATRICES, STEP, MuonWithAdamW, initial_state
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig
 from schemas.sections.optimizer import OptimizerKind
@@ -46,7 +48,8 @@ def make_optimizer(
         "fused": True,
     }
     if not with_muon:
-        return AdamW([{"params": some} for some in alike.values()], **options)
+        rule = AdamW8bit if config.name is OptimizerKind.ADAMW_8BIT else AdamW
+        return rule([{"params": some} for some in alike.values()], **options)
     groups = [{"params": some, MATRICES: flag} for (_, flag), some in alike.items()]
     return MuonWithAdamW(groups, momentum=config.momentum, **options)
 
@@ -57,8 +60,11 @@ def add_moments(optimizer: AdamW) -> None:
         for parameter in group["params"]:
             if optimizer.state[parameter]:
                 continue
+            block = adamw_8bit.block_of(parameter) if isinstance(optimizer, AdamW8bit) else None
             if group.get(MATRICES):
                 optimizer.state[parameter] = initial_state(parameter)
+            elif block is not None:
+                optimizer.state[parameter] = adamw_8bit.initial_state(parameter, block)
             else:
                 zeros = {}
                 for name in MOMENTS:
@@ -71,7 +77,7 @@ def kind_of(optimizer: AdamW) -> OptimizerKind:
     """Return which optimizer this is."""
     if isinstance(optimizer, MuonWithAdamW):
         return OptimizerKind.MUON
-    return OptimizerKind.ADAMW
+    return OptimizerKind.ADAMW_8BIT if isinstance(optimizer, AdamW8bit) else OptimizerKind.ADAMW
 
 
 def make_scheduler(optimizer: AdamW, config: LrSchedulerConfig, total_steps: int) -> LambdaLR:

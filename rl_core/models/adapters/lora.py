@@ -12,8 +12,11 @@ from torch import nn
 
 from rl_core.errors import ModelError
 from rl_core.models.policy import Policy
+from rl_core.models.quantized import QuantizedLinear
 from schemas.recipe import LoraConfig
 
+PRODUCTS = (nn.Linear.forward, QuantizedLinear.forward)
+"""Forward passes of linear layers that compute a product and nothing else."""
 TRAINED = "default"
 """Name of the adapter that the optimizer updates."""
 AVERAGED = "ema"
@@ -144,7 +147,8 @@ def _left_out(model: nn.Module, targets: list[str] | str) -> list[str]:
         if isinstance(targets, str):
             # Some routers are linear layers that answer with scores besides (Llama 4).
             is_linear = isinstance(module, nn.Linear)
-            is_left_out = is_linear and (is_frozen or type(module).forward is not nn.Linear.forward)
+            computes_more = type(module).forward not in PRODUCTS
+            is_left_out = is_linear and (is_frozen or computes_more)
         else:
             is_left_out = is_frozen and any(
                 name == one or name.endswith(f".{one}") for one in targets
