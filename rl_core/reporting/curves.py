@@ -130,8 +130,8 @@ def delta_by_place(record: RunRecord) -> Markup | None:
         )
         for track, at in found.items()
     ]
-    title = "distance of trainer and rollout, nats per token"
-    return line_chart(title, series, x_label="place in the reply") if series else None
+    title = "trainer and rollout along a reply, nats per token"
+    return line_chart(title, series, x_label="place") if series else None
 
 
 def _is_shown_first(name: str) -> bool:
