@@ -213,8 +213,8 @@ def main() -> None:
         words = "\n\n".join((__doc__ or "").split("\n\n")[2:])
         page.write_section(
             "Each engine beside transformers",
-            f"`make bench-sampling`, {options.new_tokens} tokens a reply. {words.strip()}\n\n"
-            f"{text}\n\n{page.machine()}",
+            f"{words.strip()}\n\n{text}\n\n`make bench-sampling`, {options.new_tokens} tokens a "
+            f"reply. {page.machine()}",
             SAMPLING,
         )
 

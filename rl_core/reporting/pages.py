@@ -41,9 +41,7 @@ def _environment() -> Environment:
 def code(text: str) -> Markup:
     """Return a text whose parts between backticks are code, as a page shows them."""
     parts = [str(escape(part)) for part in text.split("`")]
-    return Markup(
-        "".join(f"<code>{one}</code>" if at % 2 else one for at, one in enumerate(parts))
-    )
+    return Markup("".join(f"<code>{one}</code>" if at % 2 else one for at, one in enumerate(parts)))
 
 
 def number(value: float) -> str:
