@@ -126,7 +126,7 @@ class Lineage(RunLineage):
 
     @property
     def origin(self) -> str:
-        """Where in the run the weights are from, in words."""
+        """Description of the iteration and checkpoint that the weights are from."""
         if self.iteration is None:
             return f"checkpoint {self.checkpoint}"
         why = f" ({self.chosen_because})" if self.chosen_because else ""
