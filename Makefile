@@ -141,7 +141,7 @@ bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather a
 bench-overhead: $(STAMP) ## what Prefect, MLflow, Ray and checkpoints add to the iterations of a recipe, and waits
 	$(BIN)/python -m benchmarks.overhead --write
 
-bench-rollouts: $(STAMP) ## CPU seconds of the same steps with and without stored rollouts
+bench-rollouts: $(STAMP) ## CPU seconds of training steps and of storing their rollouts
 	$(BIN)/python -m benchmarks.rollouts --write
 
 TRL_STAMP := .venv-trl/.installed
