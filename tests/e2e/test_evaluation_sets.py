@@ -15,15 +15,14 @@ from rl_core.runs.evaluation import find_candidate
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.versions.iterations import find_iteration
 from rl_core.runtime.home import Home
-from rl_core.tracking.lineage import trace
 from schemas.receipts import ChoiceReceipt, EvalReceipt, ModelReceipt
 from tests.e2e.conftest import train_here, working_in
-from tests.e2e.outcomes import assert_identical, run_folder, weights_in
+from tests.e2e.outcomes import run_folder
 
 pytestmark = pytest.mark.slow
 
 
-def test_sets_are_measured_and_a_run_that_got_worse_registers_its_best_iteration(
+def test_sets_are_measured_judged_and_reported_and_any_iteration_is_a_model(
     tiny_recipe: Path, tmp_path: Path, ray_cluster: None, prefect_harness: None
 ) -> None:
     from flows.rl_evaluate import rl_evaluate
@@ -40,15 +39,9 @@ def test_sets_are_measured_and_a_run_that_got_worse_registers_its_best_iteration
             "greedy": {"data": [{**held_out, "size": 3}], "at_ends_alone": True},
         },
     }
-    # The baseline, the first iteration and its evaluation have 163 samples: what the second one
-    # learns is the opposite.
-    values["rewards"] = [
-        {"target": "tests.e2e.scorers:ChangesItsMind", "key": "pays", "after": 160},
-        {"target": "tests.e2e.scorers:LowerCase", "key": "lower", "weight": 0},
-    ]
-    values["optimizer"] = {"learning_rate": 0.1}
-    values["registration"] = {"from": "best", "set": "some/name", "score": "lower"}
-    values["training"] |= {"num_iterations": 2, "steps_per_iteration": 3, "keep_last": 1}
+    values["rewards"] = [{"name": "length", "max_length": 2, "buffer": 1, "penalty": 0.5}]
+    values["registration"] = {"from": "best", "set": "some/name", "score": "pass@4"}
+    values["training"] = {**values["training"], "num_iterations": 2, "keep_last": 2}
     (tmp_path / "sets.yaml").write_text(yaml.safe_dump(values))
     home = tmp_path / "home"
     train_here(tmp_path / "sets.yaml", home)
@@ -64,14 +57,15 @@ def test_sets_are_measured_and_a_run_that_got_worse_registers_its_best_iteration
     assert (found.num_prompts, found.num_samples) == (4, 4)
     assert {"mean_reward", "avg@4", "pass@2", "pass@4"} <= found.measures.keys()
     assert "accuracy" in final.sets["greedy"].measures
+    assert final.scores["length"] == found.measures["length"].value == -0.5, "no reply is short"
     rows = read_samples(found.samples_path)
-    assert min(row["reward"] for row in rows) < 0, "the scorer is a part of the reward"
+    assert max(row["reward"] for row in rows) <= 0.5, "the scorer is a part of the reward"
     assert len(rows) == 16
     assert [row["uid"] for row in rows[:4]] == [rows[0]["uid"]] * 4
     assert len({row["response"] for row in rows[:4]}) > 1, "samples of a prompt are drawn anew"
     decided = model.gate.decided_by
     assert decided is not None
-    assert (decided.score, decided.after) == ("lower", found.measures["lower"].value)
+    assert (decided.score, decided.after) == ("pass@4", found.measures["pass@4"].value)
 
     run_id = folder.mlflow_run_id
     assert run_id is not None
@@ -80,21 +74,12 @@ def test_sets_are_measured_and_a_run_that_got_worse_registers_its_best_iteration
     page = report_page(RunRecord(folder), Home(home))
     assert "some/name" in page and str(choice) in page
 
-    assert (choice.iteration, choice.last) == (1, 2), "the run got worse in the end"
-    assert "iteration 1 of 2" in page
-    lineage = trace(f"sqlite:///{home / 'mlflow.db'}", model.name, model.version)
-    assert (lineage.iteration, lineage.chosen_because) == (1, choice.reason)
-    assert f"from     iteration 1 ({choice.reason}), checkpoint " in str(lineage)
-    assert choice.reason in (folder.export / "README.md").read_text()
-
     name = f"{folder.root.name}@{choice.iteration}"
     with working_in(home):
         again = rl_evaluate(name)
     # The weights of the chosen iteration, exported anew, are those that were judged.
     assert again.eval_digest == final.eval_digest
     assert read_samples(again.samples_path) == read_samples(final.samples_path)
-    exported = folder.root / "iterations" / "iteration-0001"
-    assert_identical(weights_in(exported), weights_in(folder.export))
     assert find_candidate(name, Home(home)).iteration is not None
     with pytest.raises(StorageError, match=r"no checkpoint of iteration 7; kept are: 1, 2"):
         find_iteration(f"{folder.root.name}@7", Home(home))
