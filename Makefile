@@ -46,7 +46,7 @@ test: $(STAMP) ## run the tests
 # Root and Debian's packages; what is already there is left alone.
 test-browser: $(STAMP) ## look at both UIs and a report with a headless Chromium (installs it)
 	command -v chromium >/dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
-	$(BIN)/python -m pytest tests/e2e/test_browser.py
+	$(BIN)/python -m pytest tests/e2e/test_browser.py tests/reporting/test_pages_in_a_browser.py
 
 VLLM_STAMP := .venv-vllm/.installed
 
@@ -140,6 +140,9 @@ bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather a
 
 bench-overhead: $(STAMP) ## what Prefect, MLflow, Ray and checkpoints add to the iterations of a recipe, and waits
 	$(BIN)/python -m benchmarks.overhead --write
+
+bench-rollouts: $(STAMP) ## CPU seconds of training steps and of storing their rollouts
+	$(BIN)/python -m benchmarks.rollouts --write
 
 TRL_STAMP := .venv-trl/.installed
 

@@ -1,5 +1,5 @@
 """docs/benchmarks.md: results of benchmarks that take minutes, in one section each, which the
-benchmark rewrites."""
+benchmark rewrites. A section may be on another page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Each section was written by the command it names, on the machine it names. The o
 """
 
 
-def write_section(title: str, body: str) -> None:
+def write_section(title: str, body: str, page: Path = PAGE) -> None:
     """Replace the section with this title, or append it."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else HEAD
+    text = page.read_text(encoding="utf-8") if page.is_file() else HEAD
     section = f"## {title}\n\n{body.strip()}\n"
     found = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if found:
@@ -31,7 +31,7 @@ def write_section(title: str, body: str) -> None:
         text = text[: found.start()] + section + ("\n" + rest if rest else "")
     else:
         text = f"{text.rstrip()}\n\n{section}"
-    PAGE.write_text(text, encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

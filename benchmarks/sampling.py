@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,23 @@ from torch import Tensor
 
 from benchmarks import page
 from benchmarks.mismatch import MODEL, backend_of, prompts_of
+from rl_core.distributed.cluster import ray_cluster
+from rl_core.distributed.isolated_actor import PROJECT
+from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.models.decoding.decode import Reply, Request, Sampling
 from rl_core.models.decoding.stop_strings import StopStrings
+from rl_core.models.export.checksums import checksum
 from rl_core.models.locate import locate
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import DedicatedTextEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.runtime.home import Home
+from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import DType, ModelConfig
-from schemas.sections.rollout import RolloutConfig, SyncMode
+from schemas.sections.rollout import RolloutConfig, SyncMode, VllmConfig
 from schemas.sections.sampling import SamplingConfig
 
+SAMPLING = page.PAGE.with_name("sampling.md")
 SIBLINGS = 3
 SETTINGS: tuple[Mapping[str, Any], ...] = (
     {"temperature": 1.0},
@@ -59,6 +66,17 @@ def engines(source: str) -> dict[str, RolloutEngine]:
     )
     backend = backend_of(source, DType.FLOAT32, adapters=False, exact=False)
     return {"in process": RolloutEngine(backend, *options), "dedicated": own}
+
+
+def vllm_engine(source: str, python: str) -> VllmEngine:
+    """Return vLLM's engine with the weights of `source`, checked in its own process."""
+    config = RolloutConfig(vllm=VllmConfig(python=python, kv_cache_gib=1.0))
+    info = RankInfo(0, 1, "cpu", torch.get_num_threads())
+    kept = ModelConfig(path=MODEL), None, SyncMode.FULL, DType.FLOAT32
+    engine = VllmEngine(source, *kept, config, {}, {}, 0, rank_info=info)
+    sums = {name: checksum(one) for name, one in engine.replica.parameters.items()}
+    engine.finish_sync(WeightVersion(1), sums, torch.float32)
+    return engine
 
 
 def drawn(
@@ -174,34 +192,48 @@ def stop_cell(engine: RolloutEngine, new_tokens: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--new-tokens", type=int, default=12)
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
+    parser.add_argument(
+        "--vllm", default=VllmConfig().python, help="interpreter of vLLM; absent: not measured"
+    )
+    parser.add_argument("--write", action="store_true", help="into docs/sampling.md")
     options = parser.parse_args()
-    from transformers import AutoModelForCausalLM
-
     source = locate(MODEL, Home.default().models)
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         meeting = f"file://{Path(folder) / 'meeting'}"
         dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+        stack.callback(dist.destroy_process_group)
         compared = engines(source)
-        rows = []
-        for settings in SETTINGS:
-            named = ", ".join(f"{name} {value:g}" for name, value in settings.items())
-            cells = [cell(one, model, settings, options.new_tokens) for one in compared.values()]
-            rows.append([named, *cells])
-            print(rows[-1], flush=True)
-        ends = [stop_cell(one, options.new_tokens) for one in compared.values()]
-        rows.append([f"stop {STOP}", *ends])
-        dist.destroy_process_group()
-    text = page.table(["setting", *compared], rows)
+        if (PROJECT / options.vllm).is_file():
+            stack.enter_context(ray_cluster(None, 1, "cpu"))
+            compared["vLLM"] = vllm_engine(source, options.vllm)
+        text = page.table(["setting", *compared], measured(source, compared, options.new_tokens))
     print(text)
     if options.write:
-        words = "\n".join((__doc__ or "").split("\n\n")[2:])
+        words = "\n\n".join((__doc__ or "").split("\n\n")[2:])
         page.write_section(
-            "Sampling settings in each engine",
-            f"`make bench-sampling`, {options.new_tokens} tokens a reply.\n{words}\n\n{text}\n\n"
-            f"{page.machine()}",
+            "Each engine beside transformers",
+            f"{words.strip()}\n\n{text}\n\n`make bench-sampling`, {options.new_tokens} tokens a "
+            f"reply. {page.machine()}",
+            SAMPLING,
         )
+
+
+def measured(
+    source: str, compared: Mapping[str, RolloutEngine], new_tokens: int
+) -> list[list[str]]:
+    """Return the rows of the table: a setting, and what each engine makes of it."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    rows = []
+    for settings in SETTINGS:
+        named = ", ".join(f"`{name}` {value:g}" for name, value in settings.items())
+        cells = [cell(one, model, settings, new_tokens) for one in compared.values()]
+        rows.append([named, *cells])
+        print(rows[-1], flush=True)
+    ends = [stop_cell(one, new_tokens) for one in compared.values()]
+    return [*rows, [f"`stop` {', '.join(map(repr, STOP))}", *ends]]
 
 
 if __name__ == "__main__":

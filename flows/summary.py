@@ -1,5 +1,7 @@
-"""The table at the end of a run: held-out rows before and after, and the change with its
-interval."""
+"""The table at the end of a run: held-out rows before and after, and the change with its interval.
+
+Scores are its lines and not its columns: their number and names are the environments', and a
+terminal has 80 characters."""
 
 from __future__ import annotations
 
@@ -13,46 +15,42 @@ from schemas.receipts import EvalReceipt
 
 REWARD = "reward"
 """Name of the full reward in samples."""
+CHANGE, INTERVAL = "change", "95 % interval"
 
 
 def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
     """Return the table for rows that are right or wrong: the share with full reward, and the
-    domain's further metrics."""
-    table = _table(title, ("accuracy", "95 % interval", "mean length", "truncated", *after.scores))
-    for one in (before, after):
-        interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
-        length = f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
-        table.row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
+    domain's further metrics, a line each."""
+    table = _table(title, (before.label, after.label, CHANGE))
     old, new = (read_samples(one.samples_path) for one in (before, after))
     change, low, high = paired_change(*paired_scores(old, new, ACCURACY))
-    gains = []
-    for name, value in before.scores.items():
-        gains.append(f"{after.scores[name] - value:+.3f}")
-    table.row(
-        "change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True
-    )
+    table.row("accuracy", f"{before.accuracy:.3f}", f"{after.accuracy:.3f}", f"{change:+.3f}")
+    intervals = [_interval(one.ci_low, one.ci_high) for one in (before, after)]
+    table.row(INTERVAL, *intervals, _interval(low, high, sign="+"))
+    table.row("mean length", *(f"{one.mean_length:.1f}" for one in (before, after)), "")
+    table.row("truncated", *(f"{one.truncated_share:.1%}" for one in (before, after)), "")
+    for name in _scores(before, after):
+        was, value = (one.scores.get(name) for one in (before, after))
+        gain = "" if was is None or value is None else f"{value - was:+.3f}"
+        table.row(_words(name), _number(was), _number(value), gain)
     return table
 
 
 def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
-    """Return the table for rows with graded scores: means of the reward and of every score, each
-    change with its interval."""
+    """Return the table for rows with graded scores: means of the reward and of every score, a line
+    each, and each change with its interval."""
+    table = _table(title, (before.label, after.label, CHANGE, INTERVAL))
     old, new = (read_samples(one.samples_path) for one in (before, after))
-    names = REWARD, *after.scores
-    table = _table(title, names)
-    for one in (before, after):
-        table.row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
-    changes = []
-    for name in names:
-        changes.append(
-            paired_change(*paired_scores(old, new, MEAN_REWARD if name == REWARD else name))
-        )
-    table.row("change", *(f"{change:+.3f}" for change, _, _ in changes))
-    table.row(
-        "95 % interval",
-        *(f"{low:+.3f} to {high:+.3f}" for _, low, high in changes),
-        end_section=True,
-    )
+    change, low, high = paired_change(*paired_scores(old, new, MEAN_REWARD))
+    rewards = [_number(one.mean_reward) for one in (before, after)]
+    table.row(REWARD, *rewards, f"{change:+.3f}", _interval(low, high, sign="+"))
+    for name in _scores(before, after):
+        values = [_number(one.scores.get(name)) for one in (before, after)]
+        changed = "", ""
+        if all(values):
+            change, low, high = paired_change(*paired_scores(old, new, name))
+            changed = f"{change:+.3f}", _interval(low, high, sign="+")
+        table.row(_words(name), *values, *changed)
     return table
 
 
@@ -73,12 +71,25 @@ def sets_table(title: str, receipts: Sequence[EvalReceipt]) -> Table:
     return table
 
 
-def _table(title: str, columns: tuple[str, ...]) -> Table:
+def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title)
     for column in ("", *columns):
-        table.column(column.replace("_", " "), overflow="ellipsis")
+        table.column(_words(column))
     return table
 
 
-def _values(scores: dict[str, float]) -> list[str]:
-    return [f"{value:.3f}" for value in scores.values()]
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _scores(before: EvalReceipt, after: EvalReceipt) -> list[str]:
+    """Names of the scores of either, in their order; an environment may have said one only once."""
+    return list(dict.fromkeys([*after.scores, *before.scores]))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _interval(low: float, high: float, sign: str = "") -> str:
+    return f"{low:{sign}.3f} to {high:{sign}.3f}"

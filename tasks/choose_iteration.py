@@ -5,6 +5,7 @@ from prefect.cache_policies import NO_CACHE
 
 from rl_core.runs.session import session_for
 from rl_core.runs.versions.best import RECEIPT, choose
+from rl_core.tracking.lineage import CHOSEN_TAG
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ChoiceReceipt, RunPlan
 from tasks.prefect_ui import artifacts
@@ -21,7 +22,7 @@ def choose_iteration(plan: RunPlan) -> ChoiceReceipt:
     receipt = choose(session.folder, session.recipe)
     session.folder.save_receipt(RECEIPT, receipt)
     session.tracking.set_tags(
-        {"registered_iteration": receipt.iteration, "registered_because": receipt.reason}
+        {"registered_iteration": receipt.iteration, CHOSEN_TAG: receipt.reason}
     )
     artifacts.markdown("iteration", as_it_is(str(receipt)), "The iteration that is registered")
     announce(ProgressEvent("note", text=str(receipt)))

@@ -10,12 +10,12 @@ from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
 from rl_core.runs.observing.learning import warn_of_nothing_learnt
 from rl_core.runs.session import TrainingSession, session_for
-from rl_core.runs.versions.best import chosen_iteration
-from rl_core.tracking.lineage import trace
+from rl_core.runs.versions.best import RECEIPT, chosen_iteration
+from rl_core.tracking.lineage import CHOSEN_TAG, trace
 from rl_core.tracking.model_card import write_card
 from rl_core.tracking.model_versions import register_version
 from rl_core.tracking.plots import reward_curve
-from schemas.receipts import EvalReceipt, ExportReceipt, RunPlan, VersionReceipt
+from schemas.receipts import ChoiceReceipt, EvalReceipt, ExportReceipt, RunPlan, VersionReceipt
 from tasks.prefect_ui import artifacts
 
 
@@ -63,6 +63,7 @@ def _register(
     final: EvalReceipt,
 ) -> int:
     plan, tracking = session.plan, session.tracking
+    choice = session.folder.receipt(RECEIPT, ChoiceReceipt)
     dataset = tracking.log_dataset(
         "held-out",
         f"{plan.cache.path}/eval.parquet",
@@ -81,6 +82,7 @@ def _register(
         "weights_digest": weights_digest(model_dir),
         "checkpoint": str(session.folder.checkpoint(iteration)),
         "iteration": iteration,
+        **({} if choice is None else {CHOSEN_TAG: choice.reason}),
         **{f"origin.{part}": digest for part, digest in plan.origin.items()},
     }
     return register_version(tracking, name, model_dir, metrics, dataset, tags)

@@ -72,7 +72,7 @@ def _environment_as_it_was() -> Iterator[None]:
     before = _service_settings()
     yield
     # Recipes that were loaded in this process; a run's process has one.
-    os.environ.pop("RECIPE_MODULE_FOLDERS", None)
+    os.environ.pop("RL_TRAIN_RECIPE_FOLDERS", None)
     after = _service_settings()
     for name in after.keys() - before.keys():
         del os.environ[name]

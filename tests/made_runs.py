@@ -86,7 +86,7 @@ def make_run(
     with folder.publish_checkpoint(1, {"step": 2}, keep_last=1):
         pass
     made = MadeRun(
-        plan, _evaluate(folder, "baseline", 0, before), _evaluate(folder, "final", 2, after)
+        plan, evaluated(folder, "baseline", 0, before), evaluated(folder, "final", 2, after)
     )
     for receipt in (made.baseline, made.final):
         session_for(plan).tracking.log_artifact(Path(receipt.samples_path), "samples")
@@ -103,7 +103,8 @@ def register(made: MadeRun, weights: bytes = b"weights"):
     return register_model.fn(made.plan, made.baseline, made.final)
 
 
-def _evaluate(folder: RunFolder, label: str, step: int, rewards: Sequence[float]) -> EvalReceipt:
+def evaluated(folder: RunFolder, label: str, step: int, rewards: Sequence[float]) -> EvalReceipt:
+    """Leave what an evaluation of the held-out rows leaves. Args: rewards: of each row."""
     path = folder.root / "samples" / f"evaluate-{label}.jsonl"
     rows = [
         {

@@ -76,9 +76,9 @@ def line_chart(
             colour = colour_of(index)
             parts += _dots(one, axes, colour) if one.dots else _line(one, axes, colour, index)
         parts += _legend(drawn) if legend else []
+        # In the margin, where no number of the axis stands.
         parts.append(
-            f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 28}" '
-            f'text-anchor="end">{escape(x_label)}</text>'
+            f'<text x="{LEFT - 12}" y="{HEIGHT - 28}" text-anchor="end">{escape(x_label)}</text>'
         )
         named = [(one.label, {point.x: _said(point) for point in one.points}) for one in drawn]
         parts += columns(named, x_label, axes.x, Frame(LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM))
@@ -114,7 +114,7 @@ def _axes(points: Sequence[Point]) -> _Axes:
     x_min, x_max, y_min, y_max = min(xs), max(xs), min(ys), max(ys)
     if x_min == x_max:
         x_min, x_max = x_min - 1, x_max + 1
-    pad = 0.06 * (y_max - y_min) or max(abs(y_max), 1.0) * 0.1
+    pad = 0.06 * (y_max - y_min) or 0.1 * abs(y_max) or 0.1
     return _Axes(x_min, x_max, y_min - pad, y_max + pad)
 
 

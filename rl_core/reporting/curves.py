@@ -124,13 +124,11 @@ def delta_by_place(record: RunRecord) -> Markup | None:
             if mark and math.isfinite(value):
                 found.setdefault(track.rstrip("/"), {}).setdefault(int(place), []).append(value)
     series = []
-    for label, at in found.items():
+    for track, at in found.items():
         means = [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())]
-        series.append(Series(label or "mean of all steps", means))
-    title = "distance of trainer and rollout, nats per token"
-    if series:
-        return line_chart(title, series, x_label="place in the reply")
-    return None
+        series.append(Series(track or "mean of all steps", means))
+    title = "trainer and rollout along a reply, nats per token"
+    return line_chart(title, series, x_label="place") if series else None
 
 
 def _is_shown_first(name: str) -> bool:

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup, escape
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -32,7 +34,14 @@ def _environment() -> Environment:
     environment.filters["short"] = lambda text, length=12: str(text)[:length]
     environment.filters["signed"] = lambda value: f"{value:+.3f}"
     environment.filters["number"] = number
+    environment.filters["code"] = code
     return environment
+
+
+def code(text: str) -> Markup:
+    """Return a text whose parts between backticks are code, as a page shows them."""
+    parts = [str(escape(part)) for part in text.split("`")]
+    return Markup("".join(f"<code>{one}</code>" if at % 2 else one for at, one in enumerate(parts)))
 
 
 def number(value: float) -> str:

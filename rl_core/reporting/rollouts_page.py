@@ -133,7 +133,7 @@ def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, Any]:
         "length": row["num_tokens"],
         "end": row["stop_reason"],
         "messages": messages,
-        "facts": [[name, _cut(str(value))] for name, value in _facts(row)],
+        "facts": [[name, _cut(str(value))] for name, value in _facts(row) if value is not None],
         "tokens": _tokens(row, texts),
         "picture": _thumbnail(folder / row["made"]) if row["made"] else None,
     }
@@ -145,7 +145,7 @@ def _facts(row: Row) -> Iterator[tuple[str, Any]]:
         ("ground truth", None if truth == "null" else truth),
         ("environment", row["env_class"]),
         ("data source", row["data_source"]),
-        ("read", row["env_read"]),
+        ("read", row["env_read"] or "nothing"),
         *((f"part {name}", _rounded(value)) for name, value in row["reward_parts"].items()),
         *((f"score {name}", _rounded(value)) for name, value in row["scores"].items()),
         *((name, _rounded(value)) for name, value in row["env_metrics"].items()),

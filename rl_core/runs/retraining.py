@@ -6,16 +6,13 @@ from __future__ import annotations
 import hashlib
 import json
 
-from rl_core.runs.run_folder import source_revision
+from rl_core.runs.run_folder import source_revision, trained_values
 from rl_core.runs.run_plan import is_registered, run_folder, starting_from
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, newest
 from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
-from schemas.sections.evaluation_sets import without_default_evaluation
-from schemas.sections.parts import without_unset_parts
 from schemas.sections.registration import Retrain, Start
-from schemas.sections.sampling import without_default_sampling
 
 ORIGIN_TAG = "origin."
 """Prefix of a registered version's tags with the digests of its training's inputs."""
@@ -23,12 +20,13 @@ ORIGIN_TAG = "origin."
 
 def origin_of(recipe: Recipe, cache: CacheReceipt) -> dict[str, str]:
     """Return digests of a training's inputs: the content of its files, the code, and the recipe."""
-    left_out = {"placement", "registration", "retraining", "validation", "watch"}
-    values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
-    values = without_default_evaluation(without_default_sampling(values))
     files = [source.sha256 for source in cache.sources]
     files += [one.run_hash for one in cache.sets.values()]
-    return {"data": _digest(files), "code": source_revision(), "recipe": _digest(values)}
+    return {
+        "data": _digest(files),
+        "code": source_revision(),
+        "recipe": _digest(trained_values(recipe)),
+    }
 
 
 def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: Home) -> News:

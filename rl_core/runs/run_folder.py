@@ -30,25 +30,32 @@ from schemas.sections.sft import SftConfig
 R = TypeVar("R", bound=Receipt)
 
 
-def run_key(recipe: Recipe, cache_hash: str) -> str:
-    """Return the identity of a run: recipe and data. Placement is left out, so a run may continue
-    on other hardware.
+NOT_TRAINED = {
+    "placement": True,
+    "registration": True,
+    "retraining": True,
+    "tracking": True,
+    "validation": True,
+    "watch": True,
+    "training": {"on_no_signal", "no_signal_steps"},
+}
+"""Keys of a recipe that change no step. Validation decides whether a run starts, not what it
+does; placement is left out, so that a run may continue on other hardware."""
 
-    An unset `data.source` is left out, too, as are sampling and `sft` at their defaults. The rows
-    that `data.map` gives are in the hash of the cache, and `training.on_no_signal`, `tracking` and
-    `watch` change no step; validation decides whether a run starts, not what it does.
-    """
-    left_out = {
-        "placement": True,
-        "registration": True,
-        "retraining": True,
-        "tracking": True,
-        "validation": True,
-        "watch": True,
-        "data": {"map"},
-        "training": {"on_no_signal", "no_signal_steps"},
-    }
-    values = without_unset_parts(recipe.model_dump(mode="json", exclude=left_out))
+
+def run_key(recipe: Recipe, cache_hash: str) -> str:
+    """Return the identity of a run: recipe and data. The rows that `data.map` gives are in the hash
+    of the cache."""
+    values = trained_values(recipe)
+    del values["data"]["map"]
+    text = json.dumps(values, sort_keys=True) + cache_hash
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def trained_values(recipe: Recipe) -> dict[str, Any]:
+    """Return the values of a recipe that its training depends on. What is unset or at a default is
+    left out, for keys that came later than the first recipes."""
+    values = without_unset_parts(recipe.model_dump(mode="json", exclude=NOT_TRAINED))
     values = without_default_evaluation(without_default_sampling(values))
     values = without_default_optimizer(values)
     if recipe.sft == SftConfig():
@@ -57,8 +64,7 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
         del values["model"]["quantize"]
     if values["data"]["source"] is None:
         del values["data"]["source"]
-    text = json.dumps(values, sort_keys=True) + cache_hash
-    return hashlib.sha256(text.encode()).hexdigest()
+    return values
 
 
 class RunFolder:

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 OWN = frozenset({"flows", "tasks", "rl_core", "schemas", "deployments", "skyrl_gym", "skyrl_train"})
-FOLDERS = "RECIPE_MODULE_FOLDERS"
-"""Environment variable by which workers learn of the folders of recipes."""
+FOLDERS = "RL_TRAIN_RECIPE_FOLDERS"
+"""Environment variable by which the processes of a run learn of the folders of recipes."""
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 

@@ -31,6 +31,8 @@ from schemas.receipts import CacheReceipt, SourceFile, ValidationReport
 
 RECIPE_ARTIFACT = "recipe.yaml"
 CACHE_ARTIFACT = "receipts/cache.json"
+CHOSEN_TAG = "registered_because"
+"""Tag of a run, and of its version, with the reason for the iteration that was registered."""
 VALIDATION_ARTIFACT = "receipts/validation.json"
 
 
@@ -84,6 +86,10 @@ class Lineage(RunLineage):
     weights_digest: str
     """Digest as `rl_core.data.store.weights` computes it; empty for versions that recorded none."""
     checkpoint: str
+    iteration: int | None
+    """Iteration of the run whose weights these are; None for versions that recorded none."""
+    chosen_because: str
+    """Reason for this iteration, of a run that registered its best; empty if it took the last."""
     metrics: dict[str, float]
     promotions: list[Promotion]
     """Promotions of this version to champion."""
@@ -98,6 +104,7 @@ class Lineage(RunLineage):
             "version": self.version,
             "registered_at": self.registered_at,
             "weights_digest": self.weights_digest,
+            "iteration": self.iteration,
             "eval_digest": self.eval_digest,
             "metrics": self.metrics,
             "ancestors": [
@@ -117,10 +124,18 @@ class Lineage(RunLineage):
             if one.weights_digest:
                 yield check_weights(one.model_dir, one.weights_digest)
 
+    @property
+    def origin(self) -> str:
+        """Description of the iteration and checkpoint that the weights are from."""
+        if self.iteration is None:
+            return f"checkpoint {self.checkpoint}"
+        why = f" ({self.chosen_because})" if self.chosen_because else ""
+        return f"iteration {self.iteration}{why}, checkpoint {self.checkpoint}"
+
     def __str__(self) -> str:
         lines = [
             f"model    {self.name} v{self.version}  {self.model_dir}",
-            f"from     checkpoint {self.checkpoint}",
+            f"from     {self.origin}",
             *map(str, self.ancestors),
             f"run      {self.run_name}  {self.run_id}  key {self.run_key}  git "
             f"{self.git_revision or 'not recorded'}",
@@ -191,6 +206,8 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
         model_dir=tags.get("model_dir", ""),
         weights_digest=tags.get("weights_digest", ""),
         checkpoint=tags["checkpoint"],
+        iteration=int(tags["iteration"]) if "iteration" in tags else None,
+        chosen_because=tags.get(CHOSEN_TAG, ""),
         metrics=found.metrics,
         promotions=[one for one in promotions(tracking_uri, name) if one.version == version],
         eval_digest=tags["eval_digest"],

@@ -120,6 +120,9 @@ def _intro(recipe: Mapping[str, Any], lineage: RunLineage) -> str:
     ]
     if isinstance(lineage, Lineage):
         written.append(f"Registered {lineage.registered_at} as version {lineage.version}.")
+        if lineage.chosen_because:
+            chosen = f"These are the weights of iteration {lineage.iteration}"
+            written.append(f"{chosen}: {lineage.chosen_because}.")
         written += [f"Champion since {one.at}: {one.reason}." for one in lineage.promotions[-1:]]
     return "\n".join(written)
 

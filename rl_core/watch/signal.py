@@ -51,17 +51,18 @@ def _reward(view: View) -> str:
     rewards = view.curve("reward_mean")
     if rewards is None:
         return ""
-    return f"; their mean reward was {rewards.last(WINDOW).mean:.3g}"
+    before = rewards.first(1)
+    return f"; mean reward {rewards.last(WINDOW).mean:.3g}, {before.mean:.3g} in {before}"
 
 
 WATCHER = Watcher(
     name="signal",
     sign="At least 95 % of the groups of five steps have equal rewards (DAPO, arXiv 2503.14476).",
-    cause="the prompts are too easy or too hard for the policy, or the environment reads nothing "
-    "from the replies",
+    cause="the prompts are too easy or too hard for the policy, the environment reads nothing from "
+    "the replies, or, where the reward fell before, too large an update made all replies the same",
     advice="other prompts (`data.train`, `data.curriculum`), a reward with degrees (`rewards`), "
     "more samples (`rollout.samples_per_prompt`) or `rollout.temperature`; `algorithm: {name: "
-    "dapo}` replaces silent groups",
+    "dapo}` replaces silent groups; after a fall of the reward, a lower `optimizer.learning_rate`",
     look=look,
     rows=Rows.STEP,
 )

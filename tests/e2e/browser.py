@@ -31,11 +31,15 @@ class Browser:
 
     def __init__(self, socket: Connection) -> None:
         self._socket, self._numbers = socket, count(1)
-        self._ask("Page.enable")
+        self.errors: list[str] = []
+        """What the console said of the open page: errors, and exceptions that nothing caught."""
+        for domain in ("Page", "Runtime", "Log"):
+            self._ask(f"{domain}.enable")
 
     def open(self, url: str, shows: str) -> None:
         """Go to a page and wait until the JavaScript expression `shows` is true there."""
         self._ask("Page.navigate", url="about:blank")
+        self.errors.clear()
         self._ask("Page.navigate", url=url)
         self.wait_for(shows)
 
@@ -63,6 +67,14 @@ class Browser:
         metrics = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < 600}
         self._ask("Emulation.setDeviceMetricsOverride", **metrics)
 
+    def point_at(self, element: str) -> None:
+        """Move the pointer to the middle of the element that a JavaScript expression gives."""
+        box = self.value(
+            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])"
+            f"({element}.getBoundingClientRect())"
+        )
+        self._ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+
     def picture(self, path: Path) -> bytes:
         """A PNG of what is in view."""
         data = base64.b64decode(self._ask("Page.captureScreenshot", format="png")["data"])
@@ -74,9 +86,18 @@ class Browser:
         number = next(self._numbers)
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while (answer := json.loads(self._socket.recv(DEADLINE_S))).get("id") != number:
-            pass
+            self._hear(answer.get("method"), answer.get("params", {}))
         assert "error" not in answer, answer
         return answer["result"]
+
+    def _hear(self, event: str | None, said: dict[str, Any]) -> None:
+        """Keep an event if it is an error."""
+        if event == "Runtime.exceptionThrown":
+            self.errors.append(json.dumps(said["exceptionDetails"]))
+        elif event == "Log.entryAdded" and said["entry"]["level"] == "error":
+            self.errors.append(f"{said['entry']['text']} {said['entry'].get('url', '')}")
+        elif event == "Runtime.consoleAPICalled" and said["type"] in ("error", "assert"):
+            self.errors.append(json.dumps(said["args"]))
 
 
 @contextmanager

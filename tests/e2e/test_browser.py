@@ -185,24 +185,3 @@ def test_the_report_shows_curves_and_samples(
     question = json.loads(rows[0])["prompt"][-1]["content"].split("\n")[0][:40]
     assert question in browser.value("document.body.textContent")
     picture(browser, "report", tmp_path)
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_report_and_rollouts_fit_a_phone_and_a_desktop(
-    shown: Shown, browser: Browser, tmp_path: Path, width: int
-) -> None:
-    browser.resize(width)
-    browser.open((shown.folder / "report.html").as_uri(), "document.querySelector('#samples')")
-    assert browser.value("document.documentElement.scrollWidth") <= width
-    cells = [f"document.querySelector('.pairs td:nth-child({one})')" for one in (3, 4)]
-    before, after = (browser.value(f"{one}.getBoundingClientRect().width") for one in cells)
-    assert before == pytest.approx(after, abs=2) and before > 0.25 * width
-    picture(browser, f"report-{width}", tmp_path)
-    browser.open((shown.folder / "rollouts.html").as_uri(), "document.querySelector('article')")
-    browser.value("document.querySelector('article details').open = true")
-    browser.wait_for("document.querySelector('.tokens span')")
-    assert browser.value("document.documentElement.scrollWidth") <= width
-    browser.value("document.querySelector('#search').value = 'no such text'")
-    browser.value("document.querySelector('#choice').dispatchEvent(new Event('input'))")
-    browser.wait_for("document.querySelectorAll('article').length === 0")
-    picture(browser, f"rollouts-{width}", tmp_path)

@@ -16,16 +16,19 @@ from rl_core.errors import StorageError
 from rl_core.reporting.champion_recipe import difference_to_champion
 from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
 from rl_core.reporting.curves import first_curves, further_curves
+from rl_core.reporting.lineage_page import LineageFormat, show_lineage
 from rl_core.reporting.report import report_page, write_report
 from rl_core.reporting.run_record import RunRecord, find_run
 from rl_core.runs.session import close_sessions
 from rl_core.runtime.home import Home
+from rl_core.tracking.lineage import trace
 from schemas.receipts import Approval
 from schemas.sections.watching import Reaction, WatchConfig
 from tasks import write_report as write_report_task
+from tasks.choose_iteration import choose_iteration
 from tasks.judge_model import judge_model
 from tasks.promote_model import promote_model
-from tests.made_runs import MadeRun, make_run, recipe_of, register
+from tests.made_runs import MadeRun, evaluated, make_run, recipe_of, register
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +163,37 @@ def test_a_report_compares_its_recipe_with_the_champions(home: Home, runs: list[
     assert (found.other, found.rows) == ("rl-train-made v1", {"seed": ("0", "1")})
     assert 'id="champion-recipe"' in report_page(other, home)
     assert 'id="champion-recipe"' not in report_page(own, home)
+
+
+def test_a_run_that_got_worse_says_which_iteration_it_registered_and_why(
+    home: Home, tmp_path: Path, tiny_model_dir: Path
+):
+    changes = {"registration": {"from": "best"}, "evaluation": {"eval_every": 1}}
+    steps = {"num_iterations": 2, "steps_per_iteration": 2}
+    recipe = recipe_of("worse", tmp_path, tiny_model_dir, training=steps, **changes)
+    made = make_run(recipe, [0.0] * 4, [1.0] * 4)
+    with made.folder.publish_checkpoint(2, {"step": 4}, keep_last=2):
+        pass
+    for iteration, reward in ((1, 1.0), (2, 0.0)):
+        evaluated(made.folder, f"iteration-{iteration}", 2 * iteration, [reward] * 4)
+    choice = choose_iteration.fn(made.plan)
+    assert (choice.iteration, choice.last) == (1, 2)
+    version = register(made)
+    promote_model.fn(
+        made.plan,
+        version,
+        judge_model.fn(made.plan, made.baseline, made.final),
+        Approval(given=True),
+    )
+    lineage = trace(home.mlflow_uri, version.name, version.version)
+    assert (lineage.iteration, lineage.chosen_because) == (1, choice.reason)
+    assert lineage.checkpoint == str(made.folder.checkpoint(1))
+    assert f"from     iteration 1 ({choice.reason}), checkpoint " in str(lineage)
+    assert "From iteration 1 (accuracy 1.000" in show_lineage(lineage, LineageFormat.HTML)
+    card = (made.folder.export / "README.md").read_text()
+    assert f"These are the weights of iteration 1: {choice.reason}." in card
+    page = report_page(RunRecord(made.folder), home)
+    assert str(choice) in page and ", iteration 1 of 2" in page
 
 
 def test_pictures_asked_about_and_made_are_shown_small(

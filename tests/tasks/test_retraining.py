@@ -74,6 +74,10 @@ def test_only_what_is_new_is_trained_again(recipe, tmp_path: Path, monkeypatch: 
     assert not same.train
     assert same.reason.startswith(f"nothing new since {version.name} v1 of ")
     assert not news(recipe(placement={"micro_batch_size": 4})).train, "other hardware is no news"
+    assert not news(recipe(tracking={"rollouts": "none", "also": ["tensorboard"]})).train
+    steps = {"num_iterations": 1, "steps_per_iteration": 2}
+    silent = steps | {"on_no_signal": "stop", "no_signal_steps": 3}
+    assert not news(recipe(training=silent)).train, "what ends a run changes no step"
     always = news(recipe(), Retrain.ALWAYS)
     assert (always.train, always.fresh) == (True, True)
 

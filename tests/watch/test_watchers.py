@@ -147,11 +147,13 @@ def test_a_metric_of_an_earlier_step_is_not_looked_at_again():
 
 RECORDED = Path(__file__).with_name("recorded.json")
 RECORDED_SICK = Path(__file__).with_name("recorded_sick.json")
-"""Runs of `smoke/text` on a random model, made sick by overrides and `sick_parts.py`."""
+"""Runs on a random model, made sick: of `smoke/text` by overrides and `sick_parts.py`; that of a
+learning rate of 1 is of `tests/rollout/vowels.py`."""
 RANG = {
     "constant reward": ["signal"],
     "a judge that can be hacked": ["truncation", "judges", "entropy", "signal"],
     "stale weights": ["truncation", "delta"],
+    "a learning rate of 1": ["truncation", "signal"],
 }
 
 
@@ -172,6 +174,13 @@ def test_recorded_runs_that_were_made_sick_ring(name: str):
     )
     found = alarms(recorded(RECORDED_SICK, name), judges, recipe="smoke/text")
     assert [one.watcher for one in found] == RANG[name]
+
+
+def test_a_fall_of_the_reward_tells_a_collapse_from_prompts_that_are_solved():
+    found = alarms(recorded(RECORDED_SICK, "a learning rate of 1"), recipe="smoke/text")
+    alarm = next(one for one in found if one.watcher == "signal")
+    assert "had equal rewards (limit 95%); mean reward 0, 0.073 in step 1" in alarm.evidence
+    assert "`optimizer.learning_rate`" in alarm.advice
 
 
 @pytest.mark.parametrize("name", sorted(json.loads(RECORDED.read_text())))
