@@ -238,6 +238,7 @@ def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
 def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
+    from rl_core.builtin.data.environment_rows import environment_rows
     from rl_core.builtin.data.log_lines import LogLinesSpec
     from rl_core.builtin.data.open_prompts import SentencesSpec
     from rl_core.builtin.data.pair_questions import PairQuestionsSpec
@@ -255,6 +256,8 @@ def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
         return SentencesSpec
     if "log_lines" in entry:
         return LogLinesSpec
+    if kind := environment_rows(entry):
+        return kind
     return GenerateSpec if "task" in entry else SourceSpec
 
 
