@@ -64,7 +64,7 @@ class VerifiersRows(EnvironmentRows):
     """Settings of the taskset."""
     env: dict[str, Any] = Field(default_factory=dict)
     """Further settings of the verifiers environment."""
-    python: str = ".venv-verifiers/bin/python"
+    python: str = Field(default=".venv-verifiers/bin/python", validate_default=True)
     """Python interpreter of the environment with verifiers; a relative path starts at the project's
     folder."""
     read: int | None = Field(default=None, ge=1)

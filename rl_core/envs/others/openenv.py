@@ -36,7 +36,7 @@ class OpenEnvEnv(AgentEnv):
         action that is no text."""
         max_turns: int = Field(default=8, ge=1)
         """Replies that the policy has in an episode; the environment may end it earlier."""
-        python: str = ".venv-openenv/bin/python"  # pyright: ignore[reportIncompatibleVariableOverride]
+        python: str = Field(default=".venv-openenv/bin/python", validate_default=True)  # pyright: ignore[reportIncompatibleVariableOverride]
         """Python interpreter of the environment with openenv, and with the packages of a server
         that is started; a relative path starts at the project's folder."""
 

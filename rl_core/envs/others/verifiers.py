@@ -31,7 +31,7 @@ class VerifiersEnv(AgentEnv):
         and each seat's, such as a model for a simulated user."""
         max_turns: int | None = Field(default=None, ge=1)
         """Replies that the policy has in an episode; unset leaves it to the environment."""
-        python: str = ".venv-verifiers/bin/python"  # pyright: ignore[reportIncompatibleVariableOverride]
+        python: str = Field(default=".venv-verifiers/bin/python", validate_default=True)  # pyright: ignore[reportIncompatibleVariableOverride]
         """Python interpreter of the environment with verifiers and the taskset's packages; a
         relative path starts at the project's folder."""
 

@@ -81,6 +81,8 @@ def _environment(settings):
         taskset_class,
     )
 
+    # Servers of tools are processes that import their taskset again.
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     sys.path.insert(0, os.path.dirname(__file__))
     sys.modules[CHAT] = import_module("verifiers_chat")
     name = settings["verifiers"]
