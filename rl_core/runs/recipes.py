@@ -238,7 +238,7 @@ def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
 def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
-    from rl_core.builtin.data.environment_rows import environment_rows
+    from rl_core.builtin.data.environments.files import environment_rows
     from rl_core.builtin.data.log_lines import LogLinesSpec
     from rl_core.builtin.data.open_prompts import SentencesSpec
     from rl_core.builtin.data.pair_questions import PairQuestionsSpec

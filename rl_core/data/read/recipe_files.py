@@ -10,7 +10,7 @@ from rl_core.builtin.data.builtin_rows import (
     materialise_questions,
     planned_questions,
 )
-from rl_core.builtin.data.environment_rows import (
+from rl_core.builtin.data.environments.files import (
     environment_rows,
     materialise_environment_rows,
     planned_environment_rows,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rl_core.builtin.data.environment_rows import OpenEnvRows, materialise_environment_rows
+from rl_core.builtin.data.environments.files import materialise_environment_rows
+from rl_core.builtin.data.environments.openenv import OpenEnvRows
 from rl_core.envs.others.interpreters import PROJECT
 from rl_core.envs.registration import make
 from rl_core.errors import EnvError
