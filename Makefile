@@ -62,11 +62,13 @@ test-vllm: $(STAMP) $(VLLM_STAMP) ## run the tests of the vLLM engine on vllm-cp
 	$(BIN)/python -m pytest -m vllm
 
 # Packages of environments, whose pins clash with ours and with each other's.
-.venv-verifiers/.installed: ; $(PYTHON) -m venv .venv-verifiers
+.venv-verifiers/.installed:
+	$(PYTHON) -m venv .venv-verifiers
 	.venv-verifiers/bin/python -m pip install verifiers==0.4.0
 	touch $@
 
-.venv-openenv/.installed: ; $(PYTHON) -m venv .venv-openenv
+.venv-openenv/.installed:
+	$(PYTHON) -m venv .venv-openenv
 	.venv-openenv/bin/python -m pip install openenv==0.10.0
 	touch $@
 

@@ -12,13 +12,13 @@ WRONG = "That is the smaller one. Answer with the larger number alone."
 
 
 class Answer(Action):
-    """What the player says."""
+    """Answer of the player."""
 
     text: str
 
 
 class Shown(Observation):
-    """What the player sees."""
+    """Text that the player reads."""
 
     text: str = ""
 

@@ -46,7 +46,7 @@ class AgentSettings(PluginConfig):
 
     @property
     def program_settings(self) -> dict[str, Any] | None:
-        """What the function is called with to get the one that plays; None if it plays itself."""
+        """Argument with which the function makes the one that plays; None if it plays itself."""
         return None
 
 

@@ -35,14 +35,14 @@ MAX_TURNS = 64
 
 @dataclass(frozen=True)
 class Tried:
-    """How a row was played."""
+    """Result of a row that was played."""
 
     reward: float | None
     """Sum of the rewards; None without a verdict."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment measured, or read in the last reply."""
+    """Numbers that the environment measured, and facts that it read in the last reply."""
     error: str | None = None
-    """Why there is no verdict."""
+    """Reason why there is no verdict."""
 
 
 def try_row(

@@ -1,4 +1,4 @@
-"""What the rows of all environments of other packages share: which of the tasks are taken."""
+"""The choice of tasks, which the rows of all environments of other packages share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemas.sections.section import Section
 
 
 class EnvironmentRows(Section):
-    """Which of an environment's tasks become rows."""
+    """Choice of the tasks of an environment that become rows."""
 
     env_class: str
     """Environment of the recipe that plays the rows."""
@@ -34,6 +34,11 @@ class EnvironmentRows(Section):
     def shuffled(self) -> bool:
         """True if the tasks are put in an order drawn from `seed`, which needs all of them."""
         return self.seed is not None
+
+    @property
+    def content(self) -> str:
+        """Text that the rows depend on besides the entry itself, such as a digest of a file."""
+        return ""
 
     def tasks(self) -> Iterator[dict[str, Any]]:
         """Yield every task as a row with its `key`. Raises: DataError, with what is wrong."""

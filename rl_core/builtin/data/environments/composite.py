@@ -35,7 +35,7 @@ class Member(Section):
     task: str
     """Name of a reasoning_gym task."""
     weight: float = Field(default=1.0, gt=0)
-    """How often it is drawn, beside the others."""
+    """Frequency with which it is drawn, relative to the others."""
     level: int | None = Field(default=None, ge=0)
     """Level of the task's curriculum, from 0; unset takes the task's default settings."""
     config: dict[str, Any] = Field(default_factory=dict)

@@ -14,6 +14,7 @@ from typing import Any
 
 from rl_core.builtin.data.environments.base import EnvironmentRows
 from rl_core.builtin.data.environments.composite import CompositeRows
+from rl_core.builtin.data.environments.nemo_gym import NemoGymRows
 from rl_core.builtin.data.environments.openenv import OpenEnvRows
 from rl_core.builtin.data.environments.verifiers import VerifiersRows
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
@@ -24,6 +25,7 @@ _VERSION = "1"
 KINDS: Mapping[str, type[EnvironmentRows]] = {
     "verifiers": VerifiersRows,
     "openenv": OpenEnvRows,
+    "nemo_gym": NemoGymRows,
     "composite": CompositeRows,
 }
 """Key of a data entry that names an environment's tasks, and its spec."""
@@ -37,7 +39,7 @@ def environment_rows(entry: object) -> type[EnvironmentRows] | None:
 
 def planned_environment_rows(spec: EnvironmentRows, folder: Path | str) -> Path:
     """Return the file that `materialise_environment_rows` writes, without writing it."""
-    told = {"version": _VERSION, **spec.model_dump(exclude={"python"})}
+    told = {"version": _VERSION, **spec.model_dump(exclude={"python"}), "content": spec.content}
     values = json.dumps(told, sort_keys=True, default=str)
     digest = hashlib.sha256(values.encode()).hexdigest()[:12]
     name = "".join(one if one.isalnum() else "-" for one in spec.source)[-60:]
