@@ -25,7 +25,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     rows, recipe = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     recipe.write_text(
-        "name: mine\n"
+        "name: mine\nmodel: {path: embedded:smollm2-135m-instruct}\n"
         "data: {train: [rows.jsonl], eval: [rows.jsonl]}\n"
         'environments: {checked_sum: {agent: "deployments.agents.checked_sum:play"}}\n'
     )
