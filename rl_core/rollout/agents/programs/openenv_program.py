@@ -66,7 +66,8 @@ class _Episode:
                 break
             action, problem = _action(reply, self.schema)
             if problem is None:
-                result, problem = await self.step(action)
+                stepped, problem = await self.step(action)
+                result = result if problem is not None else stepped
             if problem is not None:
                 self.num_refused += 1
                 self.rewards.append(0.0)
