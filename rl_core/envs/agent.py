@@ -17,34 +17,49 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
-from rl_core.envs.registration import AGENT_CLASS, spec
+from rl_core.envs.registration import AGENT_CLASSES, spec
 from rl_core.errors import EnvError, RecipeError
 from rl_core.runtime.registry import PluginConfig, import_target
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
+class AgentSettings(PluginConfig):
+    """Settings of everything that asks the policy by itself."""
+
+    timeout_s: float = Field(default=120.0, gt=0)
+    """Longest time in seconds that an episode may take, without the policy's own time."""
+    concurrency: int = Field(default=16, ge=1)
+    """Maximum number of episodes that are played at once in one rank, each in a process of its
+    own."""
+    python: str | None = None
+    """Python interpreter of another environment with the agent's packages, `openai` among
+    them; unset is this one."""
+    share_reward: bool = True
+    """Give each row of an episode that was split the episode's whole reward. With false, and
+    an agent that returns a reward per request, a row gets the rewards of its own requests."""
+
+    @property
+    def program(self) -> str:
+        """The function that plays, `module:function`."""
+        raise NotImplementedError(f"{type(self).__name__}.program")
+
+    @property
+    def program_settings(self) -> dict[str, Any] | None:
+        """Argument with which the function makes the one that plays; None if it plays itself."""
+        return None
+
+
 class AgentEnv(BaseTextEnv):
     """Environment whose conversations a program of the user's has with the policy."""
 
-    class Config(PluginConfig):
+    class Config(AgentSettings):
         """Settings from the recipe's `environments.<name>`."""
 
         agent: str
         """Function that plays a row, `my_pkg.my_module:play`: `async def play(row, client)` with an
-        `openai.AsyncOpenAI`. It returns a reward, a reward per request, or the messages that the
-        recipe's `rewards` score."""
-        timeout_s: float = Field(default=120.0, gt=0)
-        """Longest time in seconds that an episode may take, without the policy's own time."""
-        concurrency: int = Field(default=16, ge=1)
-        """Maximum number of episodes that are played at once in one rank, each in a process of its
-        own."""
-        python: str | None = None
-        """Python interpreter of another environment with the agent's packages, `openai` among
-        them; unset is this one."""
-        share_reward: bool = True
-        """Give each row of an episode that was split the episode's whole reward. With false, and
-        an agent that returns a reward per request, a row gets the rewards of its own requests."""
+        `openai.AsyncOpenAI`. It returns a reward, a reward per request, the messages that the
+        recipe's `rewards` score, or a reward with metrics."""
 
         @field_validator("agent", mode="after")
         @classmethod
@@ -76,12 +91,17 @@ class AgentEnv(BaseTextEnv):
                     raise ValueError(f"agent: {self.agent} is no function")
             return self
 
-    config: Config
+        @property
+        def program(self) -> str:
+            """The agent itself."""
+            return self.agent
+
+    config: AgentSettings
     tags: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, object] | None = None,
+        env_config: AgentSettings | Mapping[str, object] | None = None,
         extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the settings. Raises: EnvError on a wrong one."""
@@ -93,8 +113,8 @@ class AgentEnv(BaseTextEnv):
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Raises: EnvError, since an agent speaks first: it cannot be given a reply."""
         raise EnvError(
-            f"{self.config.agent} is an agent, which asks the model by itself; its rows are played "
-            "by a run or by `rl-train eval` of a model, not of a server or of stored replies"
+            f"{self.config.program} is an agent, which asks the model by itself; its rows are "
+            "played by a run or by `rl-train eval` of a model, not of a server or of stored replies"
         )
 
     @staticmethod
@@ -114,4 +134,4 @@ _COUNTS = ("later_requests", "stitched_requests")
 
 def is_agent(env_id: str, options: Mapping[str, Any] | None) -> bool:
     """Return True if a recipe's options of an environment name an agent."""
-    return bool(options) and spec(env_id, options).entry_point == AGENT_CLASS
+    return bool(options) and spec(env_id, options).entry_point in AGENT_CLASSES.values()

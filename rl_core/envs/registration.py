@@ -23,8 +23,14 @@ SKYRL_KEYS = ("env_class", "log_requests")
 """Keys that SkyRL's callers of `make` put among the options of any environment; only a class that
 declares one, or has no `Config`, gets it."""
 
-AGENT_KEY, AGENT_CLASS = "agent", "rl_core.envs.agent:AgentEnv"
-"""Key of a recipe's options that names an agent, and the class that checks its rows."""
+AGENT_CLASSES = {
+    "agent": "rl_core.envs.agent:AgentEnv",
+    "verifiers": "rl_core.envs.others.verifiers:VerifiersEnv",
+    "openenv": "rl_core.envs.others.openenv:OpenEnvEnv",
+    "nemo_gym": "rl_core.envs.others.nemo_gym:NemoGymEnv",
+}
+"""Keys of a recipe's options that name a program which asks the policy by itself, and the classes
+that check its rows."""
 
 TOOLS_KEY, TOOLS_CLASS = "tools", "rl_core.envs.tool_env.environment:ToolEnv"
 """Key of a recipe's options that lists an environment's tools, and the class of such an environment
@@ -93,8 +99,9 @@ def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
         return _specs[env_id]
     if env_id in _builtin_names():
         return EnvSpec(env_id, environments.get(env_id))
-    if options and options.get(AGENT_KEY) is not None:
-        return EnvSpec(env_id, AGENT_CLASS)
+    for key, agent_class in AGENT_CLASSES.items():
+        if options and options.get(key) is not None:
+            return EnvSpec(env_id, agent_class)
     if options and options.get(TOOLS_KEY) is not None:
         return EnvSpec(env_id, TOOLS_CLASS)
     if ":" in env_id:

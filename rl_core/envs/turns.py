@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rl_core.envs.registration import config_class, spec
+from rl_core.envs.registration import AGENT_CLASSES, config_class, spec
 
 
 def most_turns(env_id: str, options: Mapping[str, object] | None = None) -> int:
     """Return the turns of an environment for a row without its own number: the recipe's, or its
-    class's default.
+    class's default. An agent's is one: where a template cannot go on with a conversation, its next
+    request begins another row.
 
     Raises: EnvError when there is no such environment.
     """
     known = spec(env_id, options)
+    if known.entry_point in AGENT_CLASSES.values():
+        return 1
     for settings in (options, known.kwargs.get("env_config")):
         if isinstance(settings, Mapping) and isinstance(told := settings.get("max_turns"), int):
             return told

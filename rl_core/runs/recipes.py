@@ -241,6 +241,7 @@ def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
 def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
+    from rl_core.builtin.data.environments.files import environment_rows
     from rl_core.builtin.data.log_lines import LogLinesSpec
     from rl_core.builtin.data.open_prompts import SentencesSpec
     from rl_core.builtin.data.pair_questions import PairQuestionsSpec
@@ -258,6 +259,8 @@ def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
         return SentencesSpec
     if "log_lines" in entry:
         return LogLinesSpec
+    if kind := environment_rows(entry):
+        return kind
     if "task" in entry:
         return GenerateSpec
     return SourceSpec

@@ -10,6 +10,11 @@ from rl_core.builtin.data.builtin_rows import (
     materialise_questions,
     planned_questions,
 )
+from rl_core.builtin.data.environments.files import (
+    environment_rows,
+    materialise_environment_rows,
+    planned_environment_rows,
+)
 from rl_core.builtin.data.log_lines import (
     LogLinesSpec,
     materialise_log_lines,
@@ -67,6 +72,8 @@ def resolve_sources(
             files.append(materialise_pair_questions(spec_of, data_dir / "generated"))
         elif _is_sentences(entry):
             files.append(materialise_sentences(SentencesSpec(**entry), data_dir / "generated"))
+        elif isinstance(entry, dict) and (kind := environment_rows(entry)):
+            files.append(materialise_environment_rows(kind(**entry), data_dir / "generated"))
         else:
             files += mapped_files(data_files(entry), mapping, data_dir)
     return files
@@ -104,6 +111,10 @@ def planned_sources(
         if _is_sentences(entry):
             files.append(planned_sentences(SentencesSpec(**entry), data_dir / "generated"))
             first = first if files[-1].is_file() else "the requests would be written first"
+            continue
+        if isinstance(entry, dict) and (kind := environment_rows(entry)):
+            files.append(planned_environment_rows(kind(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the environment's tasks would be read first"
             continue
         try:
             found = planned_mapped(data_files(entry, download=False), mapping, data_dir)

@@ -32,7 +32,7 @@ def main():
     setup = json.loads(next(lines))
     sys.path[:0] = [path for path in setup["path"] if path not in sys.path]
     try:
-        play = _load(setup["agent"])
+        play = _load(setup["agent"], setup.get("settings"))
     except BaseException as error:
         _say(answers, {"broken": _told(error, setup["agent"])})
         return
@@ -152,6 +152,9 @@ def _read(result):
         result = result.item()
     if isinstance(result, (int, float)):
         return {"reward": float(result)}
+    if isinstance(result, dict) and "reward" in result:
+        metrics = {str(k): float(v) for k, v in (result.get("metrics") or {}).items()}
+        return _read(result["reward"]) | {"metrics": metrics}
     if isinstance(result, (list, tuple)) and result:
         if all(isinstance(one, (int, float)) for one in result):
             return {"rewards": [float(one) for one in result]}
@@ -164,10 +167,13 @@ def _read(result):
         if all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
             return {"messages": messages}
     shown = repr(result)[:80]
-    return {"error": f"it returned {shown}; a number is right, or a list of numbers or of messages"}
+    return {
+        "error": f"it returned {shown}; a number is right, a list of numbers or of messages, "
+        'or {"reward": …, "metrics": {…}}'
+    }
 
 
-def _load(agent):
+def _load(agent, settings):
     import gc
 
     import openai
@@ -176,6 +182,8 @@ def _load(agent):
     _ = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1").chat.completions
     module, _, name = agent.partition(":")
     play = getattr(importlib.import_module(module), name)
+    if settings is not None:
+        play = play(settings)
     # What is shared with the episodes' processes stays shared.
     gc.freeze()
     return play

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from rl_core.envs.agent import AgentEnv, is_agent
+from rl_core.envs.agent import AgentEnv, AgentSettings, is_agent
 from rl_core.envs.calls.forms import form_of
 from rl_core.envs.registration import make
 from rl_core.errors import WorkerDied
@@ -55,7 +55,7 @@ class AgentStage:
         name = item["env_class"]
         return is_agent(name, self.options.get(name))
 
-    def config(self, name: str) -> AgentEnv.Config:
+    def config(self, name: str) -> AgentSettings:
         """Return the settings of an agent. Raises: EnvError on a wrong one."""
         env = make(name, self.options[name], {})
         assert isinstance(env, AgentEnv)
@@ -259,13 +259,11 @@ class _Rollout:
             self.stage.tell(play.item["env_class"], error)
             # One row without a verdict says all about an episode that failed.
             return rows[-1:]
-        rows[0].env_metrics = _metrics(play, rows)
+        rows[0].env_metrics = {**ended.metrics, **_metrics(play, rows)}
         return rows
 
 
-def _rewarded(
-    rows: list[Episode], ended: Ended, config: AgentEnv.Config, log: TurnLog
-) -> str | None:
+def _rewarded(rows: list[Episode], ended: Ended, config: AgentSettings, log: TurnLog) -> str | None:
     """Give rows their rewards. Returns: what is wrong with them."""
     numbers = ended.rewards if ended.rewards is not None else (ended.reward or 0.0,)
     if not all(math.isfinite(number) for number in numbers):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from rl_core.envs.agent import AgentEnv
+from rl_core.envs.agent import AgentSettings
+from rl_core.envs.others.interpreters import module_paths
 from rl_core.errors import EnvError, WorkerDied
 from rl_core.rollout.agents import agent_main
 
-PROJECT = Path(__file__).resolve().parents[3]
 START_TIMEOUT_S = 180.0
 """Seconds in which an agent's module has to be imported."""
 ENDS_WITHIN_S = 10.0
@@ -30,6 +28,7 @@ class Ended:
     reward: float | None = None
     rewards: tuple[float, ...] | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     timed_out: bool = False
 
@@ -40,8 +39,8 @@ class AgentProcesses:
     Args: name: of the environment. Raises: EnvError when the agent cannot be imported.
     """
 
-    def __init__(self, name: str, config: AgentEnv.Config) -> None:
-        self.name, self.agent = name, config.agent
+    def __init__(self, name: str, config: AgentSettings) -> None:
+        self.name, self.agent = name, config.program
         self._on_end: dict[int, Callable[[Ended], None]] = {}
         self._lock = threading.Lock()
         self._ready = threading.Event()
@@ -56,7 +55,8 @@ class AgentProcesses:
         )
         self._reader = threading.Thread(target=self._read, name=f"agent {name}", daemon=True)
         self._reader.start()
-        self._tell({"agent": config.agent, "path": module_paths(config.python is not None)})
+        setup = {"agent": config.program, "settings": config.program_settings}
+        self._tell(setup | {"path": module_paths(config.python is not None)})
         self._ready.wait(START_TIMEOUT_S)
         if self._broken is not None or not self.alive or not self._ready.is_set():
             self.close()
@@ -69,7 +69,7 @@ class AgentProcesses:
                 )
             else:
                 why = f"importing it took longer than {START_TIMEOUT_S:g} s"
-            raise EnvError(f"environments.{name}: the agent {config.agent} cannot be used: {why}")
+            raise EnvError(f"environments.{name}: the agent {self.agent} cannot be used: {why}")
 
     def start(self, number: int, order: Mapping[str, Any], on_end: Callable[[Ended], None]) -> None:
         """Play an episode. Args: order: its row, address, key and seed. on_end: called in another
@@ -132,21 +132,12 @@ class AgentProcesses:
             on_end(Ended(error="the process that starts the agent's episodes ended"))
 
 
-def module_paths(elsewhere: bool) -> list[str]:
-    """Return the folders of modules that an agent may import from. Args: elsewhere: for another
-    interpreter, which has packages of its own."""
-    paths = [os.path.abspath(path) for path in ["", *sys.path]]
-    if elsewhere:
-        own = tuple({sys.prefix, sys.base_prefix})
-        paths = [path for path in paths if not path.startswith(own)]
-    return list(dict.fromkeys([*paths, str(PROJECT)]))
-
-
 def _ended(message: Mapping[str, Any]) -> Ended:
+    metrics = message.get("metrics") or {}
     if "died" in message:
         return Ended(error=f"the agent's process ended before it returned ({message['died']})")
     if "rewards" in message:
-        return Ended(rewards=tuple(message["rewards"]))
+        return Ended(rewards=tuple(message["rewards"]), metrics=metrics)
     if "messages" in message:
-        return Ended(messages=tuple(message["messages"]))
-    return Ended(reward=message.get("reward"), error=message.get("error"))
+        return Ended(messages=tuple(message["messages"]), metrics=metrics)
+    return Ended(reward=message.get("reward"), metrics=metrics, error=message.get("error"))

@@ -1,0 +1,207 @@
+"""One row played by whoever speaks: a person, or a model behind OpenAI's API.
+
+An environment is stepped here; an agent, also one of another package, asks an endpoint of this
+machine, as it would in a run. Nothing is trained, and nothing is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import StreamingResponse
+
+from rl_core.envs.agent import AgentEnv
+from rl_core.envs.registration import make
+from rl_core.errors import EnvError
+from rl_core.rollout.agents.endpoint import listening
+from rl_core.rollout.agents.processes import AgentProcesses, Ended
+
+Messages = list[dict[str, Any]]
+Speak = Callable[[Messages, list[dict[str, Any]]], dict[str, Any]]
+"""Returns the assistant's message that answers a conversation, given the tools on offer."""
+Show = Callable[[dict[str, Any]], None]
+"""Shows a message of the conversation, each once."""
+MAX_TURNS = 64
+"""Turns after which a conversation that does not end is left."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Result of a row that was played."""
+
+    reward: float | None
+    """Sum of the rewards; None without a verdict."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Numbers that the environment measured, and facts that it read in the last reply."""
+    error: str | None = None
+    """Reason why there is no verdict."""
+
+
+def try_row(
+    name: str, options: Mapping[str, Any], row: Mapping[str, Any], speak: Speak, show: Show
+) -> Tried:
+    """Play a row of an environment.
+
+    Args: options: the recipe's, empty for the defaults. row: with its `prompt` and all other
+    columns. Raises: EnvError when the environment cannot be made of them.
+    """
+    extras = {key: value for key, value in row.items() if key != "prompt"}
+    env = make(name, options or None, extras)
+    prompt = deepcopy(list(row["prompt"]))
+    if isinstance(env, AgentEnv):
+        return _agent(name, env, {**extras, "prompt": prompt}, speak, show)
+    try:
+        return _stepped(env, prompt, speak, show)
+    except EnvError as error:
+        return Tried(None, error=str(error))
+    finally:
+        env.close()
+
+
+# Any: an environment of the user's need not derive from BaseTextEnv.
+def _stepped(env: Any, prompt: Messages, speak: Speak, show: Show) -> Tried:
+    messages, _ = _result(env.init(prompt)) if hasattr(env, "init") else (prompt, {})
+    messages = [dict(one) for one in messages]
+    for message in messages:
+        show(message)
+    rewards, read = [], {}
+    for _ in range(MAX_TURNS):
+        said = speak(messages, [])
+        show(said)
+        messages.append(said)
+        turn = _result(env.step(str(said.get("content") or "")))
+        rewards.append(float(turn["reward"]))
+        read = dict(turn.get("metadata") or {})
+        for message in turn["observations"]:
+            show(message)
+        messages += [dict(one) for one in turn["observations"]]
+        if turn["done"]:
+            break
+    own = env.get_metrics() if hasattr(env, "get_metrics") else {}
+    return Tried(sum(rewards), {**read, **own})
+
+
+def _result(value: Any) -> Any:
+    if not inspect.isawaitable(value):
+        return value
+
+    async def waited() -> Any:
+        return await value
+
+    return asyncio.run(waited())
+
+
+def _agent(name: str, env: AgentEnv, row: Mapping[str, Any], speak: Speak, show: Show) -> Tried:
+    conversation = _Conversation(speak, show)
+    ended: list[Ended] = []
+    over = threading.Event()
+
+    def end(how: Ended) -> None:
+        ended.append(how)
+        over.set()
+
+    processes = AgentProcesses(name, env.config)
+    try:
+        with listening(_app(conversation)) as url:
+            order = {"row": row, "url": url, "key": "tried", "seed": 0}
+            processes.start(0, json.loads(json.dumps(order, default=_plain)), end)
+            conversation.speak_until(over)
+    finally:
+        processes.close()
+    how = ended[0]
+    for message in (how.messages or ())[len(conversation.shown) :]:
+        show(dict(message))
+    if how.error is not None:
+        return Tried(None, how.metrics, how.error)
+    if how.messages is not None:
+        return Tried(None, how.metrics, "the agent leaves the reward to the recipe's scorers")
+    return Tried(sum(how.rewards) if how.rewards is not None else how.reward, how.metrics)
+
+
+class _Conversation:
+    """Requests of the agent, answered in the caller's own thread, since a person types there."""
+
+    def __init__(self, speak: Speak, show: Show) -> None:
+        self.speak, self.show = speak, show
+        self.shown: Messages = []
+        self._changed = threading.Condition()
+        self._asked: list[tuple[dict[str, Any], list[dict[str, Any] | None]]] = []
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """Wait for the answer to a request; None if the episode is over."""
+        slot: list[dict[str, Any] | None] = []
+        with self._changed:
+            self._asked.append((body, slot))
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: bool(slot))
+        return slot[0]
+
+    def speak_until(self, over: threading.Event) -> None:
+        """Answer requests until the episode is over."""
+        try:
+            while not over.is_set():
+                with self._changed:
+                    self._changed.wait_for(lambda: bool(self._asked) or over.is_set(), 0.1)
+                    asked, self._asked = self._asked, []
+                for body, slot in asked:
+                    said = self._said(body)
+                    with self._changed:
+                        slot.append(said)
+                        self._changed.notify_all()
+        finally:
+            with self._changed:
+                for _, slot in self._asked:
+                    slot.append(None)
+                self._changed.notify_all()
+
+    def _said(self, body: dict[str, Any]) -> dict[str, Any]:
+        messages = [dict(one) for one in body["messages"]]
+        known = 0
+        for one, other in zip(messages, self.shown, strict=False):
+            if (one["role"], one.get("content")) != (other["role"], other.get("content")):
+                break
+            known += 1
+        for message in messages[known:]:
+            self.show(message)
+        said = self.speak(messages, list(body.get("tools") or ()))
+        self.show(said)
+        self.shown = [*messages, said]
+        return said
+
+
+def _app(conversation: _Conversation) -> FastAPI:
+    """Return the application that an agent's client asks."""
+    app = FastAPI()
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Any:
+        body = await request.json()
+        said = await asyncio.to_thread(conversation.answer, body)
+        if said is None:
+            raise HTTPException(503, "the episode is over")
+        reason = "tool_calls" if said.get("tool_calls") else "stop"
+        head = {"id": "tried", "created": 0, "model": str(body.get("model"))}
+        choice = {"index": 0, "finish_reason": reason}
+        if not body.get("stream"):
+            done = choice | {"message": {"role": "assistant", **said}}
+            return head | {"object": "chat.completion", "choices": [done]}
+        part = head | {
+            "object": "chat.completion.chunk",
+            "choices": [choice | {"delta": {"role": "assistant", **said}}],
+        }
+        lines = (f"data: {json.dumps(part)}\n\n", "data: [DONE]\n\n")
+        return StreamingResponse(iter(lines), media_type="text/event-stream")
+
+    return app
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
