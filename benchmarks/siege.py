@@ -43,7 +43,7 @@ ATTACKS = {
     "commands": ("tests/flows/test_damaged_commands.py",),
     "secrets": ("tests/runtime/test_secrets.py",),
 }
-"""What is attacked -> the files of its tests."""
+"""Files of the tests of each kind of attack."""
 OUTCOMES = ("held", "got through", "skipped")
 
 

@@ -26,7 +26,7 @@ from rl_core.services.ports import free_port
 
 @dataclass(frozen=True)
 class State:
-    """What there was after a run."""
+    """Sizes and counts after a run."""
 
     run_s: float
     server_mb: float

@@ -21,7 +21,7 @@ KINDS = {
     "sandbox": "bwrap",
     "Ray": "ray::",
 }
-"""Kind of a process -> what its command line has; the first that fits."""
+"""Part of the command line by which a process of each kind is known; the first that fits counts."""
 
 
 def start(arguments: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:

@@ -31,7 +31,7 @@ def main(pip_audit: str, packages: str) -> int:
         reason = (done.stderr.strip().splitlines() or ["no package is known there"])[-1]
         print(
             f"nothing was compared: the database of weaknesses cannot be reached from here "
-            f"({reason[:200]}); run make audit where https://pypi.org answers",
+            f"({reason[:200]}); run make audit on a machine with internet access",
             file=sys.stderr,
         )
         return NOT_COMPARED

@@ -1,4 +1,4 @@
-"""Where ranks meet: torch's key-value store, which listens on one address instead of on all.
+"""Meeting of ranks in torch's key-value store, which listens on one address instead of on all.
 
 A `TCPStore` that opens its own socket listens on every interface and asks nobody for a password.
 Given a socket that is bound already, it listens there.

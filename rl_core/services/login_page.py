@@ -25,7 +25,7 @@ history.replaceState(null, "", location.pathname);
 </html>
 """
 KEEP_FOR_PREFECT = 'localStorage.setItem("prefect-password", btoa(key));'
-"""How Prefect's UI keeps what it was given at its own login."""
+"""JavaScript that keeps a key as Prefect's UI keeps what is typed into its own login."""
 KEEP_AS_COOKIE = """
 const answer = await fetch(location.pathname, {method: "POST", body: key});
 if (!answer.ok) throw answer;

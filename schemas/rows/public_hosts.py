@@ -1,4 +1,4 @@
-"""Which machines an address in a row may lead to: public ones, and those that the user names.
+"""Check of the machines that addresses in rows lead to: public ones, and those that the user names.
 
 Rows come from anywhere. An address in one must not make this machine read from its own services or
 its network's, whatever a name resolves to and wherever a redirect leads. So every connection is
