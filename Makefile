@@ -6,12 +6,14 @@ IMAGES ?= 20000
 ROWS ?= 1000000
 PREPARED ?= $(ROWS)
 STEPS ?= 3
+KILLS ?= 100
+HOURS ?= 1
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test test-browser test-vllm test-environments test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: sbom audit siege help install train up down test test-browser test-vllm test-environments test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +98,25 @@ docs: $(STAMP) ## build the site of docs/ into build/site; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 	@echo "build/site/index.html"
 
+# Apart from .venv, since both bring packages that it would then list.
+AUDIT_STAMP := .venv-audit/.installed
+$(AUDIT_STAMP):
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install -q 'cyclonedx-bom>=7.5,<8' 'pip-audit>=2.10,<3'
+	touch $@
+
+sbom: $(STAMP) $(AUDIT_STAMP) ## list the installed packages as CycloneDX JSON, into build/sbom.json
+	mkdir -p build
+	.venv-audit/bin/cyclonedx-py environment $(VENV) --pyproject pyproject.toml --of JSON -o build/sbom.json
+	@echo "build/sbom.json"
+
+audit: $(STAMP) $(AUDIT_STAMP) ## compare the installed packages with the published weaknesses
+	$(BIN)/python scripts/audit.py .venv-audit/bin/pip-audit \
+		$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+siege: $(STAMP) ## run every test of an attack, and count them by what is attacked
+	$(BIN)/python -m benchmarks.siege
+
 structure: $(STAMP) ## figures of the code itself: files, folders, import cycles, wide lines
 	$(BIN)/python -m benchmarks.structure
 
@@ -176,6 +197,12 @@ bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts
 
 bench-ahead: $(STAMP) ## time steps whose rollouts start a step ahead beside those that take turns, on two devices
 	$(BIN)/python -m benchmarks.ahead --write
+
+bench-kills: $(STAMP) ## kill -9 random processes of a run and a preparation, run them again, compare bit for bit: KILLS=100
+	$(BIN)/python -m benchmarks.kills --kills $(KILLS)
+
+bench-soak: $(STAMP) ## one small run after another; memory, descriptors, threads and files by the hour: HOURS=1
+	$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 
 curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about 20 minutes, idle machine)
 	$(BIN)/python -m benchmarks.curves

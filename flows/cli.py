@@ -16,7 +16,7 @@ from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
-from flows.services_cli import deploy, down, status, up
+from flows.services_cli import deploy, down, open_ui, status, up
 from flows.validate_cli import validate
 from rl_core.errors import ChainStopped, StoppedByWatcher, Unreachable, UserError
 from rl_core.runtime.home import Home
@@ -37,6 +37,7 @@ app.command()(serve_rewards)
 app.command()(serve_demo)
 app.command()(doctor)
 app.command()(up)
+app.command("open")(open_ui)
 app.command()(status)
 app.command()(down)
 app.command()(deploy)

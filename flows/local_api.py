@@ -17,6 +17,8 @@ from pathlib import Path
 
 from rl_core.errors import ServiceError
 from rl_core.runtime.child_reaper import end_last
+from rl_core.runtime.home import Home
+from rl_core.runtime.home_keys import prefect_password
 from rl_core.services.exposure import LOCALHOST
 from rl_core.services.ports import free_port
 
@@ -57,7 +59,9 @@ class LocalApi:
         self._command = prefect_command(
             LOCALHOST, self.port, "--log-level", "error", "--lifespan", "on"
         )
+        self.password = prefect_password(Home.default().root)
         self._environment = os.environ | AS_PREFECT_WOULD
+        self._environment |= {"PREFECT_SERVER_API_AUTH_STRING": self.password}
         self.process = self._start()
         # Registered first and therefore run last: Prefect sends its last logs and events at exit.
         atexit.register(self.stop)
@@ -128,7 +132,7 @@ def start_local_api() -> LocalApi | None:
     if _is_configured(Path(os.environ["PREFECT_HOME"])):
         return None
     api = LocalApi()
-    os.environ["PREFECT_API_URL"] = api.url
+    os.environ |= {"PREFECT_API_URL": api.url, "PREFECT_API_AUTH_STRING": api.password}
     return api
 
 

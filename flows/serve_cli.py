@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, overload
 
 import typer
 
@@ -55,21 +55,12 @@ def serve(
 
     RL_TRAIN_API_KEY sets the key that requests have to bring; it is needed to let others in.
     """
-    import os
-
-    from rl_core.errors import ServiceError
     from rl_core.runs.versions.served_weights import find_served
     from rl_core.runtime.home import Home
-    from rl_core.services.exposure import is_local
-    from rl_core.services.own_pages import ANY_HOST, OwnPagesOnly, hosts_served
     from rl_core.serving.app import build_app
     from rl_core.serving.loading import load_endpoint
 
-    api_key = os.environ.get("RL_TRAIN_API_KEY") or None
-    if api_key is None and not is_local(host):
-        raise ServiceError(
-            f"--host {host} lets others in: set RL_TRAIN_API_KEY, the key they bring"
-        )
+    api_key = _api_key(host)
     _check_device(device)
     found = find_served(model, recipe, Home.default())
     config = found.config.model_copy(update={"exact": exact})
@@ -83,10 +74,9 @@ def serve(
         max_rows=max_rows,
         max_waiting=max_waiting,
     )
-    hosts = hosts_served() if is_local(host) else [ANY_HOST]
     try:
         _serve(
-            OwnPagesOnly(build_app(endpoint, api_key), hosts),
+            build_app(endpoint, api_key),
             host,
             port,
             lambda at: f"{endpoint.name} answers at {at}/v1",
@@ -104,7 +94,7 @@ def serve_search(
         int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)
     ] = 8000,
 ) -> None:
-    """Serve a corpus to the search environments, with BM25; ends on Ctrl-C."""
+    """Serve a corpus to the search environments, with BM25; ends on Ctrl-C. It asks for no key."""
     from rl_core.envs.tools.search_server import Corpus, build_app
 
     app = build_app(Corpus.read(corpus))
@@ -129,13 +119,20 @@ def serve_rewards(
         str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")
     ] = "cpu",
 ) -> None:
-    """Score samples for other machines, at POST /score; ends on Ctrl-C."""
+    """Score samples at POST /score; ends on Ctrl-C.
+
+    Requests have to bring a key: RL_TRAIN_API_KEY, which is needed to let others in, or the home's
+    own, which runs of the same home give by themselves.
+    """
     from rl_core.errors import RecipeError
     from rl_core.rewards.server import build_app
     from rl_core.rewards.service import RewardService
     from rl_core.runs.versions.scorer_models import blocks_with_folders
     from rl_core.runtime.home import Home
+    from rl_core.runtime.home_keys import REWARD_SERVER
+    from rl_core.services.key_required import KeyRequired
 
+    key = _api_key(host, REWARD_SERVER)
     blocks, config = _reward_blocks(recipe)
     _check_device(device)
     try:
@@ -146,7 +143,7 @@ def serve_rewards(
     try:
         keys = ", ".join(service.asked)
         _serve(
-            build_app(service),
+            KeyRequired(build_app(service), key, REWARD_SERVER),
             host,
             port,
             lambda at: f"serving {keys}; use them as {{name: remote, url: {at}}}",
@@ -176,16 +173,52 @@ def serve_demo(
         str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")
     ] = "cpu",
 ) -> None:
-    """Serve a page to chat or draw with two models side by side; ends on Ctrl-C."""
+    """Serve a page to chat or draw with two models side by side; ends on Ctrl-C.
+
+    The address that it prints logs a browser in. RL_TRAIN_API_KEY sets the key, and is needed to
+    let others in.
+    """
     from rl_core.demo.app import build_app
     from rl_core.demo.contestants import load_demo
     from rl_core.runtime.home import Home
+    from rl_core.runtime.home_keys import DEMO_SERVER
+    from rl_core.services.key_required import KeyRequired
+    from rl_core.services.login_page import login_address
 
+    key = _api_key(host, DEMO_SERVER)
     _check_device(device)
     typer.echo("loading both models")
     demo = load_demo(model, against, recipe, device, Home.default())
     names = " and ".join(one.name for one in demo.contestants)
-    _serve(build_app(demo), host, port, lambda at: f"{names} answer at {at}")
+    _serve(
+        KeyRequired(build_app(demo), key, DEMO_SERVER),
+        host,
+        port,
+        lambda at: f"{names} answer at {login_address(at, key)}",
+    )
+
+
+@overload
+def _api_key(host: str) -> str | None: ...
+@overload
+def _api_key(host: str, server: str) -> str: ...
+def _api_key(host: str, server: str = "") -> str | None:
+    """Return the key that requests have to bring: RL_TRAIN_API_KEY, or the home's own for a kind
+    of `server`, where one is named. Raises: ServiceError when others are let in without a key."""
+    import os
+
+    from rl_core.errors import ServiceError
+    from rl_core.runtime.home import Home
+    from rl_core.runtime.home_keys import key_of
+    from rl_core.services.exposure import is_local
+
+    if given := os.environ.get("RL_TRAIN_API_KEY"):
+        return given
+    if not is_local(host):
+        raise ServiceError(
+            f"--host {host} lets others in: set RL_TRAIN_API_KEY, the key they bring"
+        )
+    return key_of(Home.default().root, server) if server else None
 
 
 def _reward_blocks(path: Path) -> tuple[list[dict[str, object]], RewardServiceConfig]:
@@ -235,7 +268,7 @@ def _check_device(device: str) -> None:
 
 
 def _serve(app: App, host: str, port: int, told: Callable[[str], str]) -> None:
-    """Listen until Ctrl-C.
+    """Listen until Ctrl-C; pages of other sites are refused.
 
     Args: told: returns the message to print for an address. Raises: EnvError when it cannot listen.
     """
@@ -244,6 +277,8 @@ def _serve(app: App, host: str, port: int, told: Callable[[str], str]) -> None:
     import uvicorn
 
     from rl_core.errors import EnvError
+    from rl_core.services.exposure import is_local
+    from rl_core.services.own_pages import ANY_HOST, OwnPagesOnly, hosts_served
 
     if not host.strip():
         raise EnvError("--host: empty, which would let others in; name an address to listen on")
@@ -253,4 +288,5 @@ def _serve(app: App, host: str, port: int, told: Callable[[str], str]) -> None:
         raise EnvError(f"cannot listen on {host}:{port}: {error}; give another --port") from error
     with listener:
         typer.echo(told(f"http://{host}:{listener.getsockname()[1]}"))
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+        closed = OwnPagesOnly(app, hosts_served() if is_local(host) else [ANY_HOST])
+        uvicorn.Server(uvicorn.Config(closed, log_level="warning")).run(sockets=[listener])

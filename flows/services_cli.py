@@ -32,11 +32,11 @@ def up(
     check_addresses(Server.MLFLOW)
     stack = _stack()
     stack.up(host)
-    prefect = next(one.record for one in stack.status() if one.name == "prefect" and one.record)
     typer.echo(
-        f"runs are started with: PREFECT_API_URL={prefect.url}/api prefect deployment run "
+        'runs are started with: eval "$(rl-train status --env)"; prefect deployment run '
         "rl-train/text --watch"
     )
+    typer.echo("the Prefect UI opens with: rl-train open")
     if foreground:
         _stay(stack)
 
@@ -51,7 +51,7 @@ def status(
 
     if env:
         home = Home.default().environment()
-        for name in ("PREFECT_API_URL", "RL_TRAIN_HOME"):
+        for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "RL_TRAIN_HOME"):
             typer.echo(
                 f"export {name}={shlex.quote(home[name])}" if name in home else f"unset {name}"
             )
@@ -66,6 +66,29 @@ def status(
         typer.echo("nothing runs; rl-train up starts it")
     if not found or any(one.state is not State.RUNNING for one in found):
         raise typer.Exit(NOT_RUNNING)
+
+
+def open_ui(
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the address and open no browser")
+    ] = False,
+) -> None:
+    """Open the Prefect UI of `rl-train up` in a browser, logged in.
+
+    The address holds the home's key: whoever has it can start runs here.
+    """
+    import webbrowser
+
+    from rl_core.errors import ServiceError
+    from rl_core.runtime.home_keys import prefect_password
+    from rl_core.services.login_page import login_address
+
+    home = Home.default()
+    if not (url := home.prefect_ui):
+        raise ServiceError(f"no Prefect server of {home.root} runs: rl-train up")
+    address = login_address(url, prefect_password(home.root))
+    if show or not webbrowser.open(address):
+        typer.echo(address)
 
 
 def down() -> None:

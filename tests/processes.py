@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Iterable
 
@@ -31,6 +32,25 @@ def command_line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def open_to_others(processes: Iterable[psutil.Process]) -> list[str]:
+    """Their TCP sockets that other machines could reach."""
+    found = []
+    for process in processes:
+        try:
+            sockets = process.net_connections("tcp")
+        except psutil.NoSuchProcess:
+            continue
+        for one in sockets:
+            if one.status == psutil.CONN_LISTEN and not _is_loopback(one.laddr.ip):
+                found.append(f"{one.laddr.ip}:{one.laddr.port} {' '.join(command_line(process))}")
+    return found
+
+
+def _is_loopback(address: str) -> bool:
+    ip = ipaddress.ip_address(address)
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
 
 def _process(one: psutil.Process | int) -> psutil.Process | None:

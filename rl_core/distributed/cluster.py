@@ -103,7 +103,12 @@ def _started(
     logging.getLogger("ray._private.worker").addFilter(
         lambda record: "SIGTERM handler" not in record.getMessage()
     )
-    with _keep_signal_handlers(), _sessions_of_their_own(private=address is None):
+    private = address is None
+    with (
+        _keep_signal_handlers(),
+        _sessions_of_their_own(private=private),
+        _closed_to_other_machines(private=private),
+    ):
         try:
             ray.init(
                 address=address or "local",
@@ -150,6 +155,24 @@ def _sessions_of_their_own(*, private: bool) -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = usual
+
+
+@contextmanager
+def _closed_to_other_machines(*, private: bool) -> Iterator[None]:
+    """Give a private cluster the address 127.0.0.1, on which all its processes then listen.
+
+    Ray replaces 127.0.0.1 by the machine's address in its network, and listens on every interface.
+    `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` ends that, but is read when Ray is imported, perhaps long
+    before. This replacement of a private name can go when `ray.init` gets an address to listen on.
+    """
+    from ray._private import ray_constants
+
+    usual = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = usual and not private
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = usual
 
 
 @contextmanager

@@ -17,6 +17,8 @@ import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from rl_core.ranks.meeting_store import bound_socket
+
 TIMEOUT_S = 3.0
 TOKEN_BYTES = 16
 
@@ -36,10 +38,11 @@ class Status:
 class StatusServer:
     """Server that answers with the status of this process's main thread until the process ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        """Start it. Args: host: IP address to listen on."""
         self.token = secrets.token_hex(TOKEN_BYTES // 2)
         self._method, self._since = "", time.monotonic()
-        self._socket = socket.create_server(("", 0))
+        self._socket = bound_socket(host)
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._serve, name="status", daemon=True).start()
 

@@ -32,6 +32,7 @@ from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.models.decoding.token_choice import StepSupport, support_of
 from rl_core.models.export.checksums import Checksum
 from rl_core.models.export.stored_weights import renamed_in_checkpoints
+from rl_core.ranks.meeting_store import INTERFACE_VARIABLES
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
@@ -237,6 +238,7 @@ def environment(rank_info: RankInfo) -> dict[str, str]:
         # Its own binding would put every server of this machine on the same cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
+    variables |= {name: os.environ[name] for name in INTERFACE_VARIABLES if name in os.environ}
     if rank_info.device_kind == "cuda":
         # The server asks Ray for no GPU: it uses that of its rank.
         return variables | {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}

@@ -16,6 +16,7 @@ from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
 from rl_core.kernels import keep_freed_memory, widen_products
+from rl_core.ranks.meeting_store import bound_socket, listen_where_the_ranks_meet, open_store
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.own_packages import search_users_folders_last
 
@@ -39,6 +40,7 @@ class Address:
     """Address of a worker."""
 
     host: str
+    """IP address of its machine in the cluster; 127.0.0.1 in a cluster of this machine alone."""
     hostname: str
     pid: int
     started: float
@@ -56,7 +58,10 @@ class DeviceWorker:
         search_users_folders_last()
         self.info, self.collective_timeout_s = info, collective_timeout_s
         self.objects: dict[str, object] = {}
-        self.server = StatusServer()
+        import ray
+
+        self.host = ray.util.get_node_ip_address()
+        self.server = StatusServer(self.host)
         label_output(lambda: f"rank {self.info.rank} {self.server.method}".rstrip())
 
     def address(self) -> Address:
@@ -65,16 +70,11 @@ class DeviceWorker:
 
         from rl_core.runtime.process_record import start_time
 
-        with socket.socket() as probe:
-            probe.bind(("", 0))
+        with bound_socket(self.host) as probe:
             port = probe.getsockname()[1]
-        if self.info.world_size == 1:
-            host = "127.0.0.1"
-        else:
-            host = socket.gethostbyname(socket.gethostname())
         started = start_time(psutil.Process())
         return Address(
-            host,
+            self.host,
             socket.gethostname(),
             os.getpid(),
             started,
@@ -105,8 +105,9 @@ class DeviceWorker:
             # A slow start is no hung collective: ranks meet at the store first, with a patience of
             # their own.
             patience = timedelta(seconds=START_TIMEOUT_S)
-            store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-                address, port, info.world_size, info.rank == 0, timeout=patience
+            listen_where_the_ranks_meet(address)
+            store = open_store(
+                address, port, info.world_size, is_master=info.rank == 0, timeout=patience
             )
             dist.init_process_group(
                 info.collective_backend,

@@ -400,7 +400,14 @@ def load_model(
     """Load float32 weights by one of transformers' auto classes. Raises: ModelError when they
     cannot be loaded."""
     name, _, revision = source.partition("@")
-    load = partial(auto_class.from_pretrained, name, revision=revision or None, dtype=torch.float32)
+    load = partial(
+        auto_class.from_pretrained,
+        name,
+        revision=revision or None,
+        dtype=torch.float32,
+        # Other weight files are pickles, which may run code when they are read.
+        use_safetensors=None if config.trust_remote_code else True,
+    )
     try:
         try:
             return load(attn_implementation=config.attention)

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rl_core.errors import StorageError
+from rl_core.runtime.home_keys import prefect_password
 from rl_core.runtime.process_record import find_process
 from rl_core.runtime.secrets import redact_logs
 from rl_core.runtime.user_paths import real_path
@@ -94,6 +95,11 @@ class Home:
             return self.mlflow_uri
         return self._served("mlflow")
 
+    @property
+    def prefect_ui(self) -> str:
+        """Address of the Prefect server that `rl-train up` started; empty if it does not run."""
+        return self._served("prefect")
+
     def served_addresses(self) -> list[str]:
         """Return the addresses of the servers that `rl-train up` started and whose processes are
         there."""
@@ -154,6 +160,9 @@ class Home:
             )
         if prefect := self._served("prefect"):
             defaults["PREFECT_API_URL"] = f"{prefect}/api"
+            # A server of somebody else's gets no key of this home.
+            if os.environ.get("PREFECT_API_URL", defaults["PREFECT_API_URL"]).startswith(prefect):
+                defaults["PREFECT_API_AUTH_STRING"] = prefect_password(self.root)
         return {key: os.environ.get(key, value) for key, value in defaults.items()}
 
     def activate(self) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -64,8 +64,9 @@ class Stack:
     def deploy(self, prefect_url: str) -> None:
         """Create missing work pools on the user's own server, and deploy everything there. Raises:
         ServiceError."""
-        self._ensure_pools(prefect_url)
-        self._prefect(prefect_url, "deploy", "--all")
+        own = {"PREFECT_API_URL": f"{prefect_url}/api"}
+        self._ensure_pools(prefect_url, own)
+        self._prefect(own, "deploy", "--all")
         self._say(f"deployed to {prefect_url}")
 
     def status(self) -> list[Status]:
@@ -101,8 +102,9 @@ class Stack:
             self._ensure(
                 "mlflow", lambda port: catalogue.mlflow_server(self.home, host, port), host
             )
-        self._ensure_pools(prefect.url)
-        self._ensure_deployments(prefect.url)
+        access = catalogue.access_to_prefect(self.home, prefect.url)
+        self._ensure_pools(prefect.url, access)
+        self._ensure_deployments(prefect.url, access)
         for pool in catalogue.WORK_POOLS:
             service = catalogue.worker(self.home, pool.name, prefect.url)
             self._ensure(service.name, lambda _port, service=service: service, host)
@@ -125,32 +127,36 @@ class Stack:
         self._say(f"{name} runs at {started.url}")
         return started
 
-    def _ensure_pools(self, prefect_url: str) -> None:
-        """Create the missing pools; changes that somebody made to existing ones are kept."""
+    def _ensure_pools(self, prefect_url: str, access: Mapping[str, str]) -> None:
+        """Create the missing pools; changes that somebody made to existing ones are kept.
+
+        Args: access: environment with the server's address and password.
+        """
+        password = access.get("PREFECT_API_AUTH_STRING", "")
         for pool in catalogue.WORK_POOLS:
             url = f"{prefect_url}/api/work_pools/{pool.name}"
-            if catalogue.ask(url) is None:
+            if catalogue.ask(url, password=password) is None:
                 self._prefect(
-                    prefect_url, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND
+                    access, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND
                 )
                 limits = {"concurrency_limit": pool.at_once, "description": pool.description}
-                catalogue.tell("PATCH", url, limits)
+                catalogue.tell("PATCH", url, limits, password)
                 self._say(f"work pool {pool.name} created")
 
-    def _ensure_deployments(self, prefect_url: str) -> None:
+    def _ensure_deployments(self, prefect_url: str, access: Mapping[str, str]) -> None:
         """Deploy everything if `prefect.yaml` is not the one that was deployed to this server's
         database."""
         digest = hashlib.sha256(catalogue.PROJECT_FILE.read_bytes()).hexdigest()
         if self.home.service_records().get(DEPLOYED) == digest and catalogue.ask(
-            f"{prefect_url}/api/deployments/count", {}
+            f"{prefect_url}/api/deployments/count", {}, access["PREFECT_API_AUTH_STRING"]
         ):
             return
-        self._prefect(prefect_url, "deploy", "--all")
+        self._prefect(access, "deploy", "--all")
         self._save({DEPLOYED: digest})
         self._say("deployments are up to date")
 
-    def _prefect(self, url: str, *arguments: str) -> None:
-        environment = catalogue.base_environment(self.home) | {"PREFECT_API_URL": f"{url}/api"}
+    def _prefect(self, access: Mapping[str, str], *arguments: str) -> None:
+        environment = catalogue.base_environment(self.home) | access
         command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
         done = subprocess.run(
             command,

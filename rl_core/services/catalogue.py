@@ -15,8 +15,9 @@ import httpx
 
 from rl_core.errors import ServiceError
 from rl_core.runtime.home import Home
+from rl_core.runtime.home_keys import prefect_password
 from rl_core.services.exposure import is_local
-from rl_core.services.own_pages import ANY_HOST
+from rl_core.services.own_pages import ANY_HOST, hosts_served
 from rl_core.services.service import Service
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -55,6 +56,14 @@ def base_environment(home: Home) -> dict[str, str]:
     return home.environment() | {"PYTHONUNBUFFERED": "1"}
 
 
+def access_to_prefect(home: Home, url: str) -> dict[str, str]:
+    """Return the environment of processes that use the home's Prefect server at `url`."""
+    return {
+        "PREFECT_API_URL": f"{url}/api",
+        "PREFECT_API_AUTH_STRING": prefect_password(home.root),
+    }
+
+
 def prefect_command(host: str, port: int, *options: str) -> list[str]:
     """Return the command of a Prefect API server, as `prefect server start` would run it.
 
@@ -71,7 +80,8 @@ def prefect_server(home: Home, host: str, port: int) -> Service:
     url = f"http://{_shown(host)}:{port}"
     allowed = os.environ.get("RL_TRAIN_ALLOWED_HOSTS", "")
     settings = {
-        "PREFECT_API_URL": f"{url}/api",
+        **access_to_prefect(home, url),
+        "PREFECT_SERVER_API_AUTH_STRING": prefect_password(home.root),
         "PREFECT__SERVER_FINAL": "1",
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{url},http://localhost:{port}",
         # Beyond this machine a password is asked for, and its names are not known here.
@@ -104,7 +114,16 @@ def mlflow_server(home: Home, host: str, port: int) -> Service:
     ]
     command += ["--backend-store-uri", home.mlflow_uri, "--no-serve-artifacts"]
     command += ["--default-artifact-root", home.mlflow_artifacts.as_uri()]
-    if not is_local(host):
+    if is_local(host):
+        # MLflow would answer pages of any local port, and requests to any private address.
+        names = [name for name in hosts_served() if ":" not in name]
+        pages = [f"http://{name}:{port}" for name in names]
+        command += [
+            "--allowed-hosts",
+            ",".join(name for one in names for name in (one, f"{one}:*")),
+        ]
+        command += ["--cors-allowed-origins", ",".join(pages)]
+    else:
         command += ["--app-name", "basic-auth"]
     return Service(
         name="mlflow",
@@ -117,8 +136,10 @@ def mlflow_server(home: Home, host: str, port: int) -> Service:
 
 def worker(home: Home, pool: str, prefect_url: str) -> Service:
     """Return the worker that starts the runs of a work pool, as processes on this machine."""
-    api = f"{prefect_url}/api"
-    settings = {"PREFECT_API_URL": api, "PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS}
+    api, password = f"{prefect_url}/api", prefect_password(home.root)
+    settings = access_to_prefect(home, prefect_url) | {
+        "PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS
+    }
     name = f"worker-{pool}"
     return Service(
         name=name,
@@ -135,8 +156,8 @@ def worker(home: Home, pool: str, prefect_url: str) -> Service:
         ],
         environment=base_environment(home) | settings,
         url=f"{prefect_url}/work-pools/work-pool/{pool}",
-        answers=lambda: _is_online(api, pool, name),
-        prepare=lambda: _forget_worker(api, pool, name),
+        answers=lambda: _is_online(api, pool, name, password),
+        prepare=lambda: _forget_worker(api, pool, name, password),
     )
 
 
@@ -148,28 +169,35 @@ def answers(url: str) -> bool:
         return False
 
 
-def ask(url: str, body: Mapping[str, object] | None = None) -> Any:
-    """Return the JSON answer of Prefect's API; None for 404. Raises: ServiceError."""
-    found = _request("GET" if body is None else "POST", url, body)
+def ask(url: str, body: Mapping[str, object] | None = None, password: str = "") -> Any:
+    """Return the JSON answer of Prefect's API; None for 404.
+
+    Args: password: `user:password`; empty takes `PREFECT_API_AUTH_STRING`. Raises: ServiceError.
+    """
+    found = _request("GET" if body is None else "POST", url, body, password)
     if found.status_code == httpx.codes.NOT_FOUND:
         return None
     return found.json()
 
 
-def tell(method: str, url: str, body: object) -> None:
-    """Send a request to Prefect's API. Raises: ServiceError, also for 404."""
-    if _request(method, url, body).status_code == httpx.codes.NOT_FOUND:
+def tell(method: str, url: str, body: object, password: str = "") -> None:
+    """Send a request to Prefect's API.
+
+    Args: password: as of `ask`. Raises: ServiceError, also for 404.
+    """
+    if _request(method, url, body, password).status_code == httpx.codes.NOT_FOUND:
         raise ServiceError(
             f"{method} {url}: there is no such thing; is it the address of a Prefect API?"
         )
 
 
-def _request(method: str, url: str, body: object = None) -> httpx.Response:
+def _request(method: str, url: str, body: object = None, password: str = "") -> httpx.Response:
     """Return the response, which may be a 404. Raises: ServiceError on any other failure."""
     end = time.monotonic() + ANSWER_S
     try:
         while True:
-            found = httpx.request(method, url, json=body, headers=credentials(), timeout=ANSWER_S)
+            headers = credentials(password)
+            found = httpx.request(method, url, json=body, headers=headers, timeout=ANSWER_S)
             # Prefect's word for: another one is writing to the database, ask again.
             if found.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
                 if found.status_code == httpx.codes.NOT_FOUND:
@@ -183,25 +211,27 @@ def _request(method: str, url: str, body: object = None) -> httpx.Response:
         ) from error
 
 
-def _is_online(api: str, pool: str, name: str) -> bool:
+def _is_online(api: str, pool: str, name: str, password: str) -> bool:
     try:
-        workers = ask(f"{api}/work_pools/{pool}/workers/filter", {}) or []
+        workers = ask(f"{api}/work_pools/{pool}/workers/filter", {}, password) or []
     except ServiceError:
         return False
     return any(found["name"] == name and found["status"] == "ONLINE" for found in workers)
 
 
-def _forget_worker(api: str, pool: str, name: str) -> None:
+def _forget_worker(api: str, pool: str, name: str, password: str) -> None:
     """Delete a worker of this name from the server, whose last heartbeat could be mistaken for that
     of a new one."""
-    _request("DELETE", f"{api}/work_pools/{pool}/workers/{name}")
+    _request("DELETE", f"{api}/work_pools/{pool}/workers/{name}", None, password)
 
 
-def credentials() -> dict[str, str]:
-    words = os.environ.get("PREFECT_API_AUTH_STRING")
-    if words:
-        return {"Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"}
-    return {}
+def credentials(password: str = "") -> dict[str, str]:
+    """Return the header that Prefect's API asks for: of `password`, or of
+    `PREFECT_API_AUTH_STRING`."""
+    words = password or os.environ.get("PREFECT_API_AUTH_STRING")
+    if not words:
+        return {}
+    return {"Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"}
 
 
 def _shown(host: str) -> str:

@@ -18,9 +18,10 @@ from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_core.errors import DataError
+from rl_core.errors import DataError, causes
 from schemas.rows.pixels import DAMAGE, as_rgb, described
 from schemas.rows.problems import Problem, as_list
+from schemas.rows.public_hosts import NotPublic, public_session
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -143,18 +144,22 @@ def local_path(uri: str) -> Path:
 def open_media(uri: str, max_bytes: int = MediaLimits.max_bytes) -> bytes:
     """Read the bytes behind a resolved URI.
 
-    Raises: DataError when it cannot be opened or is larger than `max_bytes`.
+    Raises: DataError when it cannot be opened, is larger than `max_bytes`, or when an http address
+    leads to a machine that is neither public nor named (`public_hosts.py`).
     """
     import fsspec
 
+    options = {"get_client": public_session} if uri.lower().startswith("http") else {}
     try:
-        with fsspec.open(lower_scheme(uri), "rb") as file:
+        with fsspec.open(lower_scheme(uri), "rb", **options) as file:
             content: bytes = file.read(max_bytes + 1)  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise DataError(f"{uri}: {error}") from error
     # Each remote filesystem raises what it likes for a missing object or a refused login.
     except Exception as error:
-        raise DataError(f"{uri}: cannot be opened: {type(error).__name__}: {error}") from error
+        refused = next((one for one in causes(error) if isinstance(one, NotPublic)), None)
+        reason = f"{type(error).__name__}: {error}" if refused is None else str(refused)
+        raise DataError(f"{uri}: cannot be opened: {reason}") from error
     if len(content) > max_bytes:
         raise DataError(f"{uri}: more than {max_bytes} bytes")
     return content

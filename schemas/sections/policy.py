@@ -127,7 +127,7 @@ class ModelConfig(Section):
     when it is exported."""
     trust_remote_code: bool = False
     """Run Python code that is stored with the weights, for families whose classes are not in a
-    library (HunyuanImage-3.0)."""
+    library (HunyuanImage-3.0), and read weights that are pickles (`*.bin`)."""
 
     @field_validator("chat_template_kwargs")
     @classmethod

@@ -18,6 +18,9 @@ import sys
 import ray
 
 from rl_core.distributed.cluster import early_cluster, ray_cluster
+from rl_core.distributed.worker_group import WorkerGroup
+from rl_core.ranks.rank_info import RankInfo
+from tests.processes import open_to_others
 
 
 class Names:
@@ -32,11 +35,19 @@ with early_cluster(1, "cpu"):
         pids = [node["NodeManagerAddress"] for node in ray.nodes()]
     still_up = ray.is_initialized()
     import psutil
+    me = psutil.Process()
     children = psutil.Process().children(recursive=True)
     below = [process.pid for process in children]
     workers = [name for process in children for name in process.cmdline()[:1] if name in ("ray::IDLE", "ray::Names")]
+    group = WorkerGroup.start([RankInfo(0, 1, "cpu", 1)], [{"num_cpus": 0}], 120.0)
+    everyone = [me, *me.children(recursive=True)]
+    listening = sum(one.status == "LISTEN" for process in everyone for one in process.net_connections("tcp"))
+    opened = open_to_others(everyone)
+    answers = group.status(0) is not None
+    group.close()
 said = {"before": before, "workers": workers, "below": below}
 said |= {"still_up": still_up, "after": ray.is_initialized()}
+said |= {"listening": listening, "opened": opened, "answers": answers}
 print(json.dumps(said))
 """  # noqa: E501
 
@@ -51,6 +62,8 @@ def test_workers_have_imported_what_they_need_and_everything_ends_with_the_block
     assert said["workers"] == ["ray::Names"], (
         "a process for every core would import all that in vain"
     )
+    assert said["listening"] > 5 and said["opened"] == [], "other machines could reach these"
+    assert said["answers"], "the worker's status"
     assert said["still_up"] is True
     assert said["after"] is False
     assert said["below"] and not still_running(said["below"])

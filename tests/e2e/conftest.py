@@ -21,7 +21,7 @@ from rl_core.runs.session import close_sessions
 from rl_core.runtime.home import Home
 from schemas.receipts import ModelReceipt
 from tests.e2e.outcomes import assert_identical, held_out_scores, run_folder, trained_weights
-from tests.processes import command_line, still_running
+from tests.processes import command_line, open_to_others, still_running
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_S = 240
@@ -112,11 +112,12 @@ class Run:
 
 @contextmanager
 def undisturbed_run(recipe: Path, home: Path, *overrides: str) -> Iterator[Run]:
-    """A run that ended well and left no process behind."""
+    """A run that ended well, listened to this machine alone, and left no process behind."""
     run = Run(recipe, home, *overrides)
     try:
         run.wait_for("train-iteration 1: complete")
         below = run.descendants()
+        assert not open_to_others([psutil.Process(run.process.pid), *below])
         assert run.finish() == 0, run.output
         assert not still_running(below)
         yield run

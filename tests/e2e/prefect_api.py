@@ -13,6 +13,8 @@ from typing import Any
 
 from prefect.client.base import PrefectHttpxSyncClient
 
+from rl_core.services.catalogue import credentials
+
 DEADLINE_S = 300
 POLL_S = 0.5
 """A server takes some hundredths of a second of processor time to answer, which runs need."""
@@ -22,7 +24,8 @@ ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 class PrefectApi:
     """The API below one URL. Every answer but a good one raises."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, password: str = "") -> None:
+        self.headers = credentials(password)
         self.url = url.rstrip("/")
         """Without the path of a call, e.g. http://127.0.0.1:4200/api."""
 
@@ -57,7 +60,7 @@ class PrefectApi:
         return wait_until(ended, f"the end of flow run {run}", deadline_s)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        answer = _client().request(method, f"{self.url}/{path}", json=body)
+        answer = _client().request(method, f"{self.url}/{path}", json=body, headers=self.headers)
         return answer.json() if answer.content else None
 
 

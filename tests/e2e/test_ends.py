@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.conftest import Run
 from tests.e2e.prefect_api import wait_until
-from tests.processes import still_running
+from tests.processes import open_to_others, still_running
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,7 @@ def test_the_records_agree_after_every_kind_of_end(
 
     killed = start(tiny_recipe, home, own_server=True)
     killed.wait_for("train-iteration 1: complete")
+    assert not open_to_others([psutil.Process(killed.process.pid), *killed.descendants()])
     assert not still_running(killed.kill())
     wait_until(lambda: ends(home)[:2] == (["CRASHED"], "FAILED"), "the records of a killed run")
 

@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from rl_core.runtime.home_keys import prefect_password
 from tests.command import answer, rl_train
 from tests.e2e.prefect_api import PrefectApi, wait_until
 
@@ -37,7 +38,8 @@ def api(home: Path) -> PrefectApi:
 
 def prefect_api(home: Path) -> PrefectApi:
     """Of the Prefect server that this home's records name."""
-    return PrefectApi(f"{json.loads((home / 'services.json').read_text())['prefect']['url']}/api")
+    url = json.loads((home / "services.json").read_text())["prefect"]["url"]
+    return PrefectApi(f"{url}/api", prefect_password(home))
 
 
 def deployments(api: PrefectApi) -> set[tuple[str, str]]:
@@ -81,6 +83,11 @@ def test_up_twice_down_and_up_again(home: Path) -> None:
     status = done(home, "status").splitlines()
     assert [line.split()[1] for line in status] == ["running"] * 4
     assert f"export PREFECT_API_URL={api.url}" in done(home, "status", "--env")
+    refused = httpx.post(f"{api.url}/deployments/filter", json={})
+    assert refused.status_code == httpx.codes.UNAUTHORIZED, "the home's key is asked for"
+    address = done(home, "open", "--show").strip()
+    assert address == f"{records['prefect']['url']}/rl-train-login#{prefect_password(home)}"
+    assert "rl-train" in httpx.get(address).text
 
     second = done(home, "up")
     assert "starting" not in second and "up to date" not in second

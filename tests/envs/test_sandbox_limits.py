@@ -1,8 +1,10 @@
 """What a program may do to last, to fill the machine or to end oddly; and what holds without
 bubblewrap."""
 
+import threading
 import time
 
+import psutil
 import pytest
 
 from rl_core.envs import make
@@ -16,6 +18,7 @@ from rl_core.envs.tools.sandbox import (
     SandboxSettings,
     lease_pool,
 )
+from rl_core.envs.tools.workers import sandbox_worker
 from rl_core.errors import EnvError
 
 
@@ -117,3 +120,83 @@ def test_an_unsafe_run_still_has_its_limits() -> None:
     assert run(lease.value, "while True: pass", timeout_s=0.3).outcome == Outcome.TIMEOUT
     assert run(lease.value, "def f(x): return x + 1", call=Call("f", [1])).result == b"2"
     lease.release()
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            "n = 0\nwhile True:\n    open(f'/tmp/{n}', 'w').close()\n    n += 1",
+            "more than 4096 files in /tmp",
+        ),
+        (
+            "import os\nn = 0\nwhile True:\n    os.mkdir(f'/dev/shm/{n}')\n    n += 1",
+            "more than 4096 files in /dev/shm",
+        ),
+    ],
+    ids=["files", "folders"],
+)
+def test_the_kernels_own_memory_is_bounded(pool: SandboxPool, source: str, said: str) -> None:
+    """An empty file has no bytes that a limit would count."""
+    execution = run(pool, source, timeout_s=15)
+    assert execution.outcome == Outcome.FAILED and execution.wall_s < 15
+    assert said in text(execution)
+
+
+def test_threads_are_counted_where_the_kernel_counts_none(pool: SandboxPool) -> None:
+    source = "import threading, time\nfor _ in range(30):\n    threading.Thread(target=time.sleep, "
+    source += "args=(99,)).start()\nprint('started', flush=True)\ntime.sleep(99)"
+    limits = {"threads": 20, "files": 4096}
+    with pool.sandbox(source) as sandbox:
+        worker = psutil.Process(sandbox._process.pid)
+        counted: list[bytes] = []
+
+        def look() -> None:
+            end = time.monotonic() + 15
+            while not counted and time.monotonic() < end:
+                for child in worker.children(recursive=True):
+                    if excess := sandbox_worker._excess(child.pid, limits):
+                        counted.append(excess)
+                time.sleep(0.01)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        sandbox.run(timeout_s=2)
+        looking.join()
+    assert counted == [b"killed: more than 20 threads\n"]
+
+
+ANOTHERS = """
+import os, resource, struct, fcntl, socket
+def tried(what):
+    try:
+        what()
+        print("done")
+    except OSError as error:
+        print(type(error).__name__)
+tried(lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0)))
+tried(lambda: resource.prlimit(os.getppid(), resource.RLIMIT_AS, (4096, 4096)))
+tried(lambda: os.sched_setaffinity(1, {0}))
+tried(lambda: os.setpriority(os.PRIO_PROCESS, 1, 19))
+file = open("/tmp/locked", "wb")
+tried(lambda: fcntl.lockf(file, fcntl.LOCK_EX, 1, 7))
+one, other = socket.socketpair()
+tried(lambda: socket.send_fds(one, [b"x"], [file.fileno()]))
+"""
+
+
+def test_a_program_changes_no_limit_of_its_sandbox(pool: SandboxPool) -> None:
+    with pool.sandbox(ANOTHERS) as sandbox:
+        for _ in range(2):
+            assert sandbox.run(timeout_s=20).stdout.split() == [b"PermissionError"] * 6
+
+
+def test_what_right_answers_do_with_themselves_is_let_through(pool: SandboxPool) -> None:
+    source = (
+        "import asyncio, os, resource, threading\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "threading.stack_size(2**26)\n"
+        "async def main():\n    await asyncio.sleep(0)\n    return 7\n"
+        "print(asyncio.run(main()), len(os.sched_getaffinity(0)) > 0)"
+    )
+    assert run(pool, source).stdout == b"7 True\n"

@@ -30,7 +30,11 @@ ANYWHERE = {
 }  # fmt: skip
 IN_PROGRAMS = {
     "fork": 57, "vfork": 58, "execve": 59, "execveat": 322, "memfd_create": 319, "memfd_secret": 447, "shmget": 29,
-    "shmat": 30, "msgget": 68, "semget": 64, "mq_open": 240,
+    "shmat": 30, "msgget": 68, "semget": 64, "mq_open": 240, "sendmsg": 46, "sendmmsg": 307, "setpriority": 141,
+    "ioprio_set": 251, "migrate_pages": 256, "move_pages": 279,
+}  # fmt: skip
+OF_ANOTHER_PROCESS = {
+    "prlimit64": 302, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314,
 }  # fmt: skip
 OURS = errno.EBADE
 """In place of EPERM, which the kernel also answers to a process without privileges."""
@@ -62,7 +66,7 @@ def answers(name: str, calls: dict[str, int]) -> dict[str, int]:
 
 
 def test_the_filter_of_a_program_answers_every_forbidden_call() -> None:
-    calls = ANYWHERE | IN_PROGRAMS
+    calls = ANYWHERE | IN_PROGRAMS | OF_ANOTHER_PROCESS
     assert answers("program_filter", calls) == dict.fromkeys(calls, OURS)
 
 
@@ -84,3 +88,4 @@ def test_a_call_that_right_answers_need_is_let_through() -> None:
 def test_what_the_filters_forbid_is_listed_here() -> None:
     assert set(seccomp._ANYWHERE) == set(ANYWHERE)
     assert set(seccomp._IN_PROGRAMS) == set(IN_PROGRAMS)
+    assert set(seccomp._OF_ANOTHER_PROCESS) == set(OF_ANOTHER_PROCESS)

@@ -24,6 +24,11 @@ def without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def pickled_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n(S'true'\ntR.")
+
+
 def cut(name: str) -> Damage:
     def shorten(folder: Path) -> None:
         content = (folder / name).read_bytes()
@@ -38,6 +43,7 @@ def a_page_for_weights(folder: Path) -> None:
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "no weights": (without_weights, "config.json but no weights"),
+    "pickled weights": (pickled_weights, "pytorch_model.bin is a pickle, which may run code"),
     "half a config": (cut("config.json"), "config.json: no readable JSON"),
     "half a tokenizer": (cut("tokenizer.json"), "tokenizer.json: no readable JSON"),
     "weights of another width": (changed(hidden_size=64), "x 32, vocab_size by hidden_size"),

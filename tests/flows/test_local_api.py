@@ -11,7 +11,7 @@ import pytest
 
 from flows import local_api
 from rl_core.errors import ServiceError
-from rl_core.services.catalogue import answers
+from rl_core.services.catalogue import answers, credentials
 from tests.e2e.prefect_api import wait_until
 
 
@@ -19,10 +19,11 @@ from tests.e2e.prefect_api import wait_until
 def nothing_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder and an environment without a word about Prefect servers."""
     monkeypatch.chdir(tmp_path)
-    for name in local_api.DECIDING:
+    for name in (*local_api.DECIDING, "PREFECT_API_AUTH_STRING"):
         # Set first, so that it is absent again afterwards, whatever the test leaves there.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
+    monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     monkeypatch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
     return tmp_path
@@ -36,7 +37,9 @@ def test_it_answers_and_ends(nothing_chosen: Path):
         assert os.environ["PREFECT_API_URL"] == api.url
         api.wait()
         assert httpx.get(f"{api.url}/health").json() is True
-        assert httpx.post(f"{api.url}/flow_runs/filter", json={}).json() == []
+        query = f"{api.url}/flow_runs/filter"
+        assert httpx.post(query, json={}).status_code == httpx.codes.UNAUTHORIZED
+        assert httpx.post(query, json={}, headers=credentials()).json() == []
         for foreign in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
             refused = httpx.post(f"{api.url}/deployments/", json={}, headers=foreign)
             assert refused.status_code == httpx.codes.FORBIDDEN, refused.text
@@ -44,7 +47,7 @@ def test_it_answers_and_ends(nothing_chosen: Path):
         killed = api.process
         killed.kill()
         wait_until(lambda: api.process is not killed and answers(f"{api.url}/health"), "a restart")
-        assert httpx.post(f"{api.url}/flow_runs/filter", json={}).json() == []
+        assert httpx.post(query, json={}, headers=credentials()).json() == []
     finally:
         api.stop()
     assert not psutil.pid_exists(api.process.pid)

@@ -286,6 +286,8 @@ def test_the_command_serves_the_rewards_of_a_recipe(tmp_path: Path):
         while True:
             try:
                 assert ask([sample("2+2?", r"\boxed{4}")], url=url, reward="math") == [1.0]
+                answer = httpx.post(f"{url}/score", json={})
+                assert answer.status_code == httpx.codes.UNAUTHORIZED, "it asks for the home's key"
                 break
             except httpx.TransportError:
                 assert time.monotonic() < deadline

@@ -14,6 +14,7 @@ import yaml
 
 from rl_core.errors import DataError, ServiceError
 from rl_core.runtime.home import Home
+from rl_core.runtime.home_keys import prefect_password
 from rl_core.runtime.process_record import find_process, start_time, stop_tree
 from rl_core.services import catalogue, service
 from rl_core.services.all_services import Stack
@@ -192,14 +193,22 @@ def test_a_service_is_found_again_after_the_clock_was_set(monkeypatch: pytest.Mo
 
 
 def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+        monkeypatch.delenv(name, raising=False)
     home = Home(tmp_path)
     assert "PREFECT_API_URL" not in home.environment()
     me = psutil.Process()
     stack = Stack(home, print)
     entry = {"pid": me.pid, "started": start_time(me), "url": "http://127.0.0.1:4321", "log": ""}
     stack._save({"prefect": entry, "mlflow": entry})
-    assert home.environment()["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
+    found = home.environment()
+    assert found["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
+    assert found["PREFECT_API_AUTH_STRING"] == prefect_password(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", "https://theirs.example/api")
+    assert "PREFECT_API_AUTH_STRING" not in home.environment(), (
+        "the key is given to our server alone"
+    )
+    monkeypatch.delenv("PREFECT_API_URL")
     assert home.mlflow_ui == "http://127.0.0.1:4321"
     stack._save({"prefect": entry | {"started": 1.0}})
     assert "PREFECT_API_URL" not in home.environment()

@@ -2,8 +2,8 @@
 process.
 
 If this process is root, a sandbox runs as the user nobody, provided that nobody can reach the
-interpreter; with an interpreter below `/root` it keeps root's user (without any of root's
-capabilities), and the limit on threads is then not enforced.
+interpreter; with an interpreter below `/root` it keeps root's user, without any of root's
+capabilities. The kernel counts no threads of root, so the sandbox's worker does.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A sandbox has its own user, process, network, ipc and mount namespaces; it sees the system and the
 interpreter read-only, an empty home in memory, and the packages named in its settings. It runs as
 an unprivileged user if this process is root. Programs are restricted by seccomp filters
-(`seccomp.py`) and by limits on wall and cpu time, memory, threads, open files, file size and
-output.
+(`seccomp.py`) and by limits on wall and cpu time, memory, threads, open files, number and size of
+files, and output.
 
 One sandbox serves one program: many tests share it, each in a forked process, and no other program
 ever enters it. Starting one takes tens of milliseconds of the kernel's and the interpreter's time,
@@ -76,9 +76,11 @@ class SandboxSettings(PluginConfig):
     """Largest size of standard output, standard error, result, and each file that the program
     writes."""
     threads: int = Field(default=64, ge=1)
-    """Maximum number of concurrent threads; not enforced if a sandbox has to run as root."""
+    """Maximum number of concurrent threads."""
     open_files: int = Field(default=64, ge=16)
     """Maximum number of open files."""
+    files: int = Field(default=4096, ge=16)
+    """Maximum number of files and folders that the tests of a program leave in its own `/tmp`."""
     packages: tuple[str, ...] = ("numpy", "sortedcontainers")
     """Packages that a program may import in addition to the standard library, if they are
     installed."""
@@ -144,7 +146,7 @@ class Sandbox:
         """Send the program to the sandbox, without running it. Raises: EnvError when the sandbox
         did not start."""
         limits = self.settings.model_dump(
-            include={"memory_bytes", "output_bytes", "threads", "open_files"}
+            include={"memory_bytes", "output_bytes", "threads", "open_files", "files"}
         )
         program_filter = seccomp.program_filter() or b""
         packages = [bubblewrap.PACKAGES] if self._home is None else [sysconfig.get_path("purelib")]

@@ -42,8 +42,20 @@ _ANYWHERE: Mapping[str, tuple[int | None, int | None]] = {
 _IN_PROGRAMS: Mapping[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
-    "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
+    "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "sendmsg": (46, 211),
+    "sendmmsg": (307, 269), "setpriority": (141, 140), "ioprio_set": (251, 30),
+    "migrate_pages": (256, 238), "move_pages": (279, 239),
 }  # fmt: skip
+_OF_ANOTHER_PROCESS: Mapping[str, tuple[int, int]] = {
+    "prlimit64": (302, 261), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
+}  # fmt: skip
+"""Calls whose first argument, a process id, has to be 0, the caller itself: the worker of the
+sandbox has the same user, and would otherwise get its limits from the program."""
+_FCNTL = (72, 25)
+_LOCKS = (6, 7, 37, 38)
+"""Commands of `fcntl` that lock a part of a file: each lock takes the kernel's memory, and no limit
+counts them."""
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 
@@ -85,8 +97,29 @@ def _build(
         if number is not None:
             code += [_step(_JUMP_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | _EPERM)]
     if threads_only:
+        for numbers in _OF_ANOTHER_PROCESS.values():
+            code += _denied_by_argument(numbers[column], 0, (0,), others=True)
+        code += _denied_by_argument(_FCNTL[column], 1, _LOCKS, others=False)
         code += _clone_for_threads_only(column)
     return b"".join([*code, _step(_RETURN, _ALLOW)])
+
+
+def _denied_by_argument(
+    number: int, argument: int, values: tuple[int, ...], *, others: bool
+) -> list[bytes]:
+    """Deny a call for some values of one of its arguments, an `int`, or for all others; other calls
+    go on with their number loaded."""
+    tests = [
+        _step(_JUMP_EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)
+    ]
+    verdicts = (_ALLOW, _ERRNO | _EPERM) if others else (_ERRNO | _EPERM, _ALLOW)
+    return [
+        _step(_JUMP_EQUAL, number, 0, len(tests) + 3),
+        _step(_LOAD, _FIRST_ARGUMENT_AT + 8 * argument),
+        *tests,
+        _step(_RETURN, verdicts[1]),
+        _step(_RETURN, verdicts[0]),
+    ]
 
 
 def _clone_for_threads_only(column: int) -> list[bytes]:

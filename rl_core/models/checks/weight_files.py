@@ -31,8 +31,14 @@ def check_weight_files(folder: Path, config: Mapping[str, object], where: str) -
     """
     if not any(file for pattern in PATTERNS for file in folder.glob(pattern)):
         raise ModelError(
-            f"{where}: the folder has a config.json but no weights (*.safetensors or *.bin); copy "
+            f"{where}: the folder has a config.json but no weights (*.safetensors); copy "
             "them there, or give a folder written by save_pretrained"
+        )
+    if pickles := _pickles_alone(folder):
+        raise ModelError(
+            f"{where}: {pickles[0].name} is a pickle, which may run code when it is read; save the "
+            "model as safetensors (save_pretrained of transformers 5 does), or set "
+            "model.trust_remote_code: true if you trust the folder"
         )
     shapes: Shapes = {}
     for file in _files(folder, where):
@@ -40,6 +46,13 @@ def check_weight_files(folder: Path, config: Mapping[str, object], where: str) -
     # A quantised checkpoint has shapes of its own, which the load undoes.
     if shapes and "quantization_config" not in config:
         _check_shapes(shapes, named(config), where)
+
+
+def _pickles_alone(folder: Path) -> list[Path]:
+    """Return the pickled weight files of a folder that has no safetensors."""
+    if any(folder.glob("*.safetensors")):
+        return []
+    return sorted(file for pattern in PATTERNS for file in folder.glob(pattern))
 
 
 def _files(folder: Path, where: str) -> Iterator[Path]:

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
 from rl_core.rewards.posting import open_client, posted
 from rl_core.rewards.protocol import asked, read_answer
+from rl_core.runtime.home import Home
+from rl_core.runtime.home_keys import REWARD_SERVER, key_of
 from schemas.sections.checks.numbers import Seconds
 
 
@@ -27,6 +31,9 @@ class RemoteScorer(Scorer):
 
         url: str = Field(pattern=r"^https?://")
         """Address of the server; `/score` is appended if it is missing."""
+        api_key: str | None = None
+        """Key that the server asks for, such as `${oc.env:REWARD_KEY}`; unset gives a server of
+        this machine the key of the home, which `rl-train serve-rewards` asks for."""
         reward: str | None = None
         """Key of one of the server's rewards; unset takes its weighted total."""
         request_timeout_s: Seconds = Field(default=60.0, gt=0)
@@ -42,6 +49,8 @@ class RemoteScorer(Scorer):
         url = config.url.rstrip("/")
         self.url = url if url.endswith("/score") else f"{url}/score"
         self._http = open_client(config.request_timeout_s)
+        if key := config.api_key or _key_of_home(url):
+            self._http.headers["Authorization"] = f"Bearer {key}"
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score samples. Raises: httpx.HTTPError, TimeoutError or ValueError when there
@@ -57,6 +66,13 @@ class RemoteScorer(Scorer):
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+
+def _key_of_home(url: str) -> str | None:
+    """Return the key of reward servers in this home; None for a server of another machine."""
+    if urlsplit(url).hostname not in ("localhost", "127.0.0.1", "::1"):
+        return None
+    return os.environ.get("RL_TRAIN_API_KEY") or key_of(Home.default().root, REWARD_SERVER)
 
 
 def _one(score: float, error: str | None) -> float | Unscored:

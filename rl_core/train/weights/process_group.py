@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rl_core.ranks.meeting_store import open_store
+
 if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 SENDER = 0
 
@@ -49,7 +51,9 @@ class WireGroup:
     @classmethod
     def join(cls, meeting: Meeting, rank: int, device: torch.device) -> WireGroup:
         """Join as receiver `rank` (1 or more); waits for the others."""
-        return cls(meeting, _store(meeting.host, meeting.port, is_master=False), rank, device)
+        timeout = dist.distributed_c10d.default_pg_timeout
+        store = open_store(meeting.host, meeting.port, None, is_master=False, timeout=timeout)
+        return cls(meeting, store, rank, device)
 
     def broadcast(self, values_N: Tensor) -> None:
         """Send `values_N`, or receive into it, in place."""
@@ -60,16 +64,11 @@ class WireHost:
     """Sender's side of a wire group: the receivers get `meeting`, then everyone joins."""
 
     def __init__(self, host: str, num_receivers: int, device: torch.device) -> None:
-        self._store, self._device = _store(host, 0, is_master=True), device
+        timeout = dist.distributed_c10d.default_pg_timeout
+        self._store = open_store(host, 0, None, is_master=True, timeout=timeout)
+        self._device = device
         self.meeting = Meeting(host, self._store.port, num_receivers + 1)
 
     def enter(self) -> WireGroup:
         """Wait for all receivers."""
         return WireGroup(self.meeting, self._store, SENDER, self._device)
-
-
-def _store(host: str, port: int, *, is_master: bool) -> TCPStore:
-    timeout = dist.distributed_c10d.default_pg_timeout
-    return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        host, port, is_master=is_master, timeout=timeout, wait_for_workers=False
-    )

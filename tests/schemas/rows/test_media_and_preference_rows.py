@@ -172,7 +172,8 @@ def test_local_file_and_memory_uris_are_opened_through_fsspec(tmp_path: Path) ->
     assert open_media("memory://media/a.png") == png()
 
 
-def test_remote_uri_is_fetched_by_http(tmp_path: Path) -> None:
+def test_remote_uri_is_fetched_by_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_TRAIN_MEDIA_HOSTS", "127.0.0.1")
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
     from threading import Thread

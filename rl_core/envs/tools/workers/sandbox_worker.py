@@ -38,6 +38,9 @@ SOURCE_NAME = "solution.py"
 STACK_BYTES = 128 * 2**20
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 4, 38, 22, 2
 _PROGRAM_FAILED, _WORKER_FAILED = 1, 120
+WATCH_S = 0.05
+"""Seconds between looks at what a program has that no limit of a process counts."""
+WRITABLE = ("/tmp", "/dev/shm")
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 PRELUDE = "import bisect, collections, functools, heapq, itertools, math, operator, os, re, sys"
@@ -129,12 +132,13 @@ def run_test(setup, request, namespace, requests_fd, answers_fd):
             code = child_main(setup, request, namespace, stdin, outputs)
         finally:
             os._exit(code)
-    timed_out = _wait(child, request["timeout_s"], requests_fd)
+    timed_out, excess = _wait(child, request["timeout_s"], requests_fd, setup["limits"])
     _, status, usage = os.wait4(child, 0)
     wall_s = time.monotonic() - started
     _end_leftovers(child)
     os.close(stdin)
     blocks = [_content(fd, setup["limits"]["output_bytes"]) for fd in outputs]
+    blocks[1] += excess
     how, code = (
         (SIGNALLED, os.WTERMSIG(status))
         if os.WIFSIGNALED(status)
@@ -150,21 +154,52 @@ def run_test(setup, request, namespace, requests_fd, answers_fd):
     return head + b"".join(blocks)
 
 
-def _wait(child, timeout_s, requests_fd):
-    """Wait for the child; kill it at its deadline (then return True), or at once when the requests
-    have ended."""
+def _wait(child, timeout_s, requests_fd, limits):
+    """Wait for the child; kill it at its deadline, when it has more of what no limit of a process
+    counts, or at once when the requests have ended.
+
+    Returns: whether it was the deadline, and a line that says what it had too much of.
+    """
     ended = os.pidfd_open(child)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(requests_fd, 0)
-    ready = [fd for fd, _ in poll.poll(max(1, int(timeout_s * 1000)))]
+    deadline = time.monotonic() + timeout_s
+    ready, excess = [], b""
+    while not ready and not excess and (left := deadline - time.monotonic()) > 0:
+        ready = [fd for fd, _ in poll.poll(max(1, int(min(left, WATCH_S) * 1000)))]
+        excess = b"" if ready else _excess(child, limits)
     os.close(ended)
     if ended not in ready:
         os.kill(child, signal.SIGKILL)
     if requests_fd in ready:
         _end_leftovers(child)
         os._exit(0)
-    return not ready
+    return not ready and not excess, excess
+
+
+def _excess(child, limits):
+    """Return a line about files or threads beyond their limits, or nothing.
+
+    The file systems are limited in bytes, and an empty file has none but takes a kilobyte of the
+    kernel's. The kernel counts threads by user, and does not count those of root.
+    """
+    if _num_threads(child) > limits["threads"]:
+        return b"killed: more than %d threads\n" % limits["threads"]
+    for place in WRITABLE if os.getpid() == 1 else ():
+        found = os.statvfs(place)
+        if found.f_files - found.f_ffree > limits["files"]:
+            return b"killed: more than %d files in %s\n" % (limits["files"], place.encode())
+    return b""
+
+
+def _num_threads(pid):
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name, in brackets, may hold anything.
+            return int(file.read().rpartition(b")")[2].split()[17])
+    except OSError:
+        return 0
 
 
 def _end_leftovers(child):

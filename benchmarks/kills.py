@@ -1,0 +1,142 @@
+"""kill -9 of random processes of a run at random moments, and the same command again until it ends
+well: `make bench-kills KILLS=100`.
+
+Every end is compared, bit for bit, with that of a run that nobody disturbed. What counts: kills by
+kind of process, ends that differ, complete iterations that were done again, commands that hang, and
+processes, temporary folders and shared memory that stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from benchmarks.watched_run import digest, iterations, kind_of, left_in, start, tree
+
+HUNG_FACTOR = 8.0
+"""A command counts as hung after this many times the length of the undisturbed run."""
+MIN_HUNG_S = 900.0
+KILLS_PER_HOME = 4
+"""Kills before a home's run may end in peace."""
+
+
+class Siege:
+    """The kills and what came of them."""
+
+    def __init__(self, arguments: list[str], folder: Path, seed: int) -> None:
+        self.arguments, self.folder = arguments, folder
+        self.rng, self.counts, self.killed = random.Random(seed), Counter[str](), Counter[str]()
+
+    def undisturbed(self) -> None:
+        """Run once without a kill, for its end and its length."""
+        home, began = self.folder / "undisturbed", time.monotonic()
+        code = start(self.arguments, home, self.folder / "undisturbed.log").wait()
+        if code != 0:
+            raise SystemExit(f"the undisturbed run ended with {code}: {self.folder}")
+        self.length_s, self.expected = time.monotonic() - began, digest(home)
+        print(f"undisturbed: {self.length_s:.0f} s, {self.expected}", flush=True)
+
+    def attack(self, number: int, num_kills: int) -> int:
+        """Kill processes of one home's run and let it end. Returns: the number of kills."""
+        home, log = self.folder / f"home-{number}", self.folder / f"home-{number}.log"
+        kills, done, code = 0, dict[str, int](), 1
+        for _ in range(num_kills + 3):
+            process = start(self.arguments, home, log)
+            if kills < num_kills:
+                kills += self._kill_one(process)
+            code = self._end_of(process)
+            self._count_leftovers(home)
+            now = iterations(home)
+            self.counts["iterations done again"] += sum(
+                now.get(name) != written for name, written in done.items()
+            )
+            done = now
+            if code == 0:
+                break
+        found = digest(home)
+        self.counts["homes"] += 1
+        self.counts["ends that differ"] += code == 0 and found != self.expected
+        self.counts["homes that never ended well"] += code != 0
+        print(f"home {number}: {kills} kills, rc {code}, {found}", flush=True)
+        if code == 0 and found == self.expected:
+            shutil.rmtree(home, ignore_errors=True)
+        return kills
+
+    def _kill_one(self, process: subprocess.Popen[bytes]) -> int:
+        """Returns: 1, or 0 if the command ended before its moment."""
+        try:
+            process.wait(self.rng.uniform(0.02, 1.0) * self.length_s)
+            return 0
+        except subprocess.TimeoutExpired:
+            by_kind: dict[str, list[psutil.Process]] = {}
+            for one in tree(process):
+                by_kind.setdefault(kind_of(one, process.pid), []).append(one)
+        if not by_kind:
+            return 0
+        kind = self.rng.choice(sorted(by_kind))
+        try:
+            self.rng.choice(by_kind[kind]).kill()
+        except psutil.NoSuchProcess:
+            return 0
+        self.killed[kind] += 1
+        return 1
+
+    def _end_of(self, process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(max(MIN_HUNG_S, HUNG_FACTOR * self.length_s))
+        except subprocess.TimeoutExpired:
+            self.counts["commands that hung"] += 1
+            for one in tree(process):
+                one.kill()
+            return process.wait()
+
+    def _count_leftovers(self, home: Path) -> None:
+        left = left_in(home)
+        for one in left:
+            print(f"left: {one.pid} {' '.join(one.cmdline())[:150]}", flush=True)
+            one.kill()
+        self.counts["processes left"] += len(left)
+
+
+def main() -> None:
+    """Parse the command line, kill, and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("recipe", nargs="*", default=["smoke/text"], help="and overrides")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="rl-train-kills-"))
+    shared = {file.name for file in Path("/dev/shm").iterdir()}
+    siege = Siege(["run", *given.recipe], folder, given.seed)
+    siege.undisturbed()
+    kills = number = 0
+    while kills < given.kills:
+        kills += siege.attack(number, min(KILLS_PER_HOME, given.kills - kills))
+        number += 1
+    by_kind = ", ".join(f"{kind} {count}" for kind, count in siege.killed.most_common())
+    print(f"\n| what | count |\n|---|---|\n| kills | {kills} ({by_kind}) |")
+    for name in (
+        "homes",
+        "ends that differ",
+        "homes that never ended well",
+        "commands that hung",
+        "iterations done again",
+        "processes left",
+    ):
+        print(f"| {name} | {siege.counts[name]} |")
+    builds = [*folder.glob("home-*/**/.build-*")]
+    memory = {file.name for file in Path("/dev/shm").iterdir()} - shared
+    print(f"| `.build-*` left | {len(builds)} |\n| new entries of /dev/shm | {len(memory)} |")
+    print(f"logs: {folder}")
+
+
+if __name__ == "__main__":
+    main()

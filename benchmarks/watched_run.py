@@ -1,0 +1,93 @@
+"""A command of a home of its own, with every process that works in that home: for the benches that
+kill runs and repeat them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+KINDS = {
+    "worker": "DeviceWorker",
+    "GCS": "gcs_server",
+    "raylet": "raylet/raylet",
+    "API": "uvicorn",
+    "sandbox": "bwrap",
+    "Ray": "ray::",
+}
+"""Part of the command line by which a process of each kind is known; the first that fits counts."""
+
+
+def start(arguments: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start `rl-train` with these arguments in a home; its output is appended to a file."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.cli", *arguments],
+            cwd=REPOSITORY,
+            env=os.environ | {"RL_TRAIN_HOME": str(home)},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Return a process and everything below it; nothing if it has ended."""
+    try:
+        root = psutil.Process(process.pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kind_of(process: psutil.Process, root: int) -> str:
+    """Return the kind of a process. Args: root: id of the run's own process."""
+    if process.pid == root:
+        return "driver"
+    try:
+        line = " ".join(process.cmdline())
+    except psutil.Error:
+        return "helper"
+    return next((kind for kind, part in KINDS.items() if part in line), "helper")
+
+
+def left_in(home: Path, within_s: float = 30.0) -> list[psutil.Process]:
+    """Return the processes of a home that have not ended within some seconds."""
+    end = time.monotonic() + within_s
+    while (found := _in_home(home)) and time.monotonic() < end:
+        time.sleep(0.5)
+    return found
+
+
+def _in_home(home: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            its = process.environ().get("RL_TRAIN_HOME") == str(home)
+            if its and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def digest(home: Path) -> str:
+    """Return a digest of the weights that the run of a home exported, and of its last replies."""
+    found = hashlib.sha256()
+    weights = sorted(home.glob("runs/*/model/**/*.safetensors"))
+    for file in [*weights, *sorted(home.glob("runs/*/samples/evaluate-final.jsonl"))]:
+        found.update(file.name.encode())
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16] if weights else "no weights"
+
+
+def iterations(home: Path) -> dict[str, int]:
+    """Return when each complete iteration of the run was written, by its receipt's name."""
+    receipts = home.glob("runs/*/receipts/iteration-*.json")
+    return {file.name: file.stat().st_mtime_ns for file in receipts}

@@ -1,0 +1,35 @@
+"""Ranks meet on one address."""
+
+import os
+from datetime import timedelta
+
+import psutil
+import pytest
+
+from rl_core.ranks.meeting_store import (
+    INTERFACE_VARIABLES,
+    listen_where_the_ranks_meet,
+    open_store,
+)
+from tests.processes import open_to_others
+
+PATIENCE = timedelta(seconds=20)
+
+
+def test_a_store_listens_on_its_own_address_alone() -> None:
+    opened = open_store("127.0.0.1", 0, None, is_master=True, timeout=PATIENCE)
+    joined = open_store("127.0.0.1", opened.port, None, is_master=False, timeout=PATIENCE)
+    joined.set("said", "heard")
+    assert opened.get("said") == b"heard"
+    assert not open_to_others([psutil.Process()])
+
+
+@pytest.mark.parametrize(("host", "kept"), [("127.0.0.1", True), ("192.0.2.7", False)])
+def test_collectives_stay_on_this_machine_when_the_ranks_meet_on_it(
+    monkeypatch: pytest.MonkeyPatch, host: str, kept: bool
+) -> None:
+    for name in INTERFACE_VARIABLES:
+        monkeypatch.setenv(name, "")  # put back after the test
+        monkeypatch.delenv(name)
+    listen_where_the_ranks_meet(host)
+    assert [os.environ.get(name) for name in INTERFACE_VARIABLES] == [("lo" if kept else None)] * 2
