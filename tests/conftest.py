@@ -153,6 +153,17 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def smollm2_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the embedded SmolLM2, named as in a home's `models`; dequantised once (20 s) for
+    all processes that run tests."""
+    from rl_core.builtin.embedded import materialise
+
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return materialise("smollm2-135m-instruct", shared / "models")
+
+
+@pytest.fixture(scope="session")
 def tiny_sd3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a random Stable Diffusion 3 pipeline for pictures of 32 x 32."""
     from tests.models.tiny_diffusion import tiny_sd3
