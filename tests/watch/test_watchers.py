@@ -145,7 +145,9 @@ def test_the_watchers_are_those_of_the_recipe_and_each_may_be_off():
 def test_rings_near_each_other_are_one_alarm_and_far_ones_two():
     far = [0.3] * 9 + [12.0] + [0.3] * SAME_ALARM + [12.0, 0.3]
     near = [0.3] * 9 + [12.0, 0.3, 12.0, 0.3]
+    nearly = [0.3] * 9 + [12.0] + [0.3] * (SAME_ALARM - 1) + [12.0, 0.3]
     assert [one.when for one in alarms(history(30, grad_norm=near))] == ["steps 10 to 12"]
+    assert [one.when for one in alarms(history(30, grad_norm=nearly))] == ["steps 10 to 15"]
     assert [one.when for one in alarms(history(30, grad_norm=far))] == ["step 10", "step 16"]
 
 
