@@ -16,6 +16,8 @@ class Server:
     def __init__(self, answer: Answer, path: str = "/v1/chat/completions") -> None:
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
+        self.headers: dict[str, str] = {}
+        """Of every answer, besides its length."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -26,7 +28,8 @@ class Server:
                 code, said = answer(body) if self.path == path else (404, "no")
                 text = json.dumps(said).encode()
                 self.send_response(code)
-                self.send_header("Content-Length", str(len(text)))
+                for header in {**outer.headers, "Content-Length": str(len(text))}.items():
+                    self.send_header(*header)
                 self.end_headers()
                 self.wfile.write(text)
 

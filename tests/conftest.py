@@ -40,15 +40,25 @@ for _name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
-    "e2e/test_services.py",
-    "e2e/test_outages.py",
     "e2e/test_deployment.py",
+    "e2e/test_services.py",
     "e2e/test_resume.py",
+    "e2e/test_outages.py",
+    "e2e/test_prepared_stages.py",
+    "e2e/test_smoke_recipes.py",
+    "e2e/test_nothing_learnt.py",
+    "e2e/test_chain.py",
     "e2e/test_unified.py",
-    "e2e/test_text_part.py",
     "e2e",
+    "distributed/test_failures.py",
+    "models/test_every_family.py",
+    "flows",
+    "train",
+    "trainers",
 )
-"""Files of a minute or more, the longest first, and the folder of the other whole runs."""
+"""Files of a minute or more, the longest first, the other whole runs, and then files and folders
+that wait for processes; what is left takes seconds, so that no process ends long before the
+others."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -150,6 +160,17 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the embedded SmolLM2, named as in a home's `models`; dequantised once (20 s) for
+    all processes that run tests."""
+    from rl_core.builtin.embedded import materialise
+
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return materialise("smollm2-135m-instruct", shared / "models")
 
 
 @pytest.fixture(scope="session")

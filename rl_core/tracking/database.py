@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from rl_core.data.store.atomic import storage_error, sync_path
@@ -156,8 +156,9 @@ def _make(path: Path) -> None:
         shutil.rmtree(building, ignore_errors=True)  # of a builder that was killed
         building.mkdir()
         made = building / path.name
-        store = SqlAlchemyStore(sqlite_url(made), str(path.parent / "mlflow-artifacts"))
-        store.engine.dispose()
+        with _without_waiting_for_the_disk(made):
+            store = SqlAlchemyStore(sqlite_url(made), str(path.parent / "mlflow-artifacts"))
+            store.engine.dispose()
         sync_path(made)
         for of_another in ("-journal", "-wal", "-shm"):
             # Left beside a database that was removed; SQLite would play it back into the new one.
@@ -171,6 +172,29 @@ def _make(path: Path) -> None:
         raise StorageError(f"cannot make the MLflow database {path}: {reason}") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+@contextmanager
+def _without_waiting_for_the_disk(file: Path) -> Iterator[None]:
+    """Have connections to a new database file sync nothing during the block.
+
+    MLflow commits each of its migrations, which takes a slow disk many seconds. A file that is
+    synced as a whole before it gets its name needs none of these syncs.
+    """
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def _connected(connection: Any, _: Any) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            (_, _, name), *_ = connection.execute("PRAGMA database_list")
+            if name and Path(name) == file.resolve():
+                connection.execute("PRAGMA synchronous = OFF")
+
+    event.listen(Engine, "connect", _connected)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", _connected)
 
 
 def _lock_file(path: Path) -> Path:

@@ -160,7 +160,7 @@ def assert_kills_change_nothing(
     go_on: Callable[..., None] = train_here,
 ) -> None:
     """kill -9 of the workers after the first iteration and of the flow process after the second of
-    three.
+    three. Until then nothing of the run listens beyond this machine.
 
     Every process ends with the flow; `go_on` then runs the same again, and ends as the undisturbed
     home did, bit by bit.
@@ -177,6 +177,7 @@ def assert_kills_change_nothing(
         any("uvicorn" in part for child in run.descendants() for part in command_line(child))
         == run.own_server
     )
+    assert not open_to_others([psutil.Process(run.process.pid), *run.descendants()])
     assert not still_running(run.kill())
     assert not list(home.glob("runs/*/model")), "killed too late to show anything"
     second = run_folder(home) / "receipts" / "iteration-0002.json"

@@ -1,11 +1,16 @@
-"""Files that are not whole, and a folder that two runs want."""
+"""Files that are not whole."""
 
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e.conftest import Run
+import pytest
+
+from rl_core.errors import NoSignal
+from rl_core.trainers.progress import ProgressEvent, listeners
+from tests.e2e.conftest import Run, train_here
+from tests.e2e.outcomes import run_folder
 
 PROMPT_S = 90
 """Far beyond what a run takes to start its workers, and far below the limit of these tests."""
@@ -28,30 +33,28 @@ def test_a_model_without_its_weights_file_ends_the_run_at_once(
 
 
 def test_a_truncated_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_before(
-    start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path
+    tiny_recipe: Path, tmp_path: Path, ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ):
-    run = start(tiny_recipe, tmp_path / "home")
-    run.wait_for("train-iteration 1: complete")
-    run.kill()
-    damaged = max((tmp_path / "home").glob("runs/*/checkpoints/iteration-*/policy/rank-0.pt"))
+    """The run ended before because its recipe has it stop when nothing can be learnt."""
+    short = (
+        # A random model earns nothing without partial credit.
+        "environments.reasoning_gym.partial_credit=false",
+        "training.num_iterations=2",
+        "training.steps_per_iteration=1",
+        "training.no_signal_steps=2",
+    )
+    with pytest.raises(NoSignal) as caught:
+        train_here(tiny_recipe, tmp_path, *short, "training.on_no_signal=stop")
+    assert str(caught.value).startswith("no signal in steps 1 to 2: every advantage was 0")
+    assert str(caught.value).endswith("training.on_no_signal: warn goes on all the same")
+    folder = run_folder(tmp_path)
+    assert {path.name for path in folder.glob("receipts/iteration-*")} == {"iteration-0001.json"}
+    (damaged,) = folder.glob("checkpoints/iteration-*/policy/rank-0.pt")
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    again = start(tiny_recipe, tmp_path / "home")
-    assert again.finish() == 0, again.output
-    assert f"the content of {damaged} has changed" in again.output.replace("\n", "")
-    assert "training continues from iteration 0" in again.output
-
-
-def test_a_second_run_of_the_same_recipe_waits_for_the_first_and_finds_it_done(
-    start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path
-):
-    first = start(tiny_recipe, tmp_path / "home")
-    first.wait_for("train-iteration 1: complete")
-    second = start(tiny_recipe, tmp_path / "home")
-    second.wait_for("waiting for process")
-    assert first.finish() == 0, first.output
-    assert second.finish() == 0, second.output
-    folders = [path for path in (tmp_path / "home" / "runs").iterdir() if path.is_dir()]
-    assert len(folders) == 1
-    receipts = [path.name for path in (folders[0] / "receipts").iterdir()]
-    assert "register-model.json" in receipts
-    assert not list(folders[0].glob("checkpoints/.build-*"))
+    events: list[ProgressEvent] = []
+    monkeypatch.setattr("rl_core.trainers.progress.listeners", [*listeners, events.append])
+    train_here(tiny_recipe, tmp_path, *short)
+    assert run_folder(tmp_path) == folder
+    (said,) = (event.text for event in events if "has changed" in event.text)
+    assert f"the content of {damaged} has changed" in said
+    assert "training continues from iteration 0" in said

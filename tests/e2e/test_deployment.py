@@ -1,6 +1,6 @@
 """The documented commands: server, work pool, deploy, worker, `prefect deployment run`, cancel.
 
-Every deployment of `rl-train` runs its smoke recipe, on tiny models in place of the embedded ones.
+The models are tiny ones in place of the embedded ones.
 """
 
 import json
@@ -11,7 +11,6 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
-from rl_core.runs.recipes import recipe_names
 from tests.e2e.prefect_api import wait_until
 from tests.e2e.services import Services, running_services
 from tests.e2e.shown import assert_shown
@@ -19,21 +18,9 @@ from tests.processes import command_line, still_running
 
 pytestmark = pytest.mark.slow
 
-HAS_PICTURES = {
-    "text": False,
-    "vision": True,
-    "mpo": False,
-    "reward-model": False,
-    "distill": False,
-    "judge": False,
-    "sft": False,
-    "agent": False,
-    "tools": False,
-    "diffusion": True,
-    "pe": True,
-    "unified": True,
-}
-"""Deployments of `rl-train`, each with a smoke recipe of its name."""
+HAS_PICTURES = {"vision": True, "diffusion": True, "unified": True}
+"""Deployments that run their smoke recipe here. They differ in the recipe alone, and
+`test_smoke_recipes.py` runs the others."""
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +29,6 @@ def services(
 ) -> Iterator[Services]:
     with running_services(tmp_path_factory.mktemp("services"), smoke_models) as services:
         yield services
-
-
-def test_every_smoke_recipe_is_run_here() -> None:
-    others = {"smoke/flow-sft"}  # its parts are run in tests/trainers/test_flow_sft.py
-    assert {f"smoke/{name}" for name in HAS_PICTURES} | others == {
-        name for name in recipe_names() if name.startswith("smoke/")
-    }
 
 
 @pytest.mark.parametrize("name", HAS_PICTURES)

@@ -1,5 +1,5 @@
 """Parts from a module of the user's, outside the repository, in runs from the recipe to the
-registered model."""
+registered model. Modules beside a recipe that happen to have a name of ours harm nothing."""
 
 import os
 import subprocess
@@ -20,6 +20,38 @@ from tests.e2e.outcomes import (
 )
 from tests.parts.examples import write_examples
 
+TAKEN = (
+    "tasks",
+    "schemas",
+    "flows",
+    "skyrl_gym",
+    "deployments",
+    "datasets",
+    "evaluate",
+    "tokenizers",
+)
+"""Packages of ours, and some that transformers and peft import."""
+_AS_INSTALLED = f"""
+import os, sys
+import flows.cli
+sys.path[:] = [*(folder for folder in sys.path if folder != {str(REPOSITORY)!r}), os.getcwd(), {str(REPOSITORY)!r}]
+flows.cli.main()
+"""  # noqa: E501
+AS_INSTALLED = ("-P", "-c", _AS_INSTALLED)
+"""`rl-train` as an editable installation has it: the current folder is searched just before our
+packages."""
+REWARD = '''
+from rl_core.rewards import Modality, Scorer
+
+class LowerCase(Scorer):
+    """The share of lower-case letters."""
+
+    modalities = frozenset({Modality.TEXT})
+
+    def score(self, samples):
+        return [sum(letter.islower() for letter in sample.text) / max(1, len(sample.text)) for sample in samples]
+'''  # noqa: E501
+
 
 @pytest.fixture
 def folder(tiny_recipe: Path, tmp_path: Path) -> Path:
@@ -30,12 +62,23 @@ def folder(tiny_recipe: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def beside_taken_names(folder: Path) -> Path:
+    """The same, with a reward of the user's own, and modules with unlucky names."""
+    add(folder, rewards=[{"target": "letters:LowerCase"}])
+    (folder / "letters.py").write_text(REWARD)
+    for name in TAKEN:
+        (folder / f"{name}.py").write_text(f"raise RuntimeError('the module {name} of the user')\n")
+    return folder
+
+
+def command(
+    folder: Path, *arguments: str, python: tuple[str, ...] = ("-m", "flows.cli"), **paths: str
+) -> subprocess.CompletedProcess[str]:
     """`rl-train run mine.yaml` in the user's folder."""
-    paths = {"PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)])}
     environment = os.environ | Run.shared_server | paths | {"RL_TRAIN_HOME": str(folder / "home")}
     return subprocess.run(
-        [sys.executable, "-m", "flows.cli", "run", "mine.yaml", *arguments],
+        [sys.executable, *python, "run", "mine.yaml", *arguments],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -50,12 +93,18 @@ def add(folder: Path, **blocks: Any) -> None:
     (folder / "mine.yaml").write_text(yaml.safe_dump(values | blocks))
 
 
-def test_a_backend_from_outside_the_repository_trains_a_run(folder: Path, tiny_model_dir: Path):
+def test_a_backend_from_outside_the_repository_trains_a_run(
+    beside_taken_names: Path, tiny_model_dir: Path
+):
+    """The user's own reward is asked, and no module is mistaken for one of ours."""
+    folder = beside_taken_names
     write_examples(folder, "plain_backend.py")
     add(folder, backend={"target": "plain_backend:PlainBackend", "momentum": 0.5})
-    done = command(folder, "optimizer.learning_rate=0.5")
+    done = command(folder, "optimizer.learning_rate=0.5", python=AS_INSTALLED)
     assert done.returncode == 0, done.stdout
     assert "PlainBackend trains" in done.stdout
+    assert "of the user" not in done.stdout
+    assert "reward 0." in done.stdout, "the user's own reward was not asked"
     assert is_trained(tiny_model_dir, run_folder(folder / "home") / "model")
     norms = logged_metrics(folder / "home")["grad_norm"]
     assert len(norms) == 4 and max(norms) > 0
@@ -81,6 +130,7 @@ def test_the_other_parts_from_outside_the_repository_are_those_of_a_run(
         "placement.rollout_devices=1",
         "training.num_iterations=1",
         "evaluation.max_new_tokens=5",
+        PYTHONPATH=os.pathsep.join([str(folder), str(REPOSITORY)]),
     )
     assert done.returncode == 0, done.stdout
     metrics = logged_metrics(folder / "home")
@@ -92,3 +142,18 @@ def test_the_other_parts_from_outside_the_repository_are_those_of_a_run(
     assert not [name for name in changed if "embed_tokens" in name], "the bundle"
     assert len((folder / "syncs").read_text().splitlines()) >= 2, "the sync"
     assert 0 < max(metrics["trained_tokens"]) <= 2 * 32, "the stack"
+
+
+@pytest.mark.parametrize("name", ["tasks", "datasets", "random"])
+def test_a_class_in_a_module_whose_name_is_taken_is_refused_with_the_reason(
+    beside_taken_names: Path, name: str
+):
+    folder = beside_taken_names
+    (folder / "letters.py").rename(folder / f"{name}.py")
+    done = command(
+        folder, f"rewards=[{{target: '{name}:LowerCase'}}]", "--dry-run", python=AS_INSTALLED
+    )
+    assert done.returncode == 2, done.stdout
+    said = done.stdout.strip().splitlines()[-1]
+    assert f"target '{name}:LowerCase' cannot be imported: a module of this name is at" in said
+    assert said.endswith(f"and comes before {folder / name}.py; give your file another name")

@@ -15,6 +15,7 @@ from rl_core.runtime.settings_files import read_yaml
 from tests.command import answer
 from tests.e2e.conftest import REPOSITORY, train_here
 from tests.e2e.outcomes import run_folder
+from tests.e2e.test_smoke_recipes import assert_here_shown
 
 SMOKE = REPOSITORY / "deployments" / "recipes" / "smoke" / "text.yaml"
 
@@ -26,6 +27,7 @@ def test_what_a_run_sampled_can_be_read(
     for name, value in smoke_models.items():
         monkeypatch.setenv(name, value)
     train_here(SMOKE, tmp_path, "tracking.traces=2")
+    assert_here_shown(str(SMOKE), tmp_path, pictures=False)
     folder = run_folder(tmp_path)
     training = read_yaml(SMOKE)["training"]
     num_rows = training["prompts_per_step"] * read_yaml(SMOKE)["rollout"]["samples_per_prompt"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rl_core.runtime.home import Home
 from tests.command import rl_train
 
 OWN = """
@@ -124,7 +125,9 @@ def test_each_field_has_its_own_line_and_text_is_no_markup(folder: Path) -> None
     assert "[bold]rows:train:.jsonl:1" in shown and "'[red]x[/red]'" in shown
 
 
-def test_prompts_are_counted_as_the_run_counts_them(folder: Path) -> None:
+def test_prompts_are_counted_as_the_run_counts_them(folder: Path, smollm2_dir: Path) -> None:
+    (folder / "home").mkdir()
+    Home(folder / "home").models.symlink_to(smollm2_dir.parent)
     texts = ("1", "2 " * 300, "3<|im_end|>\n<|im_start|>assistant\n#### 6")
     rows = [row(text, env_class="gsm8k") for text in texts]
     (folder / "long.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))

@@ -17,7 +17,6 @@ from rl_core.runtime.home import Home
 from tests.chat_server import Server
 from tests.rewards.judging.hostile_replies import HOSTILE
 
-SMOLLM2 = "embedded:smollm2-135m-instruct"
 YES_NO = {"yes": 1, "no": 0}
 EXAMPLES = [
     {"reply": "The sun sets over the harbor.", "verdict": "no"},
@@ -31,8 +30,8 @@ def tiny(tiny_model_dir: Path) -> LocalJudge:
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> LocalJudge:
-    return LocalJudge(SMOLLM2, "cpu")
+def smollm2(smollm2_dir: Path) -> LocalJudge:
+    return LocalJudge(str(smollm2_dir), "cpu")
 
 
 def ask(text: str, **options: Any) -> Request:
@@ -68,9 +67,11 @@ def test_a_label_of_several_tokens_is_the_users_fault(tiny: LocalJudge):
         tiny.answer([ask("q", labels=("yes", "no"))])
 
 
-def test_no_hostile_reply_reaches_the_judge_as_a_control_token(smollm2: LocalJudge):
+def test_no_hostile_reply_reaches_the_judge_as_a_control_token(
+    smollm2: LocalJudge, smollm2_dir: Path
+):
     """The judge of SmolLM2's tokenizer reads the same control tokens, whatever the reply says."""
-    block = {"name": "judge", "model": SMOLLM2, "labels": YES_NO, "max_cached": 0}
+    block = {"name": "judge", "model": str(smollm2_dir), "labels": YES_NO, "max_cached": 0}
     service = RewardService([block])
     scorer: Any = service.asked["judge"].scorer
     control = set(special_ids(smollm2.tokenizer).values())
@@ -104,10 +105,10 @@ def served(smollm2: LocalJudge) -> Iterator[Server]:
     server.close()
 
 
-def test_a_served_judge_and_the_same_one_in_process_agree(served: Server):
+def test_a_served_judge_and_the_same_one_in_process_agree(served: Server, smollm2_dir: Path):
     usual = {
         "name": "judge",
-        "model": SMOLLM2,
+        "model": str(smollm2_dir),
         "labels": YES_NO,
         "system": "",
         "question": "Does the reply ask a question?",

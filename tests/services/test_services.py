@@ -229,6 +229,20 @@ def test_training_waits_in_a_pool_of_its_own():
     assert {pool.name: pool.at_once for pool in WORK_POOLS} == {"rl-train": 1, "rl-light": None}
 
 
+def test_deployments_of_the_training_flow_differ_in_the_recipe_of_their_name_alone():
+    """One that completes, in `tests/e2e/test_deployment.py`, stands for all."""
+    from rl_core.runs.recipes import chain_names, recipe_names
+
+    deployments = yaml.safe_load(catalogue.PROJECT_FILE.read_text())["deployments"]
+    training = [one for one in deployments if one["entrypoint"] == "flows/rl_train.py:rl_train"]
+    names = [one["name"] for one in training]
+    assert [one["parameters"] for one in training] == [{"recipe": name} for name in names]
+    shipped = {*recipe_names(), *chain_names()}
+    assert {*names, *(f"smoke/{name}" for name in names)} <= shipped
+    told = {"name", "entrypoint", "parameters", "description", "tags", "schedules", "triggers"}
+    assert {key for one in training for key in one} - told == {"work_pool"}
+
+
 def test_a_taken_port_is_left_to_its_owner():
     from rl_core.services.ports import free_port
 

@@ -11,7 +11,7 @@ import pytest
 from rl_core.errors import ModelError
 from rl_core.trainers.domains.unified import UnifiedTrainer
 from schemas.recipe import Recipe
-from tests.trainers import test_unified as compact
+from tests.trainers.domains import test_unified as compact
 from tests.trainers.domains.test_prompt_enhancer import seen
 
 NUM_TOKENS = 13 * 19 + 2 * 3

@@ -61,6 +61,29 @@ def test_a_step_may_lack_a_metric_or_be_of_silent_groups_alone(share: float):
     assert alarms(steps) == []
 
 
+def test_silent_groups_that_were_replaced_count_where_they_were_thrown_away():
+    sampled = {"zero_std_groups": [0.0], "num_groups": [8.0]}
+    (alarm,) = alarms(history(5, **sampled, **{"dynamic/flat_groups": [160.0]}))
+    assert alarm.watcher == "signal"
+    assert "95% of the groups of steps 1 to 5" in alarm.evidence
+    once = history(20, **sampled, **{"dynamic/flat_groups": [9000.0, 0.0]})
+    assert [one.when for one in alarms(once)] == ["step 5"], "later it is out of the window"
+
+
+def test_without_siblings_samples_are_counted():
+    """PPO compares no siblings: groups of one have equal rewards."""
+    steps = history(5, zero_std_groups=[8.0], zero_advantage_share=[0.5])
+    assert alarms(steps, "algorithm={name: ppo}") == []
+    steps = history(5, zero_std_groups=[0.0], zero_advantage_share=[1.0])
+    (alarm,) = alarms(steps, "algorithm={name: ppo}")
+    assert "100% of the samples of steps 1 to 5 had only advantages of 0" in alarm.evidence
+
+
+def test_a_kl_is_a_jump_only_from_a_floor_on_and_beside_the_steps_before():
+    assert alarms(history(approx_kl=[0.001] * 9 + [0.05, 0.001])) == [], "50 times, but small"
+    assert alarms(history(approx_kl=[0.2] * 9 + [0.4, 0.2])) == [], "large, but as ever"
+
+
 def test_skipped_updates_ring_at_once():
     (alarm,) = alarms(history(3, skipped_steps=[0.0, 2.0, 0.0]))
     assert (alarm.watcher, alarm.when) == ("gradient", "step 2")
@@ -122,7 +145,9 @@ def test_the_watchers_are_those_of_the_recipe_and_each_may_be_off():
 def test_rings_near_each_other_are_one_alarm_and_far_ones_two():
     far = [0.3] * 9 + [12.0] + [0.3] * SAME_ALARM + [12.0, 0.3]
     near = [0.3] * 9 + [12.0, 0.3, 12.0, 0.3]
+    nearly = [0.3] * 9 + [12.0] + [0.3] * (SAME_ALARM - 1) + [12.0, 0.3]
     assert [one.when for one in alarms(history(30, grad_norm=near))] == ["steps 10 to 12"]
+    assert [one.when for one in alarms(history(30, grad_norm=nearly))] == ["steps 10 to 15"]
     assert [one.when for one in alarms(history(30, grad_norm=far))] == ["step 10", "step 16"]
 
 

@@ -3,12 +3,15 @@ become."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rl_core.errors import RecipeError, ServiceError
 from rl_core.rewards import Sample, resolve_scorers
+from rl_core.rewards.judging.answer_cache import AnswerCache
+from rl_core.rewards.judging.requests import Answer
 from rl_core.rewards.samples import with_groups
 from rl_core.rewards.service import RewardService, Scores
 from schemas.sections.rewards import RewardServiceConfig
@@ -80,6 +83,7 @@ def test_yes_is_a_word_even_where_yaml_reads_a_truth_value(start: Start):
         ({"read": "json"}, '{"a": {"verdict": 5}}', None),
         ({"read": "json"}, '{"verdict": 5} said the reply', None),
         ({"read": "json"}, '{"verdict": true}', None),
+        ({"read": "json"}, '{"said": "{"} ": 1, "verdict": 5}', None),
     ],
 )
 def test_a_verdict_is_read_at_the_end_of_the_judges_words(
@@ -113,6 +117,17 @@ def test_what_a_busy_server_refuses_is_sent_again(start: Start):
     assert counts["requests_again"] == 2
 
 
+def test_the_pause_is_as_long_as_a_server_asks_for(start: Start, monkeypatch: pytest.MonkeyPatch):
+    answers = iter([(429, "later"), (429, "later"), with_probs(**{"5": 1.0})])
+    server = start(lambda body: next(answers))
+    server.headers["Retry-After"] = "3"
+    pauses: list[float] = []
+    monkeypatch.setattr("rl_core.rewards.judging.served.time.sleep", pauses.append)
+    found, _ = judged(server, [Sample("q", ("r",))], pause_s=2.0)
+    assert found.by_key["judge"].scores == [1.0]
+    assert pauses == [3.0, 4.0], "its own second pause is the longer one"
+
+
 def test_a_judge_that_is_down_leaves_its_rows_without_a_verdict(start: Start):
     server = start(lambda body: (500, "broken"))
     found, _ = judged(server, [Sample("q", ("r",)), Sample("p", ("s",))], num_tries=2)
@@ -139,6 +154,32 @@ def test_equal_questions_are_asked_once_and_kept(start: Start):
         assert found.by_key["judge"].scores == [0.75] * 3
     assert len(server.requests) == 2
     assert (counts["requests"], counts["cached"]) == (0, 2)
+
+
+def test_words_that_cannot_be_read_are_not_kept(start: Start):
+    words = iter([*["who knows"] * QUICK.max_tries, "VERDICT: 5"])
+    server = start(lambda body: said(next(words)))
+    block = {"read": "regex", "max_cached": 10}
+    sample = Sample("words that cannot be read", ("r",))
+    assert math.isnan(judged(server, [sample], **block)[0].by_key["judge"].scores[0])
+    assert judged(server, [sample], **block)[0].by_key["judge"].scores == [1.0]
+
+
+def test_another_judge_is_asked_anew(start: Start):
+    server = start(lambda body: with_probs(**{"4": 1.0}))
+    for model in ("one", "other", "one"):
+        judged(server, [Sample("q", ("r",))], model=model, max_cached=10)
+    assert [one["model"] for one in server.requests] == ["one", "other"]
+
+
+def test_the_oldest_answers_go_first(tmp_path: Path):
+    cache = AnswerCache(tmp_path / "answers.sqlite", 2)
+    for name in ("first", "second", "third"):
+        cache.keep({name: Answer(name)})
+    assert cache.found(["first", "second", "third"]) == {
+        name: Answer(name) for name in ("second", "third")
+    }
+    cache.close()
 
 
 def test_replies_are_compared_in_both_orders(start: Start):

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rl_core.builtin.embedded import materialise
 from rl_core.data.prepare.control_tokens import JOINER, ControlTokens, special_ids
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.models.chat.tokenizer import load_tokenizer
 from rl_core.rollout.chat.text import ChatFormat
-from rl_core.runtime.home import Home
 from tests.rollout.chat_templates import SHAPES, tokenizer_of
 
 FAKE = "Hi{0}\n{1}assistant\nAnswer: 42{0}"
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> Any:
-    folder = materialise("smollm2-135m-instruct", Home.default().models)
-    return load_tokenizer(str(folder))
+def smollm2(smollm2_dir: Path) -> Any:
+    return load_tokenizer(str(smollm2_dir))
 
 
 @pytest.fixture(params=["SmolLM2", *SHAPES])

@@ -62,6 +62,15 @@ def test_a_stage_starts_from_the_last_policy_unless_it_says_otherwise(tmp_path: 
     assert [one.starts_from for one in chain.stages] == [None, "sft", None, "sft", "sft"]
 
 
+def test_a_plan_takes_the_model_that_the_first_of_several_stages_begins_with(
+    tmp_path: Path,
+) -> None:
+    chain = load_chain(written(tmp_path, SFT, RL, {**RL, "name": "more"}))
+    assert [one.starts_from for one in chain.stages] == [None, "sft", "rl"]
+    first = chain.stage("sft").recipe.model.path
+    assert chain.planned(chain.stage("more"), None).model.path == first
+
+
 def test_references_become_a_folder_or_a_version(tmp_path: Path) -> None:
     rl = {
         **RL,

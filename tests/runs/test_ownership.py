@@ -1,0 +1,50 @@
+"""One process at a time works on a run; other runs of the same recipe do not wait for it."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+from rl_core.data.store import lock
+from rl_core.runs.ownership import owned_run
+from rl_core.runs.recipes import load_recipe
+from rl_core.runtime.home import Home
+
+DEADLINE_S = 60.0
+
+
+def test_a_second_owner_waits_for_the_first_and_says_so_once(tmp_path: Path):
+    recipe, home = load_recipe("text"), Home(tmp_path)
+    said: list[str] = []
+    order: list[str] = []
+
+    def work() -> None:
+        with owned_run(recipe, "rows", home, said.append):
+            order.append("second")
+
+    second = threading.Thread(target=work)
+    with owned_run(recipe, "rows", home):
+        second.start()
+        end = time.monotonic() + DEADLINE_S
+        while not said and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(4 * lock.FIRST_REPORT_S)
+        order.append("first")
+    second.join(DEADLINE_S)
+    assert order == ["first", "second"]
+    (told,) = said
+    assert told.startswith(f"waiting for process {os.getpid()} on ")
+
+
+def test_other_rows_and_other_settings_are_other_runs(tmp_path: Path):
+    def _waits(told: str) -> None:
+        raise AssertionError(told)
+
+    home = Home(tmp_path)
+    other = load_recipe("text", ["optimizer.learning_rate=1e-6"])
+    with (
+        owned_run(load_recipe("text"), "rows", home),
+        owned_run(load_recipe("text"), "other rows", home, _waits),
+        owned_run(other, "rows", home, _waits),
+    ):
+        pass
