@@ -17,7 +17,7 @@ from rl_core.errors import StoppedByWatcher, StorageError
 from rl_core.evaluation.generated_samples import save_made
 from rl_core.evaluation.runner import played_rows
 from rl_core.models.family import check_located
-from rl_core.models.locate import locate_start
+from rl_core.models.locate import locate_start, making_notes
 from rl_core.models.model_path import is_model
 from rl_core.parts import trainers
 from rl_core.runs.checkpoint_digests import damage_of
@@ -336,6 +336,8 @@ class TrainingSession:
     def _start_workers(self, recipe: Recipe) -> Trainer:
         self.started_workers = True
         announce(ProgressEvent("start workers"))
+        for line in making_notes(recipe, self.home.models):
+            announce(ProgressEvent("note", text=line))
         placement = recipe.placement
         self._cluster.enter_context(
             ray_cluster(placement.ray_address, placement.num_devices, placement.device)

@@ -61,6 +61,13 @@ def test_a_step_may_lack_a_metric_or_be_of_silent_groups_alone(share: float):
     assert alarms(steps) == []
 
 
+def test_rewards_that_are_only_logged_ring_none():
+    steps = history(zero_std_groups=[8.0], zero_advantage_share=[1.0])
+    assert alarms(steps, "algorithm={name: self_distillation}") == []
+    (alarm,) = alarms(steps, "algorithm={name: self_distillation, reward_weight: 1}")
+    assert alarm.watcher == "signal"
+
+
 def test_skipped_updates_ring_at_once():
     (alarm,) = alarms(history(3, skipped_steps=[0.0, 2.0, 0.0]))
     assert (alarm.watcher, alarm.when) == ("gradient", "step 2")
