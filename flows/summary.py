@@ -15,11 +15,13 @@ REWARD = "reward"
 """Name of the full reward in samples."""
 
 
-def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
+def accuracy_table(
+    title: str, before: EvalReceipt, after: EvalReceipt, teacher: EvalReceipt | None = None
+) -> Table:
     """Return the table for rows that are right or wrong: the share with full reward, and the
     domain's further metrics."""
     table = _table(title, ("accuracy", "95 % interval", "mean length", "truncated", *after.scores))
-    for one in (before, after):
+    for one in _measured(teacher, before, after):
         interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
         length = f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
         table.row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
@@ -32,13 +34,15 @@ def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table
     return table
 
 
-def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
+def score_table(
+    title: str, before: EvalReceipt, after: EvalReceipt, teacher: EvalReceipt | None = None
+) -> Table:
     """Return the table for rows with graded scores: means of the reward and of every score, each
     change with its interval."""
     old, new = (read_samples(one.samples_path) for one in (before, after))
     names = REWARD, *after.scores
     table = _table(title, names)
-    for one in (before, after):
+    for one in _measured(teacher, before, after):
         table.row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
     changes = [
         paired_change(*paired_scores(old, new, MEAN_REWARD if name == REWARD else name))
@@ -73,6 +77,10 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
     for column in ("", *columns):
         table.column(column.replace("_", " "), overflow="ellipsis")
     return table
+
+
+def _measured(*receipts: EvalReceipt | None) -> list[EvalReceipt]:
+    return [one for one in receipts if one is not None]
 
 
 def _values(scores: dict[str, float]) -> list[str]:
