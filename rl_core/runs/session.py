@@ -325,6 +325,7 @@ class TrainingSession:
     def _trainer_of_teacher(self) -> Trainer:
         """Return a trainer that loaded the teacher as its policy, for evaluation only."""
         self._drop_workers()
+        self._tell_of_makings(self.recipe)
         self._trainer, self._iteration = self._start_workers(as_teacher(self.recipe)), OTHER
         return self._trainer
 
@@ -345,11 +346,15 @@ class TrainingSession:
             return items
         return self._trainer_at(iteration).with_reference(items)
 
+    def _tell_of_makings(self, recipe: Recipe) -> None:
+        """Say which models are about to be made, and how long that takes."""
+        for line in making_notes(recipe, self.home.models):
+            announce(ProgressEvent("note", text=line))
+
     def _start_workers(self, recipe: Recipe) -> Trainer:
         self.started_workers = True
         announce(ProgressEvent("start workers"))
-        for line in making_notes(recipe, self.home.models):
-            announce(ProgressEvent("note", text=line))
+        self._tell_of_makings(recipe)
         placement = recipe.placement
         self._cluster.enter_context(
             ray_cluster(placement.ray_address, placement.num_devices, placement.device)
