@@ -49,7 +49,7 @@ _MAKING_TAKES = {
     "smollm2-enhancer": "three and a half minutes",
     "smollm2-adder": "a minute and a half",
 }
-"""How long each model takes to make, about, on two processor cores."""
+"""Time to make each model, about, on two processor cores."""
 
 
 def embedded_names() -> list[str]:

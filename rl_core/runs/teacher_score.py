@@ -21,14 +21,18 @@ def check_teacher_score(recipe: Recipe) -> None:
 def as_teacher(recipe: Recipe) -> Recipe:
     """Return the recipe with the teacher's weights in place of the student's, and none to train.
     Raises: RecipeError where there is no such version."""
-    # Here, since they import torch and mlflow, and every recipe is checked above.
-    from rl_core.runs.run_plan import starting_from
+    # Here, since it imports torch, and every recipe is checked above.
     from rl_core.trainers.distillation.teaching import located_teacher
 
-    whole = starting_from(recipe, located_teacher("algorithm.teacher.path", _path(recipe)))
-    # Another algorithm, or the teacher would be loaded a second time.
-    alone = {"algorithm": {"name": "grpo"}, "lora": None, "ema_lora": None, "ema_full": None}
-    return whole.model_copy(update=alone)
+    source = located_teacher("algorithm.teacher.path", _path(recipe))
+    return recipe.model_copy(
+        update={
+            "model": recipe.model.model_copy(update={"path": source}),
+            # Another algorithm, or the teacher would be loaded a second time.
+            "algorithm": {"name": "grpo"},
+            **dict.fromkeys(("lora", "ema_lora", "ema_full")),
+        }
+    )
 
 
 def share_of_gain(before: float, teacher: float, after: float) -> str | None:
