@@ -62,6 +62,9 @@ def test_a_step_may_lack_a_metric_or_be_of_silent_groups_alone(share: float):
 
 
 def test_rewards_that_are_only_logged_ring_none():
+    falling = history(entropy=[1.0] * 5 + [0.5, 0.2, 0.05])
+    assert alarms(falling, "algorithm={name: self_distillation}") == []
+    assert alarms(falling, recipe="sft") == []
     steps = history(zero_std_groups=[8.0], zero_advantage_share=[1.0])
     assert alarms(steps, "algorithm={name: self_distillation}") == []
     (alarm,) = alarms(steps, "algorithm={name: self_distillation, reward_weight: 1}")
