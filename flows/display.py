@@ -14,6 +14,7 @@ from flows.summary import accuracy_table, score_table, sets_table
 from rl_core.runs.held_out import HELD_OUT, PLAYED
 from rl_core.runs.observing.learning import what_taught_nothing
 from rl_core.runs.run_folder import RunFolder
+from rl_core.runs.teacher_score import TEACHER, share_of_gain
 from rl_core.runs.versions.best import RECEIPT
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, listeners
@@ -115,10 +116,16 @@ class Display:
         assert before is not None and after is not None
         title = f"{self.recipe.name}: {after.num_rows} held-out rows"
         graded = self._scored or before.graded or after.graded
-        table = (score_table if graded else accuracy_table)(title, before, after)
+        teacher = folder.receipt(f"evaluate-{TEACHER}", EvalReceipt)
+        table = (score_table if graded else accuracy_table)(title, before, after, teacher)
         self.console.print(table)
         if after.sets:
             self.console.print(sets_table(f"{self.recipe.name}: named sets", [before, after]))
+        if teacher is not None:
+            scores = [
+                one.mean_reward if graded else one.accuracy for one in (before, teacher, after)
+            ]
+            self._tell(teacher=share_of_gain(*scores) or "no better than the model before training")
         if choice := folder.receipt(RECEIPT, ChoiceReceipt):
             self._tell(chosen=str(choice))
         for said in what_taught_nothing(self.recipe, folder.history()):

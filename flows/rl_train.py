@@ -67,6 +67,7 @@ def rl_train(
     from rl_core.runs.ownership import owned_run
     from rl_core.runs.run_plan import starting_from
     from rl_core.runs.session import close_run, closing_sessions
+    from rl_core.runs.teacher_score import TEACHER
     from rl_core.runs.versions.scorer_models import with_fixed_versions
 
     Home.default().activate()
@@ -90,6 +91,8 @@ def rl_train(
             plan = open_run(values, report, cache, fresh, start_from)
             report_if_killed(plan)
             with close_run(plan):
+                if settings.evaluation.teacher:
+                    evaluate(plan, TEACHER, 0)
                 baseline = evaluate(plan, "baseline", 0)
                 for iteration in range(1, training.num_iterations + 1):
                     train_iteration(plan, iteration)

@@ -18,39 +18,51 @@ REWARD = "reward"
 CHANGE, INTERVAL = "change", "95 % interval"
 
 
-def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
+def accuracy_table(
+    title: str, before: EvalReceipt, after: EvalReceipt, teacher: EvalReceipt | None = None
+) -> Table:
     """Return the table for rows that are right or wrong: the share with full reward, and the
-    domain's further metrics, a line each."""
-    table = _table(title, (before.label, after.label, CHANGE))
+    domain's further metrics, a line each. Args: teacher: its evaluation, for a last column."""
+    table = _table(title, (before.label, after.label, CHANGE, *_labels(teacher)))
     old, new = (read_samples(one.samples_path) for one in (before, after))
     change, low, high = paired_change(*paired_scores(old, new, ACCURACY))
-    table.row("accuracy", f"{before.accuracy:.3f}", f"{after.accuracy:.3f}", f"{change:+.3f}")
-    intervals = [_interval(one.ci_low, one.ci_high) for one in (before, after)]
-    table.row(INTERVAL, *intervals, _interval(low, high, sign="+"))
-    table.row("mean length", *(f"{one.mean_length:.1f}" for one in (before, after)), "")
-    table.row("truncated", *(f"{one.truncated_share:.1%}" for one in (before, after)), "")
+    measured = [before, after, *([] if teacher is None else [teacher])]
+    changes = {"accuracy": f"{change:+.3f}", INTERVAL: _interval(low, high, sign="+")}
+    lines = {
+        "accuracy": [f"{one.accuracy:.3f}" for one in measured],
+        INTERVAL: [_interval(one.ci_low, one.ci_high) for one in measured],
+        "mean length": [f"{one.mean_length:.1f}" for one in measured],
+        "truncated": [f"{one.truncated_share:.1%}" for one in measured],
+    }
     for name in _scores(before, after):
         was, value = (one.scores.get(name) for one in (before, after))
-        gain = "" if was is None or value is None else f"{value - was:+.3f}"
-        table.row(_words(name), _number(was), _number(value), gain)
+        lines[_words(name)] = [_number(one.scores.get(name)) for one in measured]
+        if was is not None and value is not None:
+            changes[_words(name)] = f"{value - was:+.3f}"
+    for name, (old_value, new_value, *taught) in lines.items():
+        table.row(name, old_value, new_value, changes.get(name, ""), *taught)
     return table
 
 
-def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
+def score_table(
+    title: str, before: EvalReceipt, after: EvalReceipt, teacher: EvalReceipt | None = None
+) -> Table:
     """Return the table for rows with graded scores: means of the reward and of every score, a line
-    each, and each change with its interval."""
-    table = _table(title, (before.label, after.label, CHANGE, INTERVAL))
+    each, and each change with its interval. Args: teacher: its evaluation, for a last column."""
+    table = _table(title, (before.label, after.label, CHANGE, INTERVAL, *_labels(teacher)))
     old, new = (read_samples(one.samples_path) for one in (before, after))
     change, low, high = paired_change(*paired_scores(old, new, MEAN_REWARD))
     rewards = [_number(one.mean_reward) for one in (before, after)]
-    table.row(REWARD, *rewards, f"{change:+.3f}", _interval(low, high, sign="+"))
+    taught = [] if teacher is None else [_number(teacher.mean_reward)]
+    table.row(REWARD, *rewards, f"{change:+.3f}", _interval(low, high, sign="+"), *taught)
     for name in _scores(before, after):
         values = [_number(one.scores.get(name)) for one in (before, after)]
         changed = "", ""
         if all(values):
             change, low, high = paired_change(*paired_scores(old, new, name))
             changed = f"{change:+.3f}", _interval(low, high, sign="+")
-        table.row(_words(name), *values, *changed)
+        taught = [] if teacher is None else [_number(teacher.scores.get(name))]
+        table.row(_words(name), *values, *changed, *taught)
     return table
 
 
@@ -76,6 +88,10 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     for column in ("", *columns):
         table.column(_words(column))
     return table
+
+
+def _labels(teacher: EvalReceipt | None) -> list[str]:
+    return [] if teacher is None else [teacher.label]
 
 
 def _words(name: str) -> str:

@@ -113,6 +113,9 @@ class StageAlgorithm(ABC):
     vanishes_without_advantage: bool = False
     """True if a row whose advantages are all 0 affects only the denominators of the loss and its
     gradient."""
+    learns_from_advantages: bool = True
+    """False if no advantage reaches `loss`: rewards are only logged, and nothing has to be found by
+    exploring."""
     rows_per_unit: int = 1
     """Number of adjacent rows that must stay in one micro-batch: 2 for pairs."""
 

@@ -178,6 +178,7 @@ class Distillation(PolicyGradient):
         self.needs_teacher = True
         self.compares_distributions = config.vocabulary is not Vocabulary.SAMPLED
         self.needs_siblings = self.needs_siblings and config.reward_weight > 0
+        self.learns_from_advantages = not self.compares_distributions or config.reward_weight > 0
         self.vanishes_without_advantage = (
             self.vanishes_without_advantage and not self.compares_distributions
         )

@@ -28,6 +28,7 @@ class FlowSft(StageAlgorithm):
         """Settings of flow matching; it has none of its own."""
 
     supports_multi_update: bool = True
+    learns_from_advantages: bool = False
 
     def advantages(
         self,

@@ -42,6 +42,7 @@ class Sft(StageAlgorithm):
 
     # No old policy enters the loss, so rows may be trained on as often as one likes.
     supports_multi_update: bool = True
+    learns_from_advantages: bool = False
 
     def advantages(
         self,

@@ -41,6 +41,16 @@ machine makes the model again. `tests/builtin/test_embedded.py` fails when the c
 weights has changed.
 """
 
+_MAKING_TAKES = {
+    "smollm2-135m-instruct": "20 seconds",
+    "tiny-vlm": "two minutes",
+    "tiny-sd3": "a minute",
+    "tiny-unified": "a minute",
+    "smollm2-enhancer": "three and a half minutes",
+    "smollm2-adder": "a minute and a half",
+}
+"""Time to make each model, about, on two processor cores."""
+
 
 def embedded_names() -> list[str]:
     """Return the names that may follow `embedded:`."""
@@ -53,6 +63,14 @@ def embedded_folder(name: str, models_dir: Path) -> Path:
     if name not in embedded_names():
         raise ModelError(f"unknown embedded model {name!r}{nearest(name, embedded_names())}")
     return models_dir / (f"{name}-{_WARM_UPS[name][1]}" if name in _WARM_UPS else name)
+
+
+def making_note(name: str, models_dir: Path) -> str | None:
+    """Return a sentence for a model that has yet to be made, and how long it takes; None if its
+    folder exists. Raises: ModelError on an unknown name."""
+    if embedded_folder(name, models_dir).is_dir():
+        return None
+    return f"making {PREFIX}{name}, once: about {_MAKING_TAKES[name]} on two cores"
 
 
 def materialise(name: str, models_dir: Path) -> Path:

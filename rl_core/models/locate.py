@@ -56,6 +56,23 @@ def locate_start(recipe: Recipe, models_dir: Path) -> str:
     return locate(recipe.model.path, models_dir, merged=recipe.lora is None)
 
 
+def making_notes(recipe: Recipe, models_dir: Path) -> list[str]:
+    """Return a sentence for each embedded model that the recipe names, as its start, teacher, judge
+    or anything else, and that has yet to be made."""
+    names = sorted(_embedded_in(recipe.model_dump(mode="json")))
+    notes = (embedded.making_note(name, models_dir) for name in names)
+    return [note for note in notes if note is not None]
+
+
+def _embedded_in(value: object) -> set[str]:
+    """Return the names of the embedded models in a part of a recipe."""
+    if isinstance(value, str):
+        name = value.removeprefix(embedded.PREFIX)
+        return {name} if name != value and name in embedded.embedded_names() else set()
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return set().union(*map(_embedded_in, parts))
+
+
 def check_start(recipe: Recipe) -> None:
     """Check that a recipe can start from a folder of adapters, if it names one. Raises:
     ModelError."""

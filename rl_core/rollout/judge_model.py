@@ -3,10 +3,13 @@ decodes as a rollout does."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from rl_core.data_proto import pad_rows
 from rl_core.errors import RecipeError
@@ -16,13 +19,38 @@ from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.decoding.decode import Request as Context
 from rl_core.models.decoding.decode import Sampling, decode, positions_of
+from rl_core.models.layer_types import other_layers
 from rl_core.models.locate import locate, model_identity
 from rl_core.rewards.judging.requests import Answer, Counts, NoAnswer, Request
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.runtime.home import Home
 from schemas.sections.policy import ModelConfig
 
+if TYPE_CHECKING:
+    from transformers.cache_utils import Cache
+
 ROWS_AT_ONCE = 32
+WORTH_KEEPING = 16
+"""Fewest tokens of a common beginning that are read apart."""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Tokens that many prompts begin with, and their KV cache."""
+
+    token_ids: list[int]
+    cache: Cache
+
+    def begins(self, prompt: list[int]) -> bool:
+        """Return True if a prompt begins with these tokens, and has more."""
+        num_known = len(self.token_ids)
+        return len(prompt) > num_known and prompt[:num_known] == self.token_ids
+
+    def repeated(self, num_rows: int) -> Cache:
+        """Return a copy of the cache for each row, to be appended to."""
+        copied = copy.deepcopy(self.cache)
+        copied.batch_repeat_interleave(num_rows)
+        return copied
 
 
 class LocalJudge:
@@ -43,6 +71,7 @@ class LocalJudge:
         self.identity = f"{path} {model_identity(source, home.data / 'memo')}"
         self.counts = Counts()
         longest = longest_row_of(self.policy.language_model)
+        self._start: _Start | None = None
         self._longest = None if longest is None else longest.num_tokens
 
     def answer(self, requests: Sequence[Request]) -> Sequence[Answer | NoAnswer]:
@@ -80,17 +109,8 @@ class LocalJudge:
     @torch.no_grad()
     def _next_tokens(self, asked: Sequence[tuple[list[int], Request]]) -> list[Answer]:
         """Return the probabilities of labels as the next token."""
-        prompts = [prompt for prompt, _ in asked]
-        pad_id = self.tokenizer.pad_token_id
-        ids_BP = pad_rows([torch.tensor(one) for one in prompts], pad_id, left=True)
-        lengths_B = torch.tensor([len(one) for one in prompts])
-        width = ids_BP.shape[1]
-        mask_BP = (torch.arange(width)[None] >= width - lengths_B[:, None]).long()
-        given = ids_BP.to(self.device), mask_BP.to(self.device), positions_of(mask_BP)
-        inputs = self.policy.inputs(given[0], given[1], given[2].to(self.device), None)
-        backbone = self.policy.backbone
-        hidden_BPH = backbone(**taken_by(backbone, inputs), use_cache=False).last_hidden_state
-        probs_BV = self.policy.logits(hidden_BPH[:, -1]).float().softmax(-1).cpu()
+        probs_BV = self.policy.logits(self._last_hidden([prompt for prompt, _ in asked]))
+        probs_BV = probs_BV.float().softmax(-1).cpu()
         answers = []
         for row, (prompt, request) in enumerate(asked):
             probs = {}
@@ -99,6 +119,49 @@ class LocalJudge:
             text = ", ".join(f"P({label}) {value:.4f}" for label, value in probs.items())
             answers.append(Answer(text, probs, len(prompt), 1))
         return answers
+
+    def _last_hidden(self, prompts: list[list[int]]) -> Tensor:
+        """Return the hidden states of the prompts' last tokens, [B, H].
+
+        What all of them begin with, a judge's examples, is read once and kept for later questions.
+        """
+        start = self._start_of(prompts)
+        num_known = 0 if start is None else len(start.token_ids)
+        rest = [torch.tensor(one[num_known:]) for one in prompts]
+        ids_BS = pad_rows(rest, self.tokenizer.pad_token_id)
+        lengths_B = torch.tensor([len(one) for one in rest])
+        own_BS = (torch.arange(ids_BS.shape[1])[None] < lengths_B[:, None]).long()
+        mask_BP = torch.cat([torch.ones(len(rest), num_known, dtype=torch.long), own_BS], dim=1)
+        positions_BS = positions_of(mask_BP)[:, num_known:]
+        hidden_BSH, _ = self._read(
+            ids_BS, mask_BP, positions_BS, None if start is None else start.repeated(len(rest))
+        )
+        return hidden_BSH[torch.arange(len(rest)), lengths_B - 1]
+
+    def _start_of(self, prompts: list[list[int]]) -> _Start | None:
+        """Return what all prompts begin with; None where it cannot be kept."""
+        known = self._start
+        if known is not None and all(known.begins(prompt) for prompt in prompts):
+            return known
+        num_shared = min(_num_shared(prompts), min(map(len, prompts)) - 1)
+        if num_shared < WORTH_KEEPING or other_layers(self.policy.language_model):
+            return None
+        ids = torch.tensor([prompts[0][:num_shared]])
+        mask = torch.ones_like(ids)
+        _, cache = self._read(ids, mask, positions_of(mask), None)
+        self._start = _Start(prompts[0][:num_shared], cache)
+        return self._start
+
+    def _read(
+        self, ids_BS: Tensor, mask_BP: Tensor, positions_BS: Tensor, cache: Cache | None
+    ) -> tuple[Tensor, Cache]:
+        """Return the hidden states of tokens that follow those of a cache, and the cache with
+        them."""
+        given = (tensor.to(self.device) for tensor in (ids_BS, mask_BP, positions_BS))
+        backbone = self.policy.backbone
+        taken = taken_by(backbone, self.policy.inputs(*given, None))
+        output = backbone(**taken, past_key_values=cache, use_cache=True)
+        return output.last_hidden_state, output.past_key_values
 
     def _label_ids(self, labels: Sequence[str]) -> dict[str, list[int]]:
         """Return the tokens that say each label: in any case, with or without a space before."""
@@ -129,3 +192,12 @@ class LocalJudge:
             (reply,) = decode(self.policy, contexts, sampling, generator, self.device, packed)
         text = self.chat.decode(reply.token_ids)
         return Answer(text, None, len(prompt), len(reply.token_ids))
+
+
+def _num_shared(rows: Sequence[Sequence[int]]) -> int:
+    """Return the number of tokens with which all rows begin."""
+    first, last = min(rows), max(rows)
+    return next(
+        (place for place, (one, two) in enumerate(zip(first, last, strict=False)) if one != two),
+        min(len(first), len(last)),
+    )

@@ -191,6 +191,10 @@ def _check_plugins(recipe: Recipe) -> None:
             )
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     check_group_size(recipe)
+    if recipe.evaluation.teacher:
+        from rl_core.runs.teacher_score import check_teacher_score
+
+        check_teacher_score(recipe)
     check_trackers(recipe.tracking.also)
     check_packages(recipe)
     if any(getattr(recipe, part) is not None for part in PARTS):

@@ -17,7 +17,7 @@ from rl_core.errors import StoppedByWatcher, StorageError
 from rl_core.evaluation.generated_samples import save_made
 from rl_core.evaluation.runner import played_rows
 from rl_core.models.family import check_located
-from rl_core.models.locate import locate_start
+from rl_core.models.locate import locate_start, making_notes
 from rl_core.models.model_path import is_model
 from rl_core.parts import trainers
 from rl_core.runs.checkpoint_digests import damage_of
@@ -31,6 +31,7 @@ from rl_core.runs.observing.watching import RunWatch
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import is_registered, reopen_tracking, starting_from
+from rl_core.runs.teacher_score import TEACHER, as_teacher
 from rl_core.runs.versions.best import worth_keeping
 from rl_core.runs.versions.scorer_models import with_folders
 from rl_core.runtime.home import Home
@@ -46,8 +47,9 @@ from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.sampling import EvaluationSampling
 from schemas.sections.tracks import IMAGES_FOLDER
 
-EXPORTED = -1
-"""Value in place of an iteration that stands for the weights of the exported folder."""
+OTHER = -1
+"""Value in place of an iteration that stands for the weights of the exported folder, or of the
+teacher."""
 
 
 class TrainingSession:
@@ -150,7 +152,8 @@ class TrainingSession:
         return self._watch
 
     def evaluate(self, label: str, iteration: int, *, exported: bool = False) -> EvalReceipt:
-        """Score the held-out rows with the weights after `iteration` (0: before training).
+        """Score the held-out rows with the weights after `iteration` (0: before training), or with
+        the teacher's where `label` is `TEACHER`.
 
         Args: exported: evaluate the exported folder, in workers that load it like any other model,
         so that the judged weights are the registered ones. A folder of adapters alone holds the
@@ -166,6 +169,8 @@ class TrainingSession:
                 items = self._with_reference(items, iteration)
                 trainer = self._trainer_of_export()
                 step = int(self.folder.trainer_state(iteration)["step"])
+            elif label == TEACHER:
+                trainer, step = self._trainer_of_teacher(), 0
             else:
                 trainer = self._trainer_at(iteration)
                 step = trainer.step_count
@@ -185,7 +190,8 @@ class TrainingSession:
             self._drop_workers()
             raise
         self.folder.save_receipt(f"evaluate-{label}", receipt)
-        log_evaluation(self.tracking, receipt, self._metric_prefix)
+        prefix = TEACHER if label == TEACHER else self._metric_prefix
+        log_evaluation(self.tracking, receipt, prefix)
         if made.is_dir():
             self.tracking.log_artifact(made, f"samples/made-{label}")
         self.tracking.check()
@@ -316,12 +322,19 @@ class TrainingSession:
             self._iteration = iteration
         return self._trainer
 
+    def _trainer_of_teacher(self) -> Trainer:
+        """Return a trainer that loaded the teacher as its policy, for evaluation only."""
+        self._drop_workers()
+        self._tell_of_makings(self.recipe)
+        self._trainer, self._iteration = self._start_workers(as_teacher(self.recipe)), OTHER
+        return self._trainer
+
     def _trainer_of_export(self) -> Trainer:
         """Return a trainer that loaded the exported folder, for evaluation only."""
         self._drop_workers()
         self._trainer, self._iteration = (
             self._start_workers(starting_from(self.recipe, str(self.folder.export))),
-            EXPORTED,
+            OTHER,
         )
         return self._trainer
 
@@ -333,9 +346,15 @@ class TrainingSession:
             return items
         return self._trainer_at(iteration).with_reference(items)
 
+    def _tell_of_makings(self, recipe: Recipe) -> None:
+        """Say which models are about to be made, and how long that takes."""
+        for line in making_notes(recipe, self.home.models):
+            announce(ProgressEvent("note", text=line))
+
     def _start_workers(self, recipe: Recipe) -> Trainer:
         self.started_workers = True
         announce(ProgressEvent("start workers"))
+        self._tell_of_makings(recipe)
         placement = recipe.placement
         self._cluster.enter_context(
             ray_cluster(placement.ray_address, placement.num_devices, placement.device)

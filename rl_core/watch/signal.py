@@ -14,6 +14,8 @@ MOST = 0.95
 
 def look(view: View) -> str | None:
     """Return the share of silent groups over the last steps if there are hardly others."""
+    if not view.facts.learns_from_advantages:
+        return None
     if not view.facts.compares_siblings:
         return _samples(view)
     flat, groups = view.curve("zero_std_groups", WINDOW), view.curve("num_groups", WINDOW)

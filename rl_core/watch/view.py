@@ -62,6 +62,8 @@ class Facts:
 
     max_grad_norm: float = math.inf
     prompts_per_step: int = 1
+    learns_from_advantages: bool = True
+    """False if the rewards of the track are only logged."""
     compares_siblings: bool = True
     """True if the advantages of the track are relative to siblings."""
     has_own_end: bool = True

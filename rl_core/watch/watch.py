@@ -110,6 +110,7 @@ def _facts(recipe: Recipe, track: LearningTrack) -> Facts:
     return Facts(
         max_grad_norm=recipe.training.max_grad_norm,
         prompts_per_step=recipe.training.prompts_per_step,
+        learns_from_advantages=track.algorithm.learns_from_advantages,
         compares_siblings=track.algorithm.needs_siblings,
         has_own_end=not track.prefix,
         paying={ENVIRONMENT: 1.0} | {key: one for key, one in weights.items() if one},

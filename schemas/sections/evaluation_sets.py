@@ -63,6 +63,7 @@ ADDED: Mapping[str, Any] = {
     "scorers": False,
     "pass_mark": None,
     "max_failed_share": 0.0,
+    "teacher": False,
 }
 """Keys of `evaluation`, and the defaults at which they are no part of a run's identity."""
 

@@ -87,6 +87,10 @@ class EvaluationConfig(EvaluationSampling):
     """Largest share of held-out replies without a verdict, because their environment or a scorer
     failed: they are counted and left out of every score. Above it the evaluation fails."""
 
+    teacher: bool = False
+    """Score the teacher of `distillation` on the held-out rows too, before training; it has to be
+    the only one, with a `path`. The table at the end says which share of its gain was reached."""
+
     @field_validator("sets", mode="after")
     @classmethod
     def _sets_have_names(cls, sets: dict[str, EvaluationSet]) -> dict[str, EvaluationSet]:

@@ -111,6 +111,7 @@ def test_a_divergence_enters_the_loss_on_the_denominators_of_the_step() -> None:
     assert metrics["teacher_divergence"].result() == pytest.approx(3.0)
     assert metrics["loss"].result() == pytest.approx(float(loss))
     assert not algorithm.vanishes_without_advantage and not algorithm.measures_first
+    assert not algorithm.learns_from_advantages and build().learns_from_advantages
     with pytest.raises(ValueError, match="teacher_divergence_BT"):
         algorithm.loss(
             OLD_BT, OLD_BT, torch.zeros(2, 3), MASK_BT, None, None, Denominators(6, 4, 3)

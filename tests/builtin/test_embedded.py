@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from rl_core.builtin.embedded import embedded_folder, embedded_names
+from rl_core.models.locate import making_notes
+from rl_core.runs.recipes import load_recipe
 
 MODELS = "rl_core.builtin.models"
 DIGITS = ("rl_core.builtin.data.digit_prompts", "rl_core.rewards.scorers.digit")
@@ -102,3 +104,14 @@ def test_a_model_made_on_the_spot_has_a_new_version_when_its_code_changed(name: 
 
 def test_every_model_made_on_the_spot_is_looked_at():
     assert set(embedded_names()) - {"smollm2-135m-instruct"} == set(DECIDES_THE_WEIGHTS)
+
+
+def test_what_has_yet_to_be_made_is_said_with_its_time(tmp_path: Path):
+    recipe = load_recipe("distill")
+    student, teacher = making_notes(recipe, tmp_path)
+    assert "making embedded:smollm2-135m-instruct, once: about 20 seconds" in student
+    assert "embedded:smollm2-adder" in teacher
+    embedded_folder("smollm2-adder", tmp_path).mkdir()
+    assert making_notes(recipe, tmp_path) == [student]
+    for name in embedded_names():
+        assert making_notes(load_recipe("text", [f"model.path=embedded:{name}"]), tmp_path / name)

@@ -49,6 +49,24 @@ def test_probabilities_do_not_depend_on_what_else_is_asked(tiny: LocalJudge):
         assert 0 < sum((answer.label_probs or {}).values()) < 1
 
 
+def test_what_prompts_begin_with_is_read_once_and_changes_no_verdict(tiny: LocalJudge):
+    texts = [f"{'the same beginning ' * 8}{end}" for end in ("a", "b of it", "c", "the end of it")]
+    requests = [ask(text, labels=("y", "n")) for text in texts]
+    read: list[int] = []
+    hook = tiny.policy.backbone.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    together, again = tiny.answer(requests[:3]), tiny.answer(requests[1:])
+    first, rest, *later = read
+    assert rest < first and len(later) == 1, "the beginning was read again"
+    tiny._start = None
+    alone = [tiny.answer([request])[0] for request in requests]
+    hook.remove()
+    for one, other in zip([*together, again[-1]], alone, strict=True):
+        assert isinstance(one, Answer) and isinstance(other, Answer)
+        assert one.label_probs == pytest.approx(other.label_probs, rel=1e-4)
+
+
 def test_words_are_decoded_and_repeat_with_their_seed(tiny: LocalJudge):
     requests = [ask("hello", max_tokens=6, temperature=1.0, seed=seed) for seed in (1, 2, 1)]
     texts = [one.text for one in tiny.answer(requests) if isinstance(one, Answer)]

@@ -330,6 +330,19 @@ def test_an_evaluation_of_other_weights_than_the_present_ones_rebuilds_the_worke
     assert (again.skipped, again.mean_reward, len(started)) == (True, final.mean_reward, 4)
 
 
+def test_a_teacher_is_scored_by_workers_of_its_own(
+    session: TrainingSession, started: list[OneWeight]
+):
+    teacher = session.recipe.model.path
+    session.recipe = session.recipe.model_copy(
+        update={"algorithm": {"name": "distillation", "teacher": teacher}}
+    )
+    assert session.evaluate("teacher", 0).step == 0
+    session.train_iteration(1)
+    assert [one.is_open for one in started] == [False, True]
+    assert session.evaluate("teacher", 0).skipped and len(started) == 2
+
+
 def test_training_after_an_evaluation_of_the_same_weights_keeps_the_workers(
     session: TrainingSession, started: list[OneWeight]
 ):

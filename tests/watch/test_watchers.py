@@ -84,6 +84,16 @@ def test_a_kl_is_a_jump_only_from_a_floor_on_and_beside_the_steps_before():
     assert alarms(history(approx_kl=[0.2] * 9 + [0.4, 0.2])) == [], "large, but as ever"
 
 
+def test_rewards_that_are_only_logged_ring_none():
+    falling = history(entropy=[1.0] * 5 + [0.5, 0.2, 0.05])
+    assert alarms(falling, "algorithm={name: self_distillation}") == []
+    assert alarms(falling, recipe="sft") == []
+    steps = history(zero_std_groups=[8.0], zero_advantage_share=[1.0])
+    assert alarms(steps, "algorithm={name: self_distillation}") == []
+    (alarm,) = alarms(steps, "algorithm={name: self_distillation, reward_weight: 1}")
+    assert alarm.watcher == "signal"
+
+
 def test_skipped_updates_ring_at_once():
     (alarm,) = alarms(history(3, skipped_steps=[0.0, 2.0, 0.0]))
     assert (alarm.watcher, alarm.when) == ("gradient", "step 2")

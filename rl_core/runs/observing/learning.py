@@ -1,7 +1,8 @@
 """Detection of trainings without a learning signal, from the metrics of their steps.
 
 If the rewards of siblings are equal, every advantage is 0. A run in which no group ever differed
-ends like a successful one, with a registered model; so it has to be reported.
+ends like a successful one, with a registered model; so it has to be reported. Where rewards are
+only logged, the gradient alone says whether something was learnt.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _verdict(track: LearningTrack, steps: Sequence[Mapping[str, float]]) -> str:
     # A step without a row to train on has a norm of NaN.
     norms = [step["grad_norm"] for step in own if "grad_norm" in step]
     moved = any(math.isfinite(norm) and norm > 0 for norm in norms)
-    if any(step.get("zero_advantage_share") != 1.0 for step in own):
+    silent = all(step.get("zero_advantage_share") == 1.0 for step in own)
+    if not (silent and track.algorithm.learns_from_advantages):
         if norms and not moved:
             return f"every step's gradient was 0 or not finite: {NOTHING}"
         return ""

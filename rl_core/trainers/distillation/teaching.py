@@ -191,7 +191,7 @@ def wire_teachers(
         if teacher.own is not None:
             teaching.on_ranks.append(remote(OwnTeacher, backend, teacher.own))
             continue
-        source = _located(f"algorithm.{key}.path", str(teacher.path))
+        source = located_teacher(f"algorithm.{key}.path", str(teacher.path))
         theirs = load_tokenizer(source)
         check_vocabulary(teacher.name, theirs, tokenizer)
         if seeing is not None:
@@ -212,8 +212,9 @@ def _processor(source: str) -> Any:
     return None
 
 
-def _located(key: str, path: str) -> str:
-    """Return a teacher's folder or hub id."""
+def located_teacher(key: str, path: str) -> str:
+    """Return a teacher's folder or hub id. Args: key: of the recipe, for messages. path: as
+    `algorithm.teacher.path`. Raises: RecipeError on an alias, which may move."""
     home = Home.default()
     if not path.startswith(REGISTERED):
         return locate(path, home.models)

@@ -24,6 +24,7 @@ GOOD_STEP = {
 }
 NO_ROW = FLAT_STEP | {"grad_norm": math.nan}
 REINFORCE = "algorithm={name: reinforce_plus_plus}"
+TAUGHT = "algorithm={name: self_distillation}"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,9 @@ REINFORCE = "algorithm={name: reinforce_plus_plus}"
             [],
         ),
         ([], [{"reward_mean": 0.1}], []),
+        # The teacher's distributions teach, and rewards are only logged.
+        ([TAUGHT], [FLAT_STEP | {"grad_norm": 0.2}], []),
+        ([TAUGHT], [FLAT_STEP], [f"every step's gradient was 0 or not finite: {NOTHING}"]),
     ],
 )
 def test_it_says_what_taught_nothing(
