@@ -111,6 +111,11 @@ def test_a_judge_that_looks_on_and_falls_is_told_from_noise():
     paid = {"reward/pays/mean": RISING}
     (alarm,) = alarms(history(30, **paid, **{"reward/looks/mean": falling}), JUDGED)
     assert alarm.watcher == "judges" and "looks fell by" in alarm.evidence
+    assert alarm.last_step == 30
+    unpaid = history(30, **paid, **{"reward/looks/mean": falling})
+    for step in unpaid[24:]:
+        del step["reward/pays/mean"], step["reward/environment/mean"]
+    assert [one.last_step for one in alarms(unpaid, JUDGED)] == [24], "the others pay nothing"
     assert alarms(history(30, **paid, **{"reward/looks/mean": noise}), JUDGED) == []
     both = {"reward/pays/mean": falling, "reward/looks/mean": falling}
     assert alarms(history(30, **both), JUDGED) == []
@@ -127,8 +132,16 @@ def test_a_source_starves_where_others_learn_or_when_it_is_sampled_no_more():
         del step["source/b/learning_share"], step["source/b/sampled_share"]
     (alarm,) = alarms(gone)
     assert "no row of b was sampled since step 5; it had 50% of the rows" in alarm.evidence
+    rare = [{**step} for step in gone]
+    for step in rare[:5]:
+        step["source/b/sampled_share"] = 0.01
+    assert alarms(rare) == [], "a rare source may be away for so long"
     both = history(**shares | {"source/b/learning_share": [0.3], "source/b/sampled_share": [0.5]})
     assert alarms(both) == []
+
+
+def test_memory_that_grows_little_by_little_is_ordinary():
+    assert alarms(history(peak_memory_gb=[3.0] * 5 + [3.05, 3.1, 3.15, 3.2])) == []
 
 
 def test_tracks_are_watched_apart_and_memory_once():
