@@ -12,7 +12,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.store.atomic import atomic_write_text
 from rl_core.reporting.pages import render
@@ -73,7 +72,7 @@ def spread(steps: Sequence[int], most: int) -> list[int]:
     return [steps[place] for place in places]
 
 
-def as_script(value: Any) -> str:
+def as_script(value: object) -> str:
     """Return JSON for a `<script>` element: no text in it can end the element or open another."""
     from markupsafe import Markup
 
@@ -113,7 +112,7 @@ def _rewards_over_the_run(
     return history, num_rows
 
 
-def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, Any]:
+def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, object]:
     messages = [
         [one["role"], _cut(one["content"]), _rounded(one.get("reward"))] for one in messages_of(row)
     ]
@@ -135,7 +134,7 @@ def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, Any]:
     }
 
 
-def _facts(row: Row) -> Iterator[tuple[str, Any]]:
+def _facts(row: Row) -> Iterator[tuple[str, object]]:
     truth = row["ground_truth"]
     yield from (
         ("ground truth", None if truth == "null" else truth),
@@ -151,7 +150,7 @@ def _facts(row: Row) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _tokens(row: Row, texts: TokenTexts) -> list[list[Any]] | None:
+def _tokens(row: Row, texts: TokenTexts) -> list[list[object]] | None:
     """Return text, mask, advantage and |Δlogp| of each action: tokens, or steps by number."""
     mask = row["response_mask"][:MOST_TOKENS]
     ids = row["response_ids"]

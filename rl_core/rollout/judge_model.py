@@ -4,7 +4,6 @@ decodes as a rollout does."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -36,7 +35,7 @@ class LocalJudge:
         source = locate(path, home.models)
         self.path, self.device = path, torch.device(device)
         bundle = TextBundle(source, ModelConfig(path=path))
-        self.tokenizer: Any = bundle.tokenizer
+        self.tokenizer = bundle.tokenizer
         self.policy = bundle.policy.to(self.device).eval().requires_grad_(False)
         stop_ids = configured_stop_ids(self.policy.language_model)
         self.chat = ChatFormat(self.tokenizer, {}, stop_ids)

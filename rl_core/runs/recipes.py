@@ -119,7 +119,7 @@ def parse_recipe(values: dict[str, object], where: str = "recipe") -> Recipe:
     return recipe
 
 
-def recorded_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_values(values: Mapping[str, object]) -> dict[str, Any]:
     """Return the values of a recipe that a run recorded, with renamed keys updated.
 
     Registered models and reports outlive a key's name: before `training.num_epochs` existed, passes
@@ -228,14 +228,14 @@ def _source_model(recipe: Recipe, entry: dict[str, object]) -> type[BaseModel]:
     return _prompts_model(entry)
 
 
-def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
+def _rows_model(entry: Mapping[str, object]) -> type[BaseModel]:
     """Return the spec class of a block of rows of any kind."""
     from rl_core.builtin.data.prompt_files import made_spec
 
     return made_spec(entry) or _prompts_model(entry)
 
 
-def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
+def _prompts_model(entry: Mapping[str, object]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
     from rl_core.builtin.data.log_lines import LogLinesSpec
@@ -265,7 +265,7 @@ def _check_block(config_cls: type[BaseModel], values: dict[str, object], where: 
         raise RecipeError(describe_validation_error(error, where, config_cls)) from error
 
 
-def _foreign_keys_of_parts(values: Mapping[str, Any]) -> list[str]:
+def _foreign_keys_of_parts(values: Mapping[str, object]) -> list[str]:
     """Return a line for each key of another system in the blocks of parts.
 
     The typed recipe does not look into these, and a pasted recipe is answered as a whole.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 from rl_core.errors import UserError
 from rl_core.serving.api_errors import FAILED, ApiError
@@ -39,7 +38,7 @@ class ChatAnswer:
             None if self.form is None else CallWatch(self.form, self.begun) for _ in self.choices
         ]
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> dict[str, object]:
         """Return the answer when everything is sampled."""
         try:
             async for token in self.stream:
@@ -57,7 +56,7 @@ class ChatAnswer:
             **({"prompt_token_ids": self.prompt} if self.request.return_token_ids else {}),
         }
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+    async def chunks(self) -> AsyncIterator[dict[str, object]]:
         """Yield the answer as it is sampled."""
         try:
             for index in range(len(self.choices)):
@@ -69,7 +68,7 @@ class ChatAnswer:
                 choice, watch = self.choices[token.index], self.watches[token.index]
                 piece = choice.add(token, self.endpoint.model.eos_ids)
                 said = piece if watch is None else watch.add(piece)
-                delta: dict[str, Any] = {"content": said} if said else {}
+                delta: dict[str, object] = {"content": said} if said else {}
                 finish = choice.finish
                 if watch is not None and finish is not None:
                     parsed = self._parsed(watch.end(), choice)
@@ -102,13 +101,13 @@ class ChatAnswer:
         finally:
             self.stream.cancel()
 
-    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> Any:
+    def _chunk(self, index: int, delta: dict[str, object], finish: str | None = None) -> object:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: Choice) -> dict[str, object]:
         text, finish = "".join(choice.pieces), choice.finish
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
         if self.form is not None:
             parsed = self._parsed(self.form.parse(self.begun + text), choice)
             message["content"] = parsed.content
@@ -203,11 +202,11 @@ class ChatAnswer:
         return prompt + begun
 
 
-def _templated(message: Message) -> dict[str, Any]:
+def _templated(message: Message) -> dict[str, object]:
     """Return a message as chat templates read it: `system` for `developer`, arguments of calls as
     objects."""
     role = "system" if message.role == "developer" else message.role
-    made: dict[str, Any] = {"role": role, "content": message.text}
+    made: dict[str, object] = {"role": role, "content": message.text}
     for key in ("name", "tool_call_id"):
         if (value := getattr(message, key)) is not None:
             made[key] = value

@@ -172,7 +172,7 @@ def resolve(tracking_uri: str, reference: str) -> PreparedArtifact:
     return found
 
 
-def with_artifacts(values: Mapping[str, Any], tracking_uri: str) -> dict[str, Any]:
+def with_artifacts(values: Mapping[str, object], tracking_uri: str) -> dict[str, Any]:
     """Return a recipe's values with every `art://` reference to rows replaced by the files it
     refers to; of a benchmark these are its held-out rows."""
     data = dict(values["data"])
@@ -217,7 +217,7 @@ def _artifact(run: Run) -> PreparedArtifact:
     )
 
 
-def _metadata(receipt: PrepReceipt) -> dict[str, Any]:
+def _metadata(receipt: PrepReceipt) -> dict[str, object]:
     return {
         "elapsed_sec": receipt.elapsed_sec,
         "run_hash": receipt.run_hash,

@@ -138,7 +138,7 @@ def checked_stop(stop: list[str]) -> list[str]:
     return stop
 
 
-def without_default_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_default_sampling(values: Mapping[str, object]) -> dict[str, Any]:
     """Return a recipe's values without sampling settings at their default.
 
     A recipe that draws from the whole distribution thereby has the identity that it had before it

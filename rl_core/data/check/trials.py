@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rl_core.data.prepare.parallel import num_cores
 from rl_core.data.prepare.prompt_items import env_extras
@@ -88,7 +87,7 @@ class RowTrials:
             (tried.rejections if refused else tried.warnings).append(problem)
         return tried
 
-    def _trial(self, row: Mapping[str, Any], is_played: bool) -> Trial:
+    def _trial(self, row: Mapping[str, object], is_played: bool) -> Trial:
         name = row.get("env_class")
         extras = env_extras(row)
         prompt = list(row.get("prompt") or []) if is_played else None

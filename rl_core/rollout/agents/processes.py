@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.prepare.chat_template import Message
 from rl_core.envs.agent import AgentEnv
 from rl_core.errors import EnvError, WorkerDied
 from rl_core.rollout.agents import agent_main
@@ -29,7 +30,7 @@ class Ended:
 
     reward: float | None = None
     rewards: tuple[float, ...] | None = None
-    messages: tuple[Mapping[str, Any], ...] | None = None
+    messages: tuple[Message, ...] | None = None
     error: str | None = None
     timed_out: bool = False
 
@@ -68,7 +69,9 @@ class AgentProcesses:
             )
             raise EnvError(f"environments.{name}: the agent {config.agent} cannot be used: {why}")
 
-    def start(self, number: int, order: Mapping[str, Any], on_end: Callable[[Ended], None]) -> None:
+    def start(
+        self, number: int, order: Mapping[str, object], on_end: Callable[[Ended], None]
+    ) -> None:
         """Play an episode. Args: order: its row, address, key and seed. on_end: called in another
         thread. Raises: WorkerDied when the process is gone."""
         with self._lock:
@@ -98,7 +101,7 @@ class AgentProcesses:
         self._reader.join()
         self._process.stdout.close()
 
-    def _tell(self, message: Mapping[str, Any]) -> bool:
+    def _tell(self, message: Mapping[str, object]) -> bool:
         assert self._process.stdin is not None
         with self._lock:
             try:

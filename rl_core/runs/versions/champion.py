@@ -4,7 +4,7 @@ the training."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import yaml
 from rl_core.errors import StorageError
 from rl_core.evaluation.compared import compared_rows, prompts_of
 from rl_core.evaluation.gate import Judged, uids
+from rl_core.evaluation.rows import Row
 from rl_core.models.locate import whole_weights
 from rl_core.models.model_path import check_path
 from rl_core.runs.held_out import set_file
@@ -94,7 +95,7 @@ def _scoring(values: Mapping[str, Any]) -> dict[str, Any]:
     return without_default_evaluation(without_default_sampling(sections))
 
 
-def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
+def _evaluated(plan: RunPlan, present: RegisteredVersion) -> Sequence[Row]:
     """Evaluate the champion on this run's held-out rows and return the answers."""
     recipe = Recipe.model_validate(plan.recipe)
     folder, models = present.tags["model_dir"], Home.default().models

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from rl_core.data.prepare.prompt_items import Item
+from rl_core.data.prepare.items import Item
 from rl_core.data.store.reference_log_probs import Answers, ReferenceStore, open_store
 from rl_core.data.store.views import uids_of
 from rl_core.models.locate import model_identity
@@ -62,7 +62,8 @@ class PairReferences:
         if self._stores:
             return self.from_cache(list(rows))
         return [
-            item | {"reference": said} for item, said in zip(rows, self._compute(rows), strict=True)
+            {**item, "reference": said}
+            for item, said in zip(rows, self._compute(rows), strict=True)
         ]
 
     def from_cache(self, items: list[Item]) -> list[Item]:
@@ -72,7 +73,7 @@ class PairReferences:
             return items
         known = [next(store for store in self._stores if item["uid"] in store) for item in items]
         return [
-            item | {"reference": store[item["uid"]]}
+            {**item, "reference": store[item["uid"]]}
             for item, store in zip(items, known, strict=True)
         ]
 
