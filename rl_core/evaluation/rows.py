@@ -33,7 +33,7 @@ class PlayedRow(TypedDict):
     answer: NotRequired[str]
     """Answer that the environment read, if it reads answers."""
     passed: NotRequired[float]
-    """Whether it passed, where that is not reward 1 against 0."""
+    """1 if the reply passed, else 0, where the reward alone does not say it."""
     data_source: NotRequired[str]
     """Source of the prompt, in a named set."""
 

@@ -169,7 +169,7 @@ class FSDPBackend:
         torch.manual_seed(own_seed)
 
     @property
-    def models(self) -> list[Policy]:
+    def models(self) -> list[Any]:
         """All wrapped models: the trained one, the reference, the average."""
         return [model for model in (self.policy, self.reference, self.mirror) if model is not None]
 

@@ -28,12 +28,12 @@ class Item(TypedDict):
     env_class: ReadOnly[NotRequired[str]]
     """Environment that answers the row, if one does."""
     env_extras: ReadOnly[NotRequired[dict[str, Any]]]
-    """What an environment gets of the row: all but the prompt and the environment's name."""
+    """The row without its prompt and the name of its environment, for the environment."""
     metadata: NotRequired[dict[str, object]]
     """A media row's own values, for scorers."""
     media_refs: NotRequired[list[MediaRef]]
     reference: NotRequired[tuple[Sequence[float], Sequence[float]]]
-    """Of a pair: log-probabilities of both answers' tokens before training."""
+    """Log-probabilities of the tokens of a pair's two answers before training."""
 
 
 class PromptItem(Item):

@@ -1,4 +1,4 @@
-"""What the project uses of a tokenizer, which transformers declares only in part."""
+"""Interface of a tokenizer, which transformers declares only in part."""
 
 from __future__ import annotations
 

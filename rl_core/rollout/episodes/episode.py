@@ -26,9 +26,9 @@ class Said(TypedDict):
     role: str
     content: object
     num_tokens: int
-    """Those of an observation of several messages are at its first."""
+    """Number of tokens; an observation of several messages has all of them at its first."""
     reward: float | None
-    """What the environment gave for a reply; None for an observation."""
+    """Reward of a reply; None for an observation."""
     seconds: float
     """From the episode's start to the message."""
 
