@@ -45,9 +45,10 @@ def has_stages(path: Path) -> bool:
 
 def _shipped() -> dict[str, Path]:
     root = DEPLOYMENTS / "recipes"
-    return {
-        str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))
-    }
+    recipes: dict[str, Path] = {}
+    for path in sorted(root.rglob("*.yaml")):
+        recipes[str(path.relative_to(root).with_suffix(""))] = path
+    return recipes
 
 
 def profile_names() -> list[str]:
@@ -119,7 +120,7 @@ def parse_recipe(values: dict[str, object], where: str = "recipe") -> Recipe:
     return recipe
 
 
-def recorded_values(values: Mapping[str, object]) -> dict[str, Any]:
+def recorded_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a recipe that a run recorded, with renamed keys updated.
 
     Registered models and reports outlive a key's name: before `training.num_epochs` existed, passes
@@ -147,6 +148,7 @@ def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
     from rl_core.algorithms.flow_sft import FlowSft
     from rl_core.algorithms.requirements import (
+        check_group_size,
         check_multi_update,
         check_serves_agents,
         check_serves_answers,
@@ -154,7 +156,6 @@ def _check_plugins(recipe: Recipe) -> None:
         check_serves_steps,
         check_serves_tokens,
         check_serves_tracks,
-        check_siblings,
         named,
     )
     from rl_core.data.order.source_of_recipe import source_class
@@ -188,7 +189,7 @@ def _check_plugins(recipe: Recipe) -> None:
                 f"{recipe.domain} draws its own; use flow_grpo"
             )
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
-    check_siblings(recipe)
+    check_group_size(recipe)
     check_trackers(recipe.tracking.also)
     if any(getattr(recipe, part) is not None for part in PARTS):
         # Here, since the contracts take a second to import.
@@ -228,14 +229,14 @@ def _source_model(recipe: Recipe, entry: dict[str, object]) -> type[BaseModel]:
     return _prompts_model(entry)
 
 
-def _rows_model(entry: Mapping[str, object]) -> type[BaseModel]:
+def _rows_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of rows of any kind."""
     from rl_core.builtin.data.prompt_files import made_spec
 
     return made_spec(entry) or _prompts_model(entry)
 
 
-def _prompts_model(entry: Mapping[str, object]) -> type[BaseModel]:
+def _prompts_model(entry: dict[str, Any]) -> type[BaseModel]:
     """Return the spec class of a block of prompt rows."""
     from rl_core.builtin.data.builtin_rows import BuiltinSpec
     from rl_core.builtin.data.log_lines import LogLinesSpec
@@ -255,7 +256,9 @@ def _prompts_model(entry: Mapping[str, object]) -> type[BaseModel]:
         return SentencesSpec
     if "log_lines" in entry:
         return LogLinesSpec
-    return GenerateSpec if "task" in entry else SourceSpec
+    if "task" in entry:
+        return GenerateSpec
+    return SourceSpec
 
 
 def _check_block(config_cls: type[BaseModel], values: dict[str, object], where: str) -> None:
@@ -265,20 +268,19 @@ def _check_block(config_cls: type[BaseModel], values: dict[str, object], where: 
         raise RecipeError(describe_validation_error(error, where, config_cls)) from error
 
 
-def _foreign_keys_of_parts(values: Mapping[str, object]) -> list[str]:
+def _foreign_keys_of_parts(values: Mapping[str, Any]) -> list[str]:
     """Return a line for each key of another system in the blocks of parts.
 
     The typed recipe does not look into these, and a pasted recipe is answered as a whole.
     """
     blocks = {part: values[part] for part in PARTS if isinstance(values.get(part), Mapping)}
-    return [
-        line
-        for part, block in blocks.items()
-        if "target" not in block
-        for key, value in block.items()
-        if key not in USUAL_OPTIONS
-        for line in foreign_key_lines(f"{part}.{key}", value)
-    ]
+    lines: list[str] = []
+    for part, block in blocks.items():
+        if "target" not in block:
+            for key, value in block.items():
+                if key not in USUAL_OPTIONS:
+                    lines.extend(foreign_key_lines(f"{part}.{key}", value))
+    return lines
 
 
 def _located(message: str, where: str) -> str:

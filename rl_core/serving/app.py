@@ -37,7 +37,7 @@ NOT_AGAIN = {"x-should-retry": "false"}
 """Header by which OpenAI's client knows that another attempt fails as well."""
 EndpointOf: TypeAlias = Callable[[str], Endpoint | None]
 """Finds the endpoint of an API key; None if nobody has that key."""
-RESPONSES: dict[int | str, dict[str, object]] = {
+RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 429, 500)
 }
 
@@ -101,12 +101,12 @@ def build_app_by_key(endpoint_of: EndpointOf, close: Callable[[], None] | None =
         return await _answered(CompletionAnswer(request, endpoint), bool(request.stream), http)
 
     @app.get("/v1/models")
-    async def models(endpoint: Endpoint = found_endpoint) -> dict[str, object]:
+    async def models(endpoint: Endpoint = found_endpoint) -> dict[str, Any]:
         return {"object": "list", "data": [endpoint.listed()]}
 
     # A name such as models:/x@champion has a slash.
     @app.get("/v1/models/{name:path}")
-    async def model(name: str, endpoint: Endpoint = found_endpoint) -> dict[str, object]:
+    async def model(name: str, endpoint: Endpoint = found_endpoint) -> dict[str, Any]:
         endpoint.check_model(name)
         return endpoint.listed()
 
@@ -117,11 +117,13 @@ def build_app_by_key(endpoint_of: EndpointOf, close: Callable[[], None] | None =
     return app
 
 
-async def _answered(answer: ChatAnswer | CompletionAnswer, streams: bool, http: Request) -> object:
+async def _answered(answer: ChatAnswer | CompletionAnswer, streams: bool, http: Request) -> Any:
     if streams:
         return StreamingResponse(_events(answer), media_type="text/event-stream")
     said = await _unless_gone(answer.whole(), http)
-    return Response(status_code=GONE) if said is None else JSONResponse(said)
+    if said is None:
+        return Response(status_code=GONE)
+    return JSONResponse(said)
 
 
 async def _events(answer: ChatAnswer | CompletionAnswer) -> AsyncIterator[str]:
@@ -136,8 +138,8 @@ async def _events(answer: ChatAnswer | CompletionAnswer) -> AsyncIterator[str]:
 
 
 async def _unless_gone(
-    work: Coroutine[Any, Any, dict[str, object]], http: Request
-) -> dict[str, object] | None:
+    work: Coroutine[Any, Any, dict[str, Any]], http: Request
+) -> dict[str, Any] | None:
     """Return the result of `work`; None if the client went away, which cancels it."""
     task = asyncio.ensure_future(work)
     try:
@@ -191,7 +193,7 @@ def _describe(app: FastAPI, name: str) -> None:
     """Make the OpenAPI document say what this server does."""
     written = app.openapi
 
-    def described() -> dict[str, object]:
+    def described() -> dict[str, Any]:
         """A request that does not fit is answered with 400, as OpenAI does; one model is there."""
         said = written()
         for path in said["paths"].values():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
+from rl_core.envs.calls.form import CallForm, Parsed
 from rl_core.errors import UserError
 from rl_core.serving.api_errors import FAILED, ApiError
 from rl_core.serving.choices import Choice, called, chat_log_prob, usage
@@ -13,8 +15,7 @@ from rl_core.serving.engine import Asked, TokenStream
 from rl_core.serving.reply_text import ReplyText
 from rl_core.serving.sampling import asked_for
 from rl_core.serving.schema import ChatRequest, Message, ToolChoice
-from rl_core.serving.tools.form import CallForm, Parsed
-from rl_core.serving.tools.watching import CallWatch
+from rl_core.serving.watching import CallWatch
 
 
 class ChatAnswer:
@@ -38,7 +39,7 @@ class ChatAnswer:
             None if self.form is None else CallWatch(self.form, self.begun) for _ in self.choices
         ]
 
-    async def whole(self) -> dict[str, object]:
+    async def whole(self) -> dict[str, Any]:
         """Return the answer when everything is sampled."""
         try:
             async for token in self.stream:
@@ -56,7 +57,7 @@ class ChatAnswer:
             **({"prompt_token_ids": self.prompt} if self.request.return_token_ids else {}),
         }
 
-    async def chunks(self) -> AsyncIterator[dict[str, object]]:
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the answer as it is sampled."""
         try:
             for index in range(len(self.choices)):
@@ -68,7 +69,7 @@ class ChatAnswer:
                 choice, watch = self.choices[token.index], self.watches[token.index]
                 piece = choice.add(token, self.endpoint.model.eos_ids)
                 said = piece if watch is None else watch.add(piece)
-                delta: dict[str, object] = {"content": said} if said else {}
+                delta: dict[str, Any] = {"content": said} if said else {}
                 finish = choice.finish
                 if watch is not None and finish is not None:
                     parsed = self._parsed(watch.end(), choice)
@@ -101,13 +102,13 @@ class ChatAnswer:
         finally:
             self.stream.cancel()
 
-    def _chunk(self, index: int, delta: dict[str, object], finish: str | None = None) -> object:
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> Any:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, object]:
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         text, finish = "".join(choice.pieces), choice.finish
-        message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if self.form is not None:
             parsed = self._parsed(self.form.parse(self.begun + text), choice)
             message["content"] = parsed.content
@@ -116,7 +117,9 @@ class ChatAnswer:
                 finish = self._finish_of_calls
         log_probs = None
         if self.request.logprobs:
-            entries = [chat_log_prob(token, self.endpoint.model) for token in choice.tokens]
+            entries = []
+            for token in choice.tokens:
+                entries.append(chat_log_prob(token, self.endpoint.model))
             log_probs = {"content": entries, "refusal": None}
         return {
             "index": index,
@@ -143,11 +146,15 @@ class ChatAnswer:
 
     @property
     def _finish_of_calls(self) -> str:
-        return "stop" if isinstance(self.request.tool_choice, ToolChoice) else "tool_calls"
+        if isinstance(self.request.tool_choice, ToolChoice):
+            return "stop"
+        return "tool_calls"
 
     @property
     def _tags(self) -> frozenset[str]:
-        return frozenset() if self.form is None else self.form.tags
+        if self.form is None:
+            return frozenset()
+        return self.form.tags
 
     def _usage(self) -> dict[str, int]:
         return usage(len(self.prompt), sum(len(choice.tokens) for choice in self.choices))
@@ -202,11 +209,11 @@ class ChatAnswer:
         return prompt + begun
 
 
-def _templated(message: Message) -> dict[str, object]:
+def _templated(message: Message) -> dict[str, Any]:
     """Return a message as chat templates read it: `system` for `developer`, arguments of calls as
     objects."""
     role = "system" if message.role == "developer" else message.role
-    made: dict[str, object] = {"role": role, "content": message.text}
+    made: dict[str, Any] = {"role": role, "content": message.text}
     for key in ("name", "tool_call_id"):
         if (value := getattr(message, key)) is not None:
             made[key] = value

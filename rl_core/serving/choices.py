@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from rl_core.envs.calls.form import Call
 from rl_core.models.decoding.decode import StopReason
 from rl_core.serving.engine import Likely, Token
 from rl_core.serving.reply_text import UNFINISHED, ReplyText
 from rl_core.serving.served_model import KnownModel
-from rl_core.serving.tools.form import Call
 
 IMPOSSIBLE = -9999.0
 """Log-probability of a token that could not be drawn, as in OpenAI's API; JSON has no infinity."""
@@ -27,14 +28,18 @@ class Choice:
     @property
     def reason(self) -> StopReason | None:
         """Reason why the reply ended; None while it goes on."""
-        return self.tokens[-1].stop_reason if self.tokens else None
+        if self.tokens:
+            return self.tokens[-1].stop_reason
+        return None
 
     @property
     def finish(self) -> str | None:
         """`finish_reason` of the API."""
         if self.reason is None:
             return None
-        return "length" if self.reason.is_truncated else "stop"
+        if self.reason.is_truncated:
+            return "length"
+        return "stop"
 
     def add(self, token: Token, eos_ids: Sequence[int]) -> str:
         """Append a token. Returns: the text that is certain now."""
@@ -46,7 +51,7 @@ class Choice:
         self.pieces.append(piece)
         return piece
 
-    def extension(self) -> dict[str, object]:
+    def extension(self) -> dict[str, Any]:
         """Return the tokens with the log-probabilities that they were sampled with."""
         return {
             "token_ids": [token.token_id for token in self.tokens],
@@ -54,7 +59,7 @@ class Choice:
         }
 
 
-def chat_log_prob(token: Token, model: KnownModel) -> dict[str, object]:
+def chat_log_prob(token: Token, model: KnownModel) -> dict[str, Any]:
     """Return the entry of a token in `logprobs.content`."""
     likely = [_entry(one, log_prob, model) for one, log_prob in exact(token)]
     return _entry(token.token_id, token.log_prob, model) | {"top_logprobs": likely}
@@ -62,13 +67,13 @@ def chat_log_prob(token: Token, model: KnownModel) -> dict[str, object]:
 
 def exact(token: Token) -> Likely:
     """Return the most probable tokens, the sampled one with the number that it was sampled with."""
-    return [
-        (one, token.log_prob if one == token.token_id else log_prob)
-        for one, log_prob in token.likely
-    ]
+    likely = []
+    for one, log_prob in token.likely:
+        likely.append((one, token.log_prob if one == token.token_id else log_prob))
+    return likely
 
 
-def _entry(token_id: int, log_prob: float, model: KnownModel) -> dict[str, object]:
+def _entry(token_id: int, log_prob: float, model: KnownModel) -> dict[str, Any]:
     word = model.word(token_id)
     # Bytes of a part of a character are not known from its text.
     in_bytes = None if UNFINISHED in word else list(word.encode())
@@ -80,7 +85,7 @@ def finite(log_prob: float) -> float:
     return max(log_prob, IMPOSSIBLE)
 
 
-def called(calls: list[Call], *, indexed: bool = False) -> list[dict[str, object]]:
+def called(calls: list[Call], *, indexed: bool = False) -> list[dict[str, Any]]:
     """Return calls in OpenAI's form. Args: indexed: with their numbers, as in a stream."""
     return [
         {

@@ -172,7 +172,7 @@ def resolve(tracking_uri: str, reference: str) -> PreparedArtifact:
     return found
 
 
-def with_artifacts(values: Mapping[str, object], tracking_uri: str) -> dict[str, Any]:
+def with_artifacts(values: Mapping[str, Any], tracking_uri: str) -> dict[str, Any]:
     """Return a recipe's values with every `art://` reference to rows replaced by the files it
     refers to; of a benchmark these are its held-out rows."""
     data = dict(values["data"])
@@ -181,10 +181,9 @@ def with_artifacts(values: Mapping[str, object], tracking_uri: str) -> dict[str,
     found = {**values, "data": data}
     evaluation = values.get("evaluation") or {}
     if evaluation.get("sets"):
-        sets = {
-            name: {**one, "data": _located(one["data"], "eval", tracking_uri)}
-            for name, one in evaluation["sets"].items()
-        }
+        sets = {}
+        for name, one in evaluation["sets"].items():
+            sets[name] = {**one, "data": _located(one["data"], "eval", tracking_uri)}
         found["evaluation"] = {**evaluation, "sets": sets}
     validation = values.get("validation") or {}
     if benchmarks := validation.get("benchmarks"):
@@ -217,7 +216,7 @@ def _artifact(run: Run) -> PreparedArtifact:
     )
 
 
-def _metadata(receipt: PrepReceipt) -> dict[str, object]:
+def _metadata(receipt: PrepReceipt) -> dict[str, Any]:
     return {
         "elapsed_sec": receipt.elapsed_sec,
         "run_hash": receipt.run_hash,

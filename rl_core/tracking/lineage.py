@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
@@ -55,11 +56,11 @@ class RunLineage:
         """Files that the training and held-out rows were made from."""
         return self.cache.sources
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the whole lineage in JSON's types."""
         return asdict(self) | {"cache": self.cache.model_dump(mode="json")}
 
-    def public(self) -> dict[str, object]:
+    def public(self) -> dict[str, Any]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
         return {
             "run_id": self.run_id,
@@ -90,7 +91,7 @@ class Lineage(RunLineage):
     ancestors: list[Ancestor]
     """Earlier versions that this one was made with, the nearest first."""
 
-    def public(self) -> dict[str, object]:
+    def public(self) -> dict[str, Any]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
         return super().public() | {
             "name": self.name,
@@ -164,11 +165,10 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
     """
     found = find_version(tracking_uri, model, version)
     name, version, tags = found.name, found.version, found.tags
-    absent = [
-        tag
-        for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint")
-        if tag not in tags
-    ]
+    absent = []
+    for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint"):
+        if tag not in tags:
+            absent.append(tag)
     if absent:
         raise StorageError(
             f"model {name} v{version} has no tag {', '.join(absent)}: rl-train did not register it"

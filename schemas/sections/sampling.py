@@ -43,7 +43,9 @@ class SamplingConfig(Section):
     @field_validator("stop", mode="after")
     @classmethod
     def _strings_can_be_found(cls, stop: list[str] | None) -> list[str] | None:
-        return None if stop is None else checked_stop(stop)
+        if stop is None:
+            return None
+        return checked_stop(stop)
 
     @model_validator(mode="after")
     def _one_cut_of_the_tail(self) -> "SamplingConfig":
@@ -76,11 +78,11 @@ class SamplingConfig(Section):
     @property
     def altered(self) -> list[str]:
         """Names of the settings that are not at their default."""
-        return [
-            name
-            for name, field in SamplingConfig.model_fields.items()
-            if getattr(self, name) != field.default
-        ]
+        names: list[str] = []
+        for name, field in SamplingConfig.model_fields.items():
+            if getattr(self, name) != field.default:
+                names.append(name)
+        return names
 
     @property
     def leaves_out(self) -> list[str]:
@@ -138,18 +140,18 @@ def checked_stop(stop: list[str]) -> list[str]:
     return stop
 
 
-def without_default_sampling(values: Mapping[str, object]) -> dict[str, Any]:
+def without_default_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's values without sampling settings at their default.
 
     A recipe that draws from the whole distribution thereby has the identity that it had before it
     could do otherwise.
     """
-    return dict(values) | {
-        name: {
-            key: value
-            for key, value in values[name].items()
-            if key not in model.model_fields or value != model.model_fields[key].default
-        }
-        for name, model in SAMPLED.items()
-        if name in values
-    }
+    kept = dict(values)
+    for name, model in SAMPLED.items():
+        if name in values:
+            kept[name] = {
+                key: value
+                for key, value in values[name].items()
+                if key not in model.model_fields or value != model.model_fields[key].default
+            }
+    return kept

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rl_core.data.prepare.parallel import num_cores
 from rl_core.data.prepare.prompt_items import env_extras
@@ -87,7 +88,7 @@ class RowTrials:
             (tried.rejections if refused else tried.warnings).append(problem)
         return tried
 
-    def _trial(self, row: Mapping[str, object], is_played: bool) -> Trial:
+    def _trial(self, row: Mapping[str, Any], is_played: bool) -> Trial:
         name = row.get("env_class")
         extras = env_extras(row)
         prompt = list(row.get("prompt") or []) if is_played else None
@@ -116,7 +117,9 @@ def oracle_stride(path: Path, oracle_rows: int | None) -> int:
     all; 0 plays none."""
     if oracle_rows is None:
         return 1
-    return max(1, _num_rows_about(path) // oracle_rows) if oracle_rows else 0
+    if oracle_rows:
+        return max(1, _num_rows_about(path) // oracle_rows)
+    return 0
 
 
 def _num_rows_about(path: Path) -> int:

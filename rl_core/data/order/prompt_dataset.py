@@ -10,6 +10,7 @@ from rl_core.data.prepare.items import PromptItem
 from rl_core.data.prepare.prompt_items import ItemMaker
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.data.prepare.prompt_sieve import PromptSieve
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data.read.readers import NumberedRow, read_rows
 from rl_core.data.read.sources import data_files
 from rl_core.data.store.prompt_rows import PreparedRows, is_prepared, load_prepared
@@ -34,7 +35,7 @@ class PromptDataset(PromptSieve):
     def __init__(
         self,
         datasets: Sequence[Path | str],
-        tokenizer: object,
+        tokenizer: Tokenizer,
         max_prompt_length: int,
         num_workers: int = 8,
         prompt_key: str = "prompt",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from rl_core.data.prepare.tokenizer import Tokenizer
 
@@ -45,7 +46,7 @@ class ControlTokens:
     @classmethod
     def of(cls, owner: object) -> ControlTokens:
         """Return those of a tokenizer, or of a processor's tokenizer."""
-        tokenizer = getattr(owner, "tokenizer", owner)
+        tokenizer: Any = getattr(owner, "tokenizer", owner)
         known = hasattr(tokenizer, "added_tokens_decoder")
         return cls(special_ids(tokenizer) if known else ())
 

@@ -139,7 +139,7 @@ def prepare_cache(
     eval_paths: Sequence[Path | str],
     settings: PreparationSettings,
     *,
-    tokenizer: Tokenizer,
+    tokenizer: Callable[[], Tokenizer],
     also_held_out: Sequence[Path | str] = (),
 ) -> CacheReceipt:
     """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
@@ -182,7 +182,7 @@ def _job(
 def _build(
     work: Path,
     paths: Mapping[str, Sequence[Path | str]],
-    tokenizer: Tokenizer,
+    tokenizer: Callable[[], Tokenizer],
     settings: PreparationSettings,
     also_held_out: Sequence[Path | str],
 ) -> Built:

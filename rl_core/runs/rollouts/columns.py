@@ -228,14 +228,14 @@ def _judgement(batch: DataProto, row: int) -> dict[str, object]:
     }
 
 
-def _tokens(batch: DataProto, log_probs_BT: Tensor) -> dict[str, list[object]]:
+def _tokens(batch: DataProto, log_probs_BT: Tensor) -> dict[str, Sequence[object]]:
     """Return the lists with an entry per action, cut to the length of each row."""
     assert batch.batch is not None
     mask_BT = batch.tensor("response_mask")
     num_rows, width = mask_BT.shape
     ids, used = batch.batch.get("input_ids", None), batch.batch.get("attention_mask", None)
     none: list[object] = [None] * num_rows
-    found = {"prompt_ids": none, "response_ids": none}
+    found: dict[str, Sequence[object]] = {"prompt_ids": none, "response_ids": none}
     lengths_B = [width] * num_rows
     if ids is not None and used is not None:
         lengths_B = used[:, -width:].sum(1).tolist()

@@ -12,7 +12,7 @@ import shutil
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl_core.data.store.atomic import storage_error, sync_path
 from rl_core.errors import StorageError
@@ -79,7 +79,7 @@ class RolloutRecorder:
 
     def _write(self, record: StepRecord) -> None:
         rows: list[dict[str, object]] = []
-        made: list[object] = []
+        made: list[Any] = []
         for track, portions in record.tracks.items():
             limit = Limit(self._recipe.seed, record.step, track, self._most)
             for portion in portions:
@@ -117,7 +117,7 @@ def _save_table(target: Path, rows: list[dict[str, object]]) -> None:
         building.unlink(missing_ok=True)
 
 
-def _save_media(target: Path, rows: list[dict[str, object]], made: list[object], fps: int) -> None:
+def _save_media(target: Path, rows: list[dict[str, object]], made: list[Any], fps: int) -> None:
     """Write pictures and videos, and note their paths, relative to the folder, in the rows."""
     if all(pixels is None for pixels in made):
         return
