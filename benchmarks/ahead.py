@@ -85,9 +85,9 @@ def main() -> None:
     turns = statistics.median(step["step"] for step in found["turns"])
     lines = []
     for way, steps in found.items():
-        middle = {
-            key: statistics.median(step.get(key, 0.0) for step in steps) for key in ("step", *SHOWN)
-        }
+        middle = {}
+        for key in ("step", *SHOWN):
+            middle[key] = statistics.median(step.get(key, 0.0) for step in steps)
         shown = [f"{middle[key]:.2f}" for key in SHOWN[:3]] + [
             f"{middle[key]:.4f}" for key in SHOWN[3:4]
         ]

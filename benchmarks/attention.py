@@ -64,12 +64,11 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     ways = {"bfloat16": narrow, "float32": wide, "ours": ours}
-    times = {
-        length: [
+    times = {}
+    for length in LENGTHS:
+        times[length] = [
             forward_and_backward_ms(way, args.rows, length, args.repeats) for way in ways.values()
         ]
-        for length in LENGTHS
-    }
     print(page.machine())
     print(
         page.table(

@@ -165,7 +165,9 @@ class Check:
             )
             if isinstance(truth, Failed):
                 return Cell(FAILS, why=f"plain transformers fails on sampled rows: {truth}")
-            said = [[log_probs for _, log_probs in replies] for replies, _ in sampled]
+            said = []
+            for replies, _ in sampled:
+                said.append([log_probs for _, log_probs in replies])
             pairs += [(ours, theirs.log_probs) for ours, theirs in zip(said, truth, strict=True)]
         return self._verdict(found, *pairs)
 
@@ -183,11 +185,10 @@ class Check:
             for mode, said in found.synced.items():
                 is_failed = isinstance(said, Failed)
                 name = f"{kind}, sync {mode}"
-                syncs[name] = (
-                    self._failed(said)
-                    if is_failed
-                    else self._verdict(found, (said, found.log_probs))
-                )
+                if is_failed:
+                    syncs[name] = self._failed(said)
+                else:
+                    syncs[name] = self._verdict(found, (said, found.log_probs))
         return _worst(exports), _worst(syncs)
 
     def _exported(self, found: Found, out: str) -> Cell:
@@ -221,12 +222,11 @@ class Check:
 
 def _largest(pairs: list[tuple[Numbers, Numbers]]) -> float:
     """Return the largest difference; infinite if a number is NaN."""
-    differences = [
-        abs(ours - theirs)
-        for ours_B, theirs_B in pairs
-        for ours_T, theirs_T in zip(ours_B, theirs_B, strict=True)
-        for ours, theirs in zip(ours_T, theirs_T, strict=True)
-    ]
+    differences = []
+    for ours_B, theirs_B in pairs:
+        for ours_T, theirs_T in zip(ours_B, theirs_B, strict=True):
+            for ours, theirs in zip(ours_T, theirs_T, strict=True):
+                differences.append(abs(ours - theirs))
     return max(one if one == one else float("inf") for one in differences)
 
 

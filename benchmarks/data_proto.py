@@ -265,10 +265,12 @@ def main() -> None:
         if case.num_copies:
             works["memcpy"] = copy_of(list(tensors.values()), case.num_copies)
         figures = timed(works, options.repeats)
-        cells = [
-            f"{figures[head][0]:9.2f} / {figures[head][1]:.2f}" if head in figures else "-"
-            for head in heads
-        ]
+        cells = []
+        for head in heads:
+            if head in figures:
+                cells.append(f"{figures[head][0]:9.2f} / {figures[head][1]:.2f}")
+            else:
+                cells.append("-")
         print(f"{case.name:32}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 

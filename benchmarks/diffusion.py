@@ -66,10 +66,9 @@ def samplers(
     engine: DiffusionEngine, folder: str, num_samples: int
 ) -> dict[str, Callable[[], object]]:
     """Return the samplers to compare; the plain pipeline has its own, unsharded weights."""
-    items = [
-        {"prompt": f"a photo of the digit {digit % 10}", "uid": str(digit)}
-        for digit in range(num_samples)
-    ]
+    items = []
+    for digit in range(num_samples):
+        items.append({"prompt": f"a photo of the digit {digit % 10}", "uid": str(digit)})
     jobs = engine.jobs_of(items)
     pipeline = load_family(folder, folder).pipeline.to(engine.backend.device)
     pipeline.transformer.eval()

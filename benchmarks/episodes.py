@@ -91,18 +91,20 @@ class Policy:
 
 def items(env_class: str, turns: list[int]) -> list[dict[str, object]]:
     """Return one row per conversation."""
-    return [
-        {
-            "uid": str(row),
-            "prompt": [{"role": "user", "content": f"conversation {row}"}],
-            "env_class": env_class,
-            "env_extras": {
-                "reward_spec": {"ground_truth": "1"},
-                "extra_info": {"max_turns": count},
-            },
-        }
-        for row, count in enumerate(turns)
-    ]
+    items_made: list[dict[str, object]] = []
+    for row, count in enumerate(turns):
+        items_made.append(
+            {
+                "uid": str(row),
+                "prompt": [{"role": "user", "content": f"conversation {row}"}],
+                "env_class": env_class,
+                "env_extras": {
+                    "reward_spec": {"ground_truth": "1"},
+                    "extra_info": {"max_turns": count},
+                },
+            }
+        )
+    return items_made
 
 
 def play(policy: Policy, rows: list[dict[str, object]]) -> tuple[float, float]:

@@ -129,10 +129,15 @@ def operations_of(args: argparse.Namespace, model: str, prompts: Path) -> float:
     frozen weights."""
     config, tokenizer = AutoConfig.from_pretrained(model), AutoTokenizer.from_pretrained(model)
     rows = [json.loads(line) for line in prompts.read_text().splitlines()]
-    lengths = [
-        len(tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True)["input_ids"])
-        for row in rows
-    ]
+    lengths = []
+    for row in rows:
+        lengths.append(
+            len(
+                tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True)[
+                    "input_ids"
+                ]
+            )
+        )
     prompt, reply = statistics.mean(lengths), args.new_tokens
     heads = config.num_attention_heads + 2 * config.num_key_value_heads
     attention = config.hidden_size * config.head_dim * (heads + config.num_attention_heads)

@@ -84,18 +84,22 @@ def backend_of(source: str, dtype: DType, adapters: bool, exact: bool) -> FSDPBa
 
 def prompts_of(tokenizer: Any) -> list[list[int]]:
     """Return the token ids of the questions, up to the beginning of the answer."""
-    return [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+    prompts: list[list[int]] = []
+    for question in QUESTIONS:
+        prompts.append(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": question}],
+                add_generation_prompt=True,
+                return_dict=False,
+            )
         )
-        for question in QUESTIONS
-    ]
+    return prompts
 
 
 def sampled(
     backend: FSDPBackend, prompts: list[list[int]], new_tokens: int
 ) -> list[tuple[list[int], Reply]]:
-    """Sample replies; return them with their prompts, siblings adjacent."""
+    """Sample replies; return them with their prompts, group by group."""
     engine = RolloutEngine(backend, RolloutConfig(), {}, {}, 0)
     requests = [Request(prompt, SAMPLES, new_tokens) for prompt in prompts]
     with engine.decoding(
@@ -152,10 +156,9 @@ def plain_transformers(
         logits = model(given.sequences).logits[:, len(prompt) - 1 : -1]
         scoring_s += time.perf_counter() - before
         said = torch.stack(given.logits, dim=1)
-        both = [
-            values.float().log_softmax(-1).gather(2, replies[..., None])[..., 0]
-            for values in (said, logits)
-        ]
+        both = []
+        for values in (said, logits):
+            both.append(values.float().log_softmax(-1).gather(2, replies[..., None])[..., 0])
         ends = (replies == model.generation_config.eos_token_id).cumsum(-1)
         written = ends - (replies == model.generation_config.eos_token_id).long() == 0
         distances.append((both[0] - both[1]).abs()[written])

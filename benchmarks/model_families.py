@@ -185,11 +185,9 @@ def auto_class(model_type: str) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return (
-        AutoModelForCausalLM
-        if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        else AutoModelForImageTextToText
-    )
+    if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return AutoModelForCausalLM
+    return AutoModelForImageTextToText
 
 
 DECODERS = (

@@ -186,11 +186,12 @@ def all_paths(folder: str, scratch: str) -> dict[str, Found | Failed]:
         both = together([(on_two_ranks, (bundle, sizes, rank, meeting)) for rank in (0, 1)])
         # Of a rank that waited in vain the other one says more.
         both.sort(key=lambda one: not isinstance(one, Failed) or one.kind == "TimeoutError")
-        found[name] = (
-            both[0]
-            if isinstance(both[0], Failed)
-            else max(both, key=lambda one: 0 if isinstance(one, Failed) else len(one.log_probs))
-        )
+        if isinstance(both[0], Failed):
+            found[name] = both[0]
+        else:
+            found[name] = max(
+                both, key=lambda one: 0 if isinstance(one, Failed) else len(one.log_probs)
+            )
     for kind, with_lora in TRAINED.items():
         found[kind] = apart(trained, bundle, f"{scratch}/{kind}", with_lora)
     return found
@@ -229,7 +230,9 @@ def stack_of(backend: FSDPBackend, **options: Any) -> TrainStack:
 def measured(stack: TrainStack, some: list[Row]) -> Numbers:
     """Return the log-probabilities that training measures for the old policy."""
     columns = stack.measure(batch(some))
-    return [] if columns is None else _ragged(columns.tensor("old_log_probs"), some)
+    if columns is None:
+        return []
+    return _ragged(columns.tensor("old_log_probs"), some)
 
 
 def one_by_one(policy: Any, **options: float) -> Found:
@@ -274,9 +277,10 @@ def shared(bundle: TextBundle) -> Found:
     """Compute rows with prefix sharing among siblings."""
     backend = backend_of(bundle, _alone())
     stack = stack_of(backend, share_prompts=True)
-    why = (
-        "" if stack.share_prompts else backend.policy.why_no_prompt_sharing() or "without a reason"
-    )
+    if stack.share_prompts:
+        why = ""
+    else:
+        why = backend.policy.why_no_prompt_sharing() or "without a reason"
     return Found(measured(stack, rows()), falls_back=why)
 
 
@@ -313,11 +317,10 @@ def sampled(backend: FSDPBackend, temperature: float = 1.0) -> list[Reply]:
 
 def _signs(config: PretrainedConfig) -> set[int]:
     """Return the token ids that a config uses as placeholders of pictures and sounds."""
-    names = {
-        name: value
-        for name, value in config.to_dict().items()
-        if name.endswith(("_token_id", "_token_index"))
-    }
+    names = {}
+    for name, value in config.to_dict().items():
+        if name.endswith(("_token_id", "_token_index")):
+            names[name] = value
     return {value for value in names.values() if isinstance(value, int) and value >= FIRST_SPECIAL}
 
 
@@ -404,7 +407,7 @@ def _why_not(policy: Any, path: Path) -> str:
 
 
 def _ragged(values_BT: Tensor, some: list[Row]) -> Numbers:
-    return [
-        values[: len(response)]
-        for values, (_, response) in zip(values_BT.tolist(), some, strict=True)
-    ]
+    rows = []
+    for values, (_, response) in zip(values_BT.tolist(), some, strict=True):
+        rows.append(values[: len(response)])
+    return rows

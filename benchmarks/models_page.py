@@ -100,10 +100,14 @@ def text(families: list[Family], columns: tuple[str, ...], alike: float, num_typ
     """Return the text of the page."""
     reasons = Reasons()
     loaded = [family for family in families if family.cells and not family.refused]
-    rows = [
-        [f"`{family.model_type}`", *(_cell(family.cells[column], reasons) for column in columns)]
-        for family in loaded
-    ]
+    rows = []
+    for family in loaded:
+        rows.append(
+            [
+                f"`{family.model_type}`",
+                *(_cell(family.cells[column], reasons) for column in columns),
+            ]
+        )
     head = HEAD.format(
         summary=summary(families, columns, num_types),
         transformers=version("transformers"),
@@ -146,7 +150,9 @@ def _revisions(families: list[Family]) -> dict[str, list[str]]:
 def summary(families: list[Family], columns: tuple[str, ...], num_types: int) -> str:
     """Summarise the page: how many types are equal everywhere, and the cost for the others."""
     loaded = [family for family in families if family.cells and not family.refused]
-    verdicts = [{str(cell.verdict) for cell in family.cells.values()} for family in loaded]
+    verdicts = []
+    for family in loaded:
+        verdicts.append({str(cell.verdict) for cell in family.cells.values()})
     num_equal = sum(found == {"equal"} for found in verdicts)
     num_bad = sum(bool(found & {"WRONG", "fails"}) for found in verdicts)
     num_refused, num_not_built = (
@@ -187,11 +193,9 @@ def _costs(loaded: list[Family], columns: tuple[str, ...]) -> str:
         counts = Counter(family.cells[column].verdict for family in loaded)
         if number := counts["falls back"] + counts["refused"]:
             rows.append([column, f"{number} of {len(loaded)}", INSTEAD[column]])
-    return (
-        table(["path", "types without it", "what is done instead"], rows)
-        if rows
-        else "No path is left out."
-    )
+    if rows:
+        return table(["path", "types without it", "what is done instead"], rows)
+    return "No path is left out."
 
 
 def _cell(cell: Cell, reasons: Reasons) -> str:

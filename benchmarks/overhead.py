@@ -129,10 +129,9 @@ def iterations_of(run: Path) -> Iterator[Iteration]:
     """Return all iterations but the first, whose beginning is not recorded."""
     receipts = sorted((run / "receipts").glob("iteration-*.json"))
     for before, receipt in pairwise(receipts):
-        steps = [
-            json.loads(line)
-            for line in (run / "steps" / f"{receipt.stem}.jsonl").read_text().splitlines()
-        ]
+        steps = []
+        for line in (run / "steps" / f"{receipt.stem}.jsonl").read_text().splitlines():
+            steps.append(json.loads(line))
         work_s = sum(
             value for step in steps for name, value in step.items() if name.startswith(PHASE)
         )
@@ -152,14 +151,15 @@ def answer_s(arguments: list[str]) -> float:
 
 def report(recipe: str, begun: list[dict[str, float]], iterations: list[Iteration]) -> str:
     """Return the results as Markdown."""
-    rows = [
-        [
-            str(number),
-            *(f"{value:.2f}" for value in (one.wall_s, one.work_s, one.rest_s)),
-            f"{one.rest_s / one.wall_s:.1%}",
-        ]
-        for number, one in enumerate(iterations, start=2)
-    ]
+    rows = []
+    for number, one in enumerate(iterations, start=2):
+        rows.append(
+            [
+                str(number),
+                *(f"{value:.2f}" for value in (one.wall_s, one.work_s, one.rest_s)),
+                f"{one.rest_s / one.wall_s:.1%}",
+            ]
+        )
     heads = ["iteration", "wall s", "rollout and training s", "the rest s", "share of the rest"]
     unprepared, prepared = begun
     waits = [

@@ -46,11 +46,10 @@ def machine() -> str:
     text = info.read_text() if info.is_file() else ""
     name = re.search(r"model name\s*:\s*(.+)", text)
     flags = re.search(r"flags\s*:\s*(.+)", text)
-    known = [
-        flag
-        for flag in ("avx512f", "avx512_bf16", "amx_bf16")
-        if flags and flag in flags[1].split()
-    ]
+    known = []
+    for flag in ("avx512f", "avx512_bf16", "amx_bf16"):
+        if flags and flag in flags[1].split():
+            known.append(flag)
     load = os.getloadavg()[0]
     return (
         f"{name[1] if name else platform.processor()} "

@@ -118,11 +118,10 @@ def main() -> None:
             f"{given.images} images, {archive.stat().st_size / 2**20:.0f} MiB packed, "
             f"{num_cores()} cores"
         )
-        peer = (
-            "unzip"
-            if shutil.which("unzip")
-            else "Python zipfile, one thread (unzip is not installed)"
-        )
+        if shutil.which("unzip"):
+            peer = "unzip"
+        else:
+            peer = "Python zipfile, one thread (unzip is not installed)"
         timings: dict[str, list[Timing]] = {}
         for round_number in range(given.rounds):
             actions: dict[str, Callable[[Path], object]] = {

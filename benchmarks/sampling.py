@@ -64,11 +64,11 @@ def engines(source: str) -> dict[str, RolloutEngine]:
 def drawn(
     engine: RolloutEngine, prompts: Sequence[list[int]], sampling: Sampling, stop: Sequence[str]
 ) -> list[Reply]:
-    """Sample replies, siblings adjacent."""
+    """Sample replies, group by group."""
     strings = StopStrings.of(stop)
-    requests = [
-        Request(prompt, SIBLINGS, sampling.max_new_tokens, stop=strings) for prompt in prompts
-    ]
+    requests = []
+    for prompt in prompts:
+        requests.append(Request(prompt, SIBLINGS, sampling.max_new_tokens, stop=strings))
     with engine.decoding(sampling, torch.Generator().manual_seed(0)) as decode:
         return decode(requests)
 

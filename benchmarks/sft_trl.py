@@ -41,11 +41,10 @@ def main(path: str = USUAL) -> int:
     with tempfile.TemporaryDirectory() as folder:
         file = materialise_log_lines(LogLinesSpec(log_lines=NUM_ROWS, seed=1), folder)
         make = ItemMaker(has_answers=True)
-        rows = [
-            encode(make(conversation_row(raw.value), f"row {raw.number}"))
-            for raw in raw_values(file)
-            if isinstance(raw.value, dict)
-        ]
+        rows = []
+        for raw in raw_values(file):
+            if isinstance(raw.value, dict):
+                rows.append(encode(make(conversation_row(raw.value), f"row {raw.number}")))
         theirs = loss_of_trl(source, bundle.tokenizer, rows, Path(folder))
     ours = loss_of_ours(bundle.policy, rows)
     distance = abs(ours - theirs)

@@ -83,11 +83,10 @@ def imported(node: ast.AST, package: list[str], late: bool = False) -> Iterator[
         for alias in node.names:
             yield f"{base}.{alias.name}", late
     late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    children = (
-        node.orelse
-        if isinstance(node, ast.If) and for_type_checkers(node)
-        else ast.iter_child_nodes(node)
-    )
+    if isinstance(node, ast.If) and for_type_checkers(node):
+        children = node.orelse
+    else:
+        children = ast.iter_child_nodes(node)
     for child in children:
         yield from imported(child, package, late)
 
@@ -133,7 +132,10 @@ def reachable(edges: Graph, start: str) -> set[str]:
 def cycles(edges: Graph) -> list[list[str]]:
     """Return the sets of modules that import each other, the largest first."""
     reach = {name: reachable(edges, name) for name in edges}
-    rings = {tuple(sorted(b for b in reach[a] if a in reach[b])) for a in edges if a in reach[a]}
+    rings = set()
+    for a in edges:
+        if a in reach[a]:
+            rings.add(tuple(sorted(b for b in reach[a] if a in reach[b])))
     return [list(ring) for ring in sorted(rings, key=lambda ring: (-len(ring), ring))]
 
 

@@ -169,8 +169,12 @@ def serve(rank: int, settings: JsonObject, meeting: str, answers: int | None) ->
 
 def _together(every: list[JsonObject]) -> JsonObject:
     """Merge the figures of all ranks: the slowest times, the sums of tokens and memory."""
-    sums = {name: sum(one[name] for one in every) for name in ("tokens", "peak_bytes")}
-    times = {name: max(one[name] for one in every) for name in ("generate", "train", "step")}
+    sums = {}
+    for name in ("tokens", "peak_bytes"):
+        sums[name] = sum(one[name] for one in every)
+    times = {}
+    for name in ("generate", "train", "step"):
+        times[name] = max(one[name] for one in every)
     return {**times, **sums, "reward": sum(one["reward"] for one in every) / len(every)}
 
 
@@ -187,10 +191,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
         others = torch.multiprocessing.get_context("spawn")
-        siblings = [
-            others.Process(target=serve, args=(rank, settings, meeting, None))
-            for rank in range(1, settings["ranks"])
-        ]
+        siblings = []
+        for rank in range(1, settings["ranks"]):
+            siblings.append(others.Process(target=serve, args=(rank, settings, meeting, None)))
         for sibling in siblings:
             sibling.start()
         serve(0, settings, meeting, answers)

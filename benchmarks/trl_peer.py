@@ -99,9 +99,9 @@ def main():
     rewards = []
 
     def reward(completions, answer, **_):
-        given = [
-            last_number_is_right(one, right) for one, right in zip(completions, answer, strict=True)
-        ]
+        given = []
+        for one, right in zip(completions, answer, strict=True):
+            given.append(last_number_is_right(one, right))
         rewards.extend(given)
         return given
 

@@ -35,6 +35,9 @@ def _print_stage(chain: LoadedChain, stage: Stage, profile: str | None, console:
 
 
 def _models(stage: Stage) -> str:
-    others = [f"{key} is {name}'s" for key, name in stage.uses.items() if name != stage.starts_from]
+    others = []
+    for key, name in stage.uses.items():
+        if name != stage.starts_from:
+            others.append(f"{key} is {name}'s")
     start = stage.starts_from
     return ", ".join([f"starts from {start or stage.recipe.model.path}", *others])

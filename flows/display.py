@@ -177,20 +177,20 @@ def describe(receipt: object, *, scored: bool = False) -> str:
     if isinstance(receipt, EvalReceipt):
         again = " (from an earlier run)" if receipt.skipped else ""
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
-        judged = (
-            f"reward {receipt.mean_reward:.3f}"
-            if scored or receipt.graded
-            else f"accuracy {receipt.accuracy:.3f} ({interval})"
-        )
+        if scored or receipt.graded:
+            judged = f"reward {receipt.mean_reward:.3f}"
+        else:
+            judged = f"accuracy {receipt.accuracy:.3f} ({interval})"
         scores = "".join(f", {name} {value:.3f}" for name, value in receipt.scores.items())
         scores += "".join(f"; {name} {_first(one)}" for name, one in receipt.sets.items())
         if receipt.num_failed:
             scores += f"; {receipt.num_failed} rows without a verdict"
         return f"evaluate {receipt.label}: {judged}{scores}{again}"
     if isinstance(receipt, IterationReceipt):
-        state = (
-            "was complete already, skipped" if receipt.skipped else "complete, checkpoint written"
-        )
+        if receipt.skipped:
+            state = "was complete already, skipped"
+        else:
+            state = "complete, checkpoint written"
         return f"train-iteration {receipt.iteration}: {state}"
     return str(receipt)
 
@@ -229,7 +229,10 @@ def describe_step(event: ProgressEvent) -> str:
             f"{m['reward_accuracy']:.2f}  margin {m['reward_margin']:+.3f}  grad "
             f"{m['grad_norm']:.2f}  train {m['seconds/train']:.1f} s"
         )
-    tracks = [key.removesuffix("reward_mean") for key in m if f"/{key}".endswith("/reward_mean")]
+    tracks = []
+    for key in m:
+        if f"/{key}".endswith("/reward_mean"):
+            tracks.append(key.removesuffix("reward_mean"))
     said = "".join(_describe_track(m, prefix) for prefix in tracks)
     return (
         f"step {event.step:>3}/{event.total_steps}  {said}"
@@ -243,9 +246,10 @@ def _describe_track(metrics: Mapping[str, float], prefix: str) -> str:
 
     Args: prefix: prefix of the track's metrics.
     """
-    own = {
-        key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)
-    }
+    own = {}
+    for key, value in metrics.items():
+        if key.startswith(prefix):
+            own[key.removeprefix(prefix)] = value
     said = f"{prefix}reward {own['reward_mean']:.3f} ± {own['reward_std']:.2f}  "
     for name, form in (
         ("response_length_mean", "length {:.1f}  "),

@@ -45,7 +45,9 @@ def doctor(
     if format is DoctorFormat.JSON:
         typer.echo(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
-        counts = {level: sum(finding.level is level for finding in found) for level in Level}
+        counts = {}
+        for level in Level:
+            counts[level] = sum(finding.level is level for finding in found)
         typer.echo(", ".join(f"{count} {level}" for level, count in counts.items()))
     if any(finding.level is Level.PROBLEM for finding in found):
         raise typer.Exit(SOMETHING_IS_WRONG)

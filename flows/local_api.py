@@ -79,11 +79,10 @@ class LocalApi:
                 return
             time.sleep(POLL_S)
         ended = self.process.poll()
-        how = (
-            f"ended with code {ended}"
-            if ended is not None
-            else f"does not answer within {timeout_s:g} s"
-        )
+        if ended is not None:
+            how = f"ended with code {ended}"
+        else:
+            how = f"does not answer within {timeout_s:g} s"
         raise ServiceError(
             f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log"
         )

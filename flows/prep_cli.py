@@ -105,9 +105,10 @@ class _Display:
 
     def progress(self, phase: str, done: int, total: int) -> None:
         if phase not in self._tasks:
-            self._tasks[phase] = (
-                self._bar.add_task(phase, total=total) if self._bar is not None else None
-            )
+            if self._bar is not None:
+                self._tasks[phase] = self._bar.add_task(phase, total=total)
+            else:
+                self._tasks[phase] = None
             if self._bar is None and total:
                 self.note(f"{phase}: {total}")
         if self._bar is not None:

@@ -120,7 +120,9 @@ def usual_retrain() -> Retrain:
     scheduled = (
         context is not None and context.flow_run is not None and context.flow_run.auto_scheduled
     )
-    return Retrain.WHEN_NEW if scheduled else Retrain.CONTINUE
+    if scheduled:
+        return Retrain.WHEN_NEW
+    return Retrain.CONTINUE
 
 
 def _say(text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_core.serving.tools.forms import ToolFormat
+from rl_core.envs.calls.forms import ToolFormat
 
 if TYPE_CHECKING:
     from rl_core.services.own_pages import App

@@ -25,7 +25,9 @@ def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table
         table.row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
     old, new = (read_samples(one.samples_path) for one in (before, after))
     change, low, high = paired_change(*paired_scores(old, new, ACCURACY))
-    gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
+    gains = []
+    for name, value in before.scores.items():
+        gains.append(f"{after.scores[name] - value:+.3f}")
     table.row(
         "change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True
     )
@@ -40,10 +42,11 @@ def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
     table = _table(title, names)
     for one in (before, after):
         table.row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
-    changes = [
-        paired_change(*paired_scores(old, new, MEAN_REWARD if name == REWARD else name))
-        for name in names
-    ]
+    changes = []
+    for name in names:
+        changes.append(
+            paired_change(*paired_scores(old, new, MEAN_REWARD if name == REWARD else name))
+        )
     table.row("change", *(f"{change:+.3f}" for change, _, _ in changes))
     table.row(
         "95 % interval",
@@ -60,10 +63,12 @@ def sets_table(title: str, receipts: Sequence[EvalReceipt]) -> Table:
     for name, last in receipts[-1].sets.items():
         for measure in last.measures:
             found = [one.sets[name].measures.get(measure) for one in receipts if name in one.sets]
-            shown = [
-                "" if one is None else f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"
-                for one in found
-            ]
+            shown = []
+            for one in found:
+                if one is None:
+                    shown.append("")
+                else:
+                    shown.append(f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})")
             table.row(name, measure, *[""] * (len(receipts) - len(shown)), *shown)
     return table
 

@@ -116,12 +116,10 @@ def validate(
             mapping = settled.data.column_map
 
         if paths:
-            train, evaluation = (
-                mapped_files(
-                    [file for one in given for file in data_files(one)], mapping, home.data
-                )
-                for given in (paths, held_out or [])
-            )
+            files = [file for one in paths for file in data_files(one)]
+            train = mapped_files(files, mapping, home.data)
+            files = [file for one in held_out or [] for file in data_files(one)]
+            evaluation = mapped_files(files, mapping, home.data)
         else:
             train, evaluation = _files_of(settled, home)
         contamination, sides = _compared(

@@ -27,7 +27,9 @@ class StageSpec(Section):
     @field_validator("overrides", mode="before")
     @classmethod
     def _mapping_in_the_form_of_a_recipe(cls, value: Any) -> Any:
-        return list(assignments(value)) if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping):
+            return list(assignments(value))
+        return value
 
 
 class Chain(Section):

@@ -317,11 +317,10 @@ class EvalReceipt(Receipt):
     def values(self) -> dict[str, float]:
         """Return every score by name: accuracy, mean reward, the domain's further metrics, and the
         measures of named sets as `<set>/<measure>`."""
-        measured = {
-            f"{name}/{measure}": found.value
-            for name, one in self.sets.items()
-            for measure, found in one.measures.items()
-        }
+        measured = {}
+        for name, one in self.sets.items():
+            for measure, found in one.measures.items():
+                measured[f"{name}/{measure}"] = found.value
         return {
             "accuracy": self.accuracy,
             "mean_reward": self.mean_reward,

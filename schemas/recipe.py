@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
 from schemas.sections.checks.evaluation_checks import check_evaluation
+from schemas.sections.checks.quantization import check_quantized
 from schemas.sections.checks.sampling_checks import check_sampling
 from schemas.sections.data import DataConfig
 from schemas.sections.diffusion import DiffusionConfig
@@ -222,6 +223,12 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _packed_weights_are_not_trained(self) -> "Recipe":
+        if self.model.quantize is not None:
+            check_quantized(self.model, self.lora, self.rollout, self.placement, self.domain)
+        return self
+
+    @model_validator(mode="after")
     def _vllm_can_do_it(self) -> "Recipe":
         if self.rollout.engine is not EngineKind.VLLM:
             return self
@@ -280,11 +287,10 @@ class Recipe(Section):
     def _tracks_are_those_of_the_domain(self) -> "Recipe":
         for name, block in (("tracks", self.tracks), ("unified", self.unified)):
             if (self.domain.traits.block == name) is (block is None):
-                needed = (
-                    f"needs the block {name}"
-                    if block is None
-                    else f"has no {name}; leave the block out"
-                )
+                if block is None:
+                    needed = f"needs the block {name}"
+                else:
+                    needed = f"has no {name}; leave the block out"
                 raise ValueError(f"{name}: the domain {self.domain} {needed}")
         if self.tracks is None and self.unified is None:
             return self
@@ -384,7 +390,9 @@ class Recipe(Section):
     @property
     def drawing_devices(self) -> int:
         """Number of devices reserved for the track `images`."""
-        return self.tracks.images.num_devices if self.tracks else 0
+        if self.tracks:
+            return self.tracks.images.num_devices
+        return 0
 
     def _painting(
         self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]
@@ -431,7 +439,9 @@ class Recipe(Section):
         pair, or the one row that holds the answers to learn."""
         if self.has_answers:
             return 1
-        return 2 if self.has_pairs else self.rollout.samples_per_prompt
+        if self.has_pairs:
+            return 2
+        return self.rollout.samples_per_prompt
 
     @property
     def updates_per_step(self) -> int:

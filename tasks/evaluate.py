@@ -105,18 +105,21 @@ def show_scores(receipts: list[EvalReceipt]) -> None:
     """Publish the scores of evaluations, one row each, and the change from the first to the
     last."""
     graded = any(receipt.graded for receipt in receipts)
-    table: list[dict[str, object]] = [
-        {
-            "which": receipt.label,
-            "step": receipt.step,
-            **({} if graded else _accuracy(receipt)),
-            "mean reward": f"{receipt.mean_reward:.3f}",
-            **{name.replace("_", " "): f"{value:.3f}" for name, value in receipt.scores.items()},
-            "mean length": f"{receipt.mean_length:.1f}",
-            "truncated": f"{receipt.truncated_share:.3f}",
-        }
-        for receipt in receipts
-    ]
+    table: list[dict[str, object]] = []
+    for receipt in receipts:
+        table.append(
+            {
+                "which": receipt.label,
+                "step": receipt.step,
+                **({} if graded else _accuracy(receipt)),
+                "mean reward": f"{receipt.mean_reward:.3f}",
+                **{
+                    name.replace("_", " "): f"{value:.3f}" for name, value in receipt.scores.items()
+                },
+                "mean length": f"{receipt.mean_length:.1f}",
+                "truncated": f"{receipt.truncated_share:.3f}",
+            }
+        )
     summary = f"{receipts[0].num_rows} held-out rows"
     if failed := receipts[-1].num_failed:
         summary += f", {failed} without a verdict"
@@ -140,18 +143,19 @@ def set_rows(receipts: list[EvalReceipt]) -> list[dict[str, object]]:
     for name, last in receipts[-1].sets.items():
         found = [one.sets.get(name) for one in receipts]
         for source in ("", *last.sources):
-            measures = [
-                {} if one is None else one.sources.get(source, {}) if source else one.measures
-                for one in found
-            ]
-            table += [
-                {"set": name, "source": source, "measure": measure}
-                | {
-                    receipt.label: _interval(of[measure]) if measure in of else ""
-                    for receipt, of in zip(receipts, measures, strict=True)
-                }
-                for measure in measures[-1]
-            ]
+            measures = []
+            for one in found:
+                if one is None:
+                    measures.append({})
+                elif source:
+                    measures.append(one.sources.get(source, {}))
+                else:
+                    measures.append(one.measures)
+            for measure in measures[-1]:
+                row = {"set": name, "source": source, "measure": measure}
+                for receipt, of in zip(receipts, measures, strict=True):
+                    row[receipt.label] = _interval(of[measure]) if measure in of else ""
+                table.append(row)
     return table
 
 
@@ -162,15 +166,16 @@ def _interval(measure: Measure) -> str:
 def compare(before: EvalReceipt, after: EvalReceipt) -> None:
     """Publish the answers to the same questions before and after training."""
     rows_before, rows_after = read_samples(before.samples_path), read_samples(after.samples_path)
-    samples = [
-        {
-            "prompt": prompt_text(one["prompt"]),
-            "truth": one["ground_truth"],
-            "before": one["response"],
-            "reward before": one["reward"],
-            "after": two["response"],
-            "reward after": two["reward"],
-        }
-        for one, two in zip(rows_before[:NUM_SHOWN], rows_after[:NUM_SHOWN], strict=True)
-    ]
+    samples = []
+    for one, two in zip(rows_before[:NUM_SHOWN], rows_after[:NUM_SHOWN], strict=True):
+        samples.append(
+            {
+                "prompt": prompt_text(one["prompt"]),
+                "truth": one["ground_truth"],
+                "before": one["response"],
+                "reward before": one["reward"],
+                "after": two["response"],
+                "reward after": two["reward"],
+            }
+        )
     artifacts.table("samples", samples, "The same held-out questions before and after training")

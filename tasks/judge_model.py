@@ -42,15 +42,17 @@ def judge_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> Gat
 def comparison_rows(gate: GateReceipt) -> list[dict[str, object]]:
     """Return one table row per compared score."""
     scores = [gate.decided_by, *gate.guards] if gate.decided_by else gate.guards
-    return [
-        {
-            "score": one.score,
-            "part": "decides" if one is gate.decided_by else "guard",
-            gate.compared_with: f"{one.before:.3f}",
-            "this version": f"{one.after:.3f}",
-            "change": f"{one.change:+.3f}",
-            "95 % interval": f"{one.low:+.3f} to {one.high:+.3f}",
-            "held": "yes" if one.held else "no",
-        }
-        for one in scores
-    ]
+    rows: list[dict[str, object]] = []
+    for one in scores:
+        rows.append(
+            {
+                "score": one.score,
+                "part": "decides" if one is gate.decided_by else "guard",
+                gate.compared_with: f"{one.before:.3f}",
+                "this version": f"{one.after:.3f}",
+                "change": f"{one.change:+.3f}",
+                "95 % interval": f"{one.low:+.3f} to {one.high:+.3f}",
+                "held": "yes" if one.held else "no",
+            }
+        )
+    return rows

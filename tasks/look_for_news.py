@@ -18,11 +18,10 @@ from tasks.prefect_ui import artifacts
 def look_for_news(recipe: dict[str, Any], cache: CacheReceipt, retrain: Retrain) -> News:
     """Compare data, code and recipe with those of the newest registered version."""
     news = retraining.look_for_news(Recipe.model_validate(recipe), cache, retrain, Home.default())
-    begins = (
-        f"Training starts from `{news.start_from or recipe['model']['path']}`."
-        if news.train
-        else "Nothing to do."
-    )
+    if news.train:
+        begins = f"Training starts from `{news.start_from or recipe['model']['path']}`."
+    else:
+        begins = "Nothing to do."
     artifacts.markdown(
         "news",
         f"**{artifacts.as_it_is(news.reason)}**. {begins}",

@@ -83,7 +83,9 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
         also_held_out=[file for files in sets.values() for file in files],
     )
     of_sets = replace(settings, name=f"{recipe.name}-set", needs_answers=False)
-    made = {name: prepare_set(name, files, of_sets, tokenizer) for name, files in sets.items()}
+    made = {}
+    for name, files in sets.items():
+        made[name] = prepare_set(name, files, of_sets, tokenizer)
     return receipt.model_copy(update={"sets": made})
 
 

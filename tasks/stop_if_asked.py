@@ -1,4 +1,4 @@
-"""The end of a run at which a watcher rang that its recipe sets to `stop`."""
+"""The end of a run in which a watcher fired that its recipe sets to `stop`."""
 
 from rl_core.errors import StoppedByWatcher
 from rl_core.runs.session import session_for

@@ -74,21 +74,21 @@ def _publish(report: ValidationReport) -> None:
         "validation", counts, f"Rows checked against their contract; {report.explanation}"
     )
     if report.examples:
-        rows = [
-            {"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})}
-            for one in report.examples
-        ]
+        rows = []
+        for one in report.examples:
+            rows.append({"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})})
         artifacts.table(
             "validation-refused-rows",
             rows,
             f"The first refused rows; all are in {report.rejects_path}",
         )
     if report.warnings:
-        doubtful = [
-            {"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})}
-            for group in report.warnings
-            for one in group.first
-        ]
+        doubtful = []
+        for group in report.warnings:
+            for one in group.first:
+                doubtful.append(
+                    {"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})}
+                )
         artifacts.table(
             "validation-doubtful-rows",
             doubtful,
@@ -99,18 +99,19 @@ def _publish(report: ValidationReport) -> None:
 
 
 def _publish_contamination(found: ContaminationReport) -> None:
-    rows = [
-        {
-            "training row": f"{one.file}:{one.row}",
-            "repeats": f"{one.other_file}:{one.other_row}",
-            "how": one.kind.value,
-            "share": one.share,
-            "passage": one.passage,
-            "rows of these files": pair.count,
-        }
-        for pair in found.pairs
-        for one in pair.first
-    ]
+    rows = []
+    for pair in found.pairs:
+        for one in pair.first:
+            rows.append(
+                {
+                    "training row": f"{one.file}:{one.row}",
+                    "repeats": f"{one.other_file}:{one.other_row}",
+                    "how": one.kind.value,
+                    "share": one.share,
+                    "passage": one.passage,
+                    "rows of these files": pair.count,
+                }
+            )
     artifacts.table(
         "validation-contamination",
         rows,

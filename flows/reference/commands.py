@@ -55,4 +55,6 @@ def _default(parameter: Any) -> str:
     if parameter.required:
         return "must be given"
     value = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
-    return "" if value in (None, False, "") else f"`{value}`"
+    if value in (None, False, ""):
+        return ""
+    return f"`{value}`"

@@ -45,12 +45,16 @@ class Promise(BaseModel):
     @field_validator("numbers", "kept", "test", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: object) -> object:
-        return value if isinstance(value, list) else [value]
+        if isinstance(value, list):
+            return value
+        return [value]
 
     @field_validator("lines", mode="before")
     @classmethod
     def _one_line_is_a_text(cls, value: object) -> object:
-        return str(value) if isinstance(value, int) else value
+        if isinstance(value, int):
+            return str(value)
+        return value
 
 
 class Document(BaseModel):

@@ -35,15 +35,16 @@ def keys(
     key paths. made: the model with no key stated, if it has a preset that its fields do not show.
     """
     prefix = f"{path}." if path else ""
-    rows = [
-        [
-            f"`{prefix}{field.alias or name}`",
-            _value(field),
-            _default(field) if made is None else _shown(getattr(made, name)),
-            _about(field, f"{prefix}{name}", described or {}),
-        ]
-        for name, field in model.model_fields.items()
-    ]
+    rows = []
+    for name, field in model.model_fields.items():
+        rows.append(
+            [
+                f"`{prefix}{field.alias or name}`",
+                _value(field),
+                _default(field) if made is None else _shown(getattr(made, name)),
+                _about(field, f"{prefix}{name}", described or {}),
+            ]
+        )
     return table(["key", "value", "default", ""], rows)
 
 
@@ -59,16 +60,17 @@ def _about(field: FieldInfo, path: str, described: Mapping[Settings, str]) -> st
     inner = next(sections(field.annotation), None)
     elsewhere = described.get(inner, path) if inner else path
     about = field.description or (purpose(inner) if inner else "")
-    return about if elsewhere == path else f"{about} Keys as in `{elsewhere}`."
+    if elsewhere == path:
+        return about
+    return f"{about} Keys as in `{elsewhere}`."
 
 
 def _value(field: FieldInfo) -> str:
-    bounds = [
-        f"{sign} {getattr(one, key)}"
-        for one in field.metadata
-        for key, sign in _BOUNDS.items()
-        if hasattr(one, key)
-    ]
+    bounds = []
+    for one in field.metadata:
+        for key, sign in _BOUNDS.items():
+            if hasattr(one, key):
+                bounds.append(f"{sign} {getattr(one, key)}")
     return ", ".join([_type(field.annotation), *bounds])
 
 

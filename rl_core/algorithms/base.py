@@ -135,8 +135,8 @@ class StageAlgorithm(ABC):
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return the advantages of a WHOLE batch (groups must not be split).
 
-        Args: rewards_B: [B]. group_ids_B: [B] integers, equal for siblings, in any order. mask_BT:
-        [B, T].
+        Args: rewards_B: [B]. group_ids_B: [B] integers, equal within a group, in any order.
+        mask_BT: [B, T].
         Returns: [B, T], 0 where the mask is 0, and metrics.
         Raises: RewardError on a non-finite reward, ValueError on a missing input or a wrong shape.
         """

@@ -59,7 +59,9 @@ class PolicyGradientConfig(StageAlgorithm.Config):
     @model_validator(mode="before")
     @classmethod
     def _over_preset(cls, values: object) -> object:
-        return over_preset(cls.preset, values) if isinstance(values, Mapping) else values
+        if isinstance(values, Mapping):
+            return over_preset(cls.preset, values)
+        return values
 
     @model_validator(mode="after")
     def _blocks_exist(self) -> PolicyGradientConfig:
@@ -87,7 +89,10 @@ class PolicyGradientConfig(StageAlgorithm.Config):
 
     def loss_block(self) -> Block:
         """Return the `loss` block with the shortcuts merged in."""
-        short = {key: getattr(self, key) for key in SHORTCUTS if getattr(self, key) is not None}
+        short = {}
+        for key in SHORTCUTS:
+            if getattr(self, key) is not None:
+                short[key] = getattr(self, key)
         return {**self.loss, **short}
 
 

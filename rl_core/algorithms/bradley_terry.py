@@ -72,9 +72,9 @@ class BradleyTerry(PairAlgorithm):
 def _metrics(shares: dict[str, Tensor], scores_N2: Tensor) -> dict[str, Metric]:
     scores_N2 = scores_N2.detach().double()
     count, leads_N = float(len(scores_N2)), ahead(scores_N2)
-    metrics = {
-        name: Metric(MetricKind.SUM, float(share.detach()), count) for name, share in shares.items()
-    }
+    metrics = {}
+    for name, share in shares.items():
+        metrics[name] = Metric(MetricKind.SUM, float(share.detach()), count)
     return metrics | {
         "score_chosen": Metric(MetricKind.MEAN, float(scores_N2[:, 0].sum()), count),
         "score_rejected": Metric(MetricKind.MEAN, float(scores_N2[:, 1].sum()), count),

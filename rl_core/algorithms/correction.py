@@ -127,9 +127,10 @@ def rejected(delta_BT: Tensor, kept_BT: Tensor, config: RejectionConfig) -> Tens
     # policy's.
     estimate_BT = terms.kl_penalty(-delta_BT, delta_BT.new_zeros(()), config.kind)
     estimate_BT = at_level(estimate_BT, kept_BT, config.level)
-    too_low = (
-        estimate_BT < config.lower if config.lower is not None else kept_BT.new_zeros(kept_BT.shape)
-    )
+    if config.lower is not None:
+        too_low = estimate_BT < config.lower
+    else:
+        too_low = kept_BT.new_zeros(kept_BT.shape)
     return (estimate_BT > config.upper) | too_low
 
 

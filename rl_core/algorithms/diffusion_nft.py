@@ -103,9 +103,10 @@ class DiffusionNft(StageAlgorithm):
         **measured: Unpack[RowMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return [B, T] by the configured estimator, and its metrics."""
-        given: dict[str, Any] = {
-            name: value for name, value in measured.items() if value is not None
-        }
+        given: dict[str, Any] = {}
+        for name, value in measured.items():
+            if value is not None:
+                given[name] = value
         return self.estimator(AdvantageInputs(rewards_B, group_ids_B, mask_BT, **given))
 
     def loss(

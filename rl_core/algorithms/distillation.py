@@ -159,7 +159,9 @@ class DistillationConfig(PolicyGradient.Config):
 def teachers_of(recipe: Recipe) -> dict[str, TeacherConfig]:
     """Return the teachers of a recipe by their key in the block `algorithm`; none for most."""
     _, config = algorithms.resolve(recipe.algorithm, "algorithm")
-    return config.named_teachers if isinstance(config, DistillationConfig) else {}
+    if isinstance(config, DistillationConfig):
+        return config.named_teachers
+    return {}
 
 
 @algorithms.register("distillation")

@@ -33,9 +33,10 @@ def learning_tracks(recipe: Recipe) -> list[LearningTrack]:
     if not stages.images.train:
         return found
     drawn = recipe.images.rollout.samples_per_prompt
-    drawn_key = (
-        "tracks.images.samples_per_rewrite" if recipe.tracks else "unified.images.samples_per_plan"
-    )
+    if recipe.tracks:
+        drawn_key = "tracks.images.samples_per_rewrite"
+    else:
+        drawn_key = "unified.images.samples_per_plan"
     if recipe.unified is not None and recipe.unified.images.compared is Compared.PROMPT:
         drawn, drawn_key = drawn * samples, f"{key} x {drawn_key}"
     return [*found, LearningTrack("images/", _algorithm(recipe.images), drawn, drawn_key)]

@@ -77,7 +77,9 @@ class KlController:
 
     def state_dict(self) -> dict[str, float]:
         """Return the state for a checkpoint; empty for a fixed coefficient."""
-        return {} if self.adaptive is None else {"kl_coef": self.coef}
+        if self.adaptive is None:
+            return {}
+        return {"kl_coef": self.coef}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Restore `state_dict()`."""

@@ -42,8 +42,12 @@ class Metric:
     def result(self) -> float:
         """Return the number to log; NaN if nothing was counted."""
         if self.weight == 0:
-            return 0.0 if self.kind is MetricKind.SUM else math.nan
-        return self.value / self.weight if self.kind is MetricKind.MEAN else self.value
+            if self.kind is MetricKind.SUM:
+                return 0.0
+            return math.nan
+        if self.kind is MetricKind.MEAN:
+            return self.value / self.weight
+        return self.value
 
 
 _REDUCE: dict[MetricKind, Callable[[list[float]], float]] = {

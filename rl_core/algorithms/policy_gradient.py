@@ -222,7 +222,9 @@ class PolicyGradient(StageAlgorithm):
     ) -> Tensor | None:
         kl = self.config.kl
         if kl.kind is KlKind.EXACT:
-            return None if ref_kl_BT is None else terms.cleaned(ref_kl_BT, actions.mask_BT)
+            if ref_kl_BT is None:
+                return None
+            return terms.cleaned(ref_kl_BT, actions.mask_BT)
         if ref_log_probs_BT is None:
             return None
         reference_BT = terms.cleaned(ref_log_probs_BT, actions.mask_BT).detach()
@@ -301,10 +303,9 @@ def _metrics(
 ) -> dict[str, Metric]:
     import torch
 
-    sums = [
-        values_BT.detach().double().masked_fill(~kept_BT, 0.0).sum()
-        for values_BT in means_BT.values()
-    ]
+    sums = []
+    for values_BT in means_BT.values():
+        sums.append(values_BT.detach().double().masked_fill(~kept_BT, 0.0).sum())
     ratio_max = ratio_BT.detach().double().masked_fill(~kept_BT, float("-inf")).amax()
     scalars = [
         total.detach().double(),

@@ -97,7 +97,9 @@ class PreferenceConfig(StageAlgorithm.Config):
     @model_validator(mode="before")
     @classmethod
     def _over_preset(cls, values: object) -> object:
-        return over_preset(cls.preset, values) if isinstance(values, Mapping) else values
+        if isinstance(values, Mapping):
+            return over_preset(cls.preset, values)
+        return values
 
     @property
     def needs_reference(self) -> bool:
@@ -216,11 +218,10 @@ class Preference(PairAlgorithm):
             ),
             "generation_loss": (self.config.generation_weight, -pairs.means_N2[:, 0]),
         }
-        shares = {
-            name: weight * loss_N.sum() / num_pairs
-            for name, (weight, loss_N) in weighted.items()
-            if weight > 0
-        }
+        shares = {}
+        for name, (weight, loss_N) in weighted.items():
+            if weight > 0:
+                shares[name] = weight * loss_N.sum() / num_pairs
         # The first summand keeps the graph of an idle pass, which holds no pair.
         total = sum(shares.values(), start=pairs.log_probs_N2.sum() * 0.0)
         return total, _metrics({"loss": total, **shares}, pairs)
@@ -250,9 +251,10 @@ class Preference(PairAlgorithm):
     ) -> Pairs:
         kept_BT = mask_BT != 0
         log_probs_BT = cleaned(log_probs_BT, mask_BT)
-        reference_BT = (
-            log_probs_BT.detach() if ref_log_probs_BT is None else ref_log_probs_BT.detach()
-        )
+        if ref_log_probs_BT is None:
+            reference_BT = log_probs_BT.detach()
+        else:
+            reference_BT = ref_log_probs_BT.detach()
         reference_BT = reference_BT.to(log_probs_BT).masked_fill(~kept_BT, 0.0)
         lengths_B, acting_B = kept_BT.sum(1), paired_rows(advantages_BT, mask_BT)
         rewards_B = self.config.beta * (log_probs_BT - reference_BT).sum(1)
@@ -263,9 +265,9 @@ class Preference(PairAlgorithm):
 def _metrics(shares: dict[str, Tensor], pairs: Pairs) -> dict[str, Metric]:
     rewards_N2 = pairs.rewards_N2.detach().double()
     count = float(len(rewards_N2))
-    metrics = {
-        name: Metric(MetricKind.SUM, float(share.detach()), count) for name, share in shares.items()
-    }
+    metrics = {}
+    for name, share in shares.items():
+        metrics[name] = Metric(MetricKind.SUM, float(share.detach()), count)
     leads_N = ahead(rewards_N2)
     return metrics | {
         "implicit_reward": Metric(MetricKind.MEAN, float(rewards_N2.sum()), 2 * count),

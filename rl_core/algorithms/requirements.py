@@ -23,7 +23,7 @@ from schemas.sections.rollout import EngineKind
 
 SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
 """Aggregations that give the same result for a row and for its parts."""
-WITHOUT_SIBLINGS = "reinforce_plus_plus"
+WITHOUT_GROUPS = "reinforce_plus_plus"
 """Token algorithm that works with one sample per prompt."""
 
 
@@ -216,7 +216,7 @@ def check_multi_update(
             )
 
 
-def check_siblings(recipe: Recipe) -> None:
+def check_group_size(recipe: Recipe) -> None:
     """Refuse a recipe whose rows would be compared with siblings that they do not have: all
     advantages would be 0.
 
@@ -228,7 +228,7 @@ def check_siblings(recipe: Recipe) -> None:
         if track.group_size > 1 or not track.algorithm.needs_siblings:
             continue
         draws = track.prefix == "images/" or not recipe.domain.traits.samples_tokens
-        other = "" if draws else f", or use one that does not, such as {WITHOUT_SIBLINGS}"
+        other = "" if draws else f", or use one that does not, such as {WITHOUT_GROUPS}"
         raise RecipeError(
             f"{track.size_key} is 1: algorithm {named(recipe.images if draws else recipe)} "
             "compares each sample with others of its prompt, and one alone teaches nothing; set "

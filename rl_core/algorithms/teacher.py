@@ -56,7 +56,10 @@ class TeacherConfig(Section):
 
     @model_validator(mode="after")
     def _is_one_model(self) -> TeacherConfig:
-        given = [name for name in ("path", "url", "own") if getattr(self, name) is not None]
+        given = []
+        for name in ("path", "url", "own"):
+            if getattr(self, name) is not None:
+                given.append(name)
         if len(given) != 1:
             said = " and ".join(given) or "none of them"
             raise ValueError(f"a teacher is one of path, url or own; got {said}")
@@ -81,4 +84,6 @@ class TeacherConfig(Section):
 
 def teacher_block(value: Any) -> Any:
     """Return a teacher's block; a text alone is a path."""
-    return {"path": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"path": value}
+    return value

@@ -58,16 +58,18 @@ def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[str, V]]) -> dic
     for row, values in enumerate(list_of_dict):
         if values.keys() != first:
             raise DataProtoError(f"row {row} has keys {sorted(values)}, row 0 has {sorted(first)}")
-    return {key: [values[key] for values in list_of_dict] for key in first}
+    lists: dict[str, list[V]] = {}
+    for key in first:
+        lists[key] = [values[key] for values in list_of_dict]
+    return lists
 
 
 def copied(meta_info: V) -> V:
     """Copy dicts and lists at every level; their other contents are shared."""
     if type(meta_info) is dict:
-        items = {
-            key: copied(value) if type(value) in (dict, list) else value
-            for key, value in meta_info.items()
-        }
+        items = {}
+        for key, value in meta_info.items():
+            items[key] = copied(value) if type(value) in (dict, list) else value
         return cast(V, items)
     if type(meta_info) is list:
         return cast(
@@ -78,7 +80,11 @@ def copied(meta_info: V) -> V:
 
 def key_list(keys: str | Iterable[str] | None) -> list[str]:
     """Return keys as a list; a single string is one key."""
-    return [] if keys is None else [keys] if isinstance(keys, str) else list(keys)
+    if keys is None:
+        return []
+    if isinstance(keys, str):
+        return [keys]
+    return list(keys)
 
 
 def tensordict_of(
@@ -100,11 +106,10 @@ def tensordict_of(
     whole = TensorDict(tensors, batch_size=[num_rows], device=device)
     for key, column in columns.items():
         rows = [NonTensorData(value, batch_size=[]) for value in column]
-        stack = (
-            NonTensorStack(*rows)
-            if rows
-            else NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
-        )
+        if rows:
+            stack = NonTensorStack(*rows)
+        else:
+            stack = NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
         whole.set(key, stack)
     for key, value in copied(meta_info).items():
         whole.set_non_tensor(key, value)

@@ -48,7 +48,9 @@ def same(one: object, two: object, *, tolerance: float = 0.0, _open: Pairs = fro
     if isinstance(one, list | tuple) and isinstance(two, list | tuple):
         return type(one) is type(two) and len(one) == len(two) and all(map(within, one, two))
     if dataclasses.is_dataclass(one) and type(one) is type(two):
-        return within(vars(one), vars(two)) if hasattr(one, "__dict__") else bool(one == two)
+        if hasattr(one, "__dict__"):
+            return within(vars(one), vars(two))
+        return bool(one == two)
     return _same_plain(one, two, tolerance)
 
 
@@ -97,4 +99,6 @@ def describe(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.shape} {value.dtype}"
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if len(text) <= 80:
+        return text
+    return f"{text[:77]}..."

@@ -84,9 +84,10 @@ def merged_meta(metas: Sequence[MetaInfo]) -> MetaInfo:
     for part, meta in enumerate(metas):
         for key, value in meta.items():
             if key == METRICS:
-                metrics.extend(
-                    value if isinstance(value, list) else [] if value is None else [value]
-                )
+                if isinstance(value, list):
+                    metrics.extend(value)
+                elif value is not None:
+                    metrics.append(value)
             elif key not in merged:
                 merged[key] = copied(value)
             elif not same(merged[key], value, tolerance=META_TOLERANCE):

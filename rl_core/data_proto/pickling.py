@@ -111,7 +111,9 @@ class Packer:
     def _packed(self, value: object) -> object:
         if type(value) is dict:
             items = {key: self.pack(one) for key, one in value.items()}
-            return items if any(items[key] is not one for key, one in value.items()) else value
+            if any(items[key] is not one for key, one in value.items()):
+                return items
+            return value
         if type(value) is list or type(value) is tuple:
             packed = [self.pack(one) for one in value]
             changed = any(new is not old for new, old in zip(packed, value, strict=True))
@@ -135,15 +137,18 @@ class Packer:
             return PackedJagged(
                 *cast("tuple[PackedTensor | Tensor, PackedTensor | Tensor]", packed)
             )
-        return PackedTensor(tensor) if _is_flat(tensor) else tensor
+        if _is_flat(tensor):
+            return PackedTensor(tensor)
+        return tensor
 
     def _packed_array(self, array: np.ndarray) -> np.ndarray:
         if array.dtype != object:
             return array
         values = array.ravel().tolist()
-        packed = (
-            values if PLAIN.issuperset(map(type, values)) else [self.pack(one) for one in values]
-        )
+        if PLAIN.issuperset(map(type, values)):
+            packed = values
+        else:
+            packed = [self.pack(one) for one in values]
         if all(new is old for new, old in zip(packed, values, strict=True)):
             return array
         column = np.empty(array.size, dtype=object)

@@ -73,11 +73,10 @@ class Rows:
                 self._plans[id(offsets)] = (offsets, taken, taken)
             return jagged.join(values[first:last], self._plans[id(offsets)][1])
         if id(offsets) not in self._plans:
-            index = (
-                torch.tensor(list(self.span), dtype=torch.long)
-                if self.slice is not None
-                else self.tensor
-            )
+            if self.slice is not None:
+                index = torch.tensor(list(self.span), dtype=torch.long)
+            else:
+                index = self.tensor
             self._plans[id(offsets)] = (offsets, *jagged.gather_plan(offsets, index))
         _, taken, positions = self._plans[id(offsets)]
         return jagged.join(values.index_select(0, positions), taken)
@@ -94,8 +93,12 @@ def consecutive(
     """Yield pairs (batch, columns) of at most `size` consecutive rows each, as views."""
     if not num_rows:
         return iter(())
-    spans = [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
-    arrays = [{key: column[span] for key, column in columns.items()} for span in spans]
+    spans = []
+    for start in range(0, num_rows, size):
+        spans.append(slice(start, min(start + size, num_rows)))
+    arrays = []
+    for span in spans:
+        arrays.append({key: column[span] for key, column in columns.items()})
     if batch is None:
         return zip([None] * len(spans), arrays, strict=True)
     rows: list[Rows] = []
@@ -108,15 +111,15 @@ def consecutive(
             rows = rows or [Rows(span, num_rows) for span in spans]
             cut.append([one.of(value) for one in rows])
     device = batch.device
-    tables = (
-        [dict(zip(keys, values, strict=True)) for values in zip(*cut, strict=True)]
-        if cut
-        else [{} for _ in spans]
-    )
-    batches = [
-        unchecked(table, span.stop - span.start, device)
-        for table, span in zip(tables, spans, strict=True)
-    ]
+    if cut:
+        tables = []
+        for values in zip(*cut, strict=True):
+            tables.append(dict(zip(keys, values, strict=True)))
+    else:
+        tables = [{} for _ in spans]
+    batches = []
+    for table, span in zip(tables, spans, strict=True):
+        batches.append(unchecked(table, span.stop - span.start, device))
     return zip(batches, arrays, strict=True)
 
 

@@ -63,9 +63,9 @@ def load_demo(
             f"{first.name}: there is no page for the domain {recipe.domain}; it serves {served}"
         )
     second = find_candidate(against, home) if against else rival(first, recipe, home)
-    contestants = [
-        Contestant(one.name, _load(page, one, recipe, device, home)) for one in (first, second)
-    ]
+    contestants = []
+    for one in (first, second):
+        contestants.append(Contestant(one.name, _load(page, one, recipe, device, home)))
     evaluation = recipe.evaluation
     limit = min(evaluation.max_new_tokens, MAX_NEW_TOKENS)
     return Demo(page, contestants, limit, min(evaluation.temperature, MAX_TEMPERATURE))

@@ -63,16 +63,17 @@ class Block:
             return self.groups[0]
         pool = self.pool
         options = pool.add_workers(self.devices)
-        infos = [
-            RankInfo(
-                rank,
-                self.world_size,
-                pool.device_kind,
-                pool.threads_per_worker,
-                topology=self.topology,
+        infos = []
+        for rank in range(self.world_size):
+            infos.append(
+                RankInfo(
+                    rank,
+                    self.world_size,
+                    pool.device_kind,
+                    pool.threads_per_worker,
+                    topology=self.topology,
+                )
             )
-            for rank in range(self.world_size)
-        ]
         try:
             group = WorkerGroup.start(infos, options, pool.collective_timeout_s)
         except BaseException:
@@ -190,11 +191,11 @@ def _built(
 
 def _as_siblings(value: object, group: WorkerGroup) -> object:
     if isinstance(value, Handle):
-        return Sibling(value._name) if value._group is group else value
+        if value._group is group:
+            return Sibling(value._name)
+        return value
     if type(value) is tuple or type(value) is list:
         return type(value)(_as_siblings(entry, group) for entry in value)
-    return (
-        {key: _as_siblings(entry, group) for key, entry in value.items()}
-        if type(value) is dict
-        else value
-    )
+    if type(value) is dict:
+        return {key: _as_siblings(entry, group) for key, entry in value.items()}
+    return value

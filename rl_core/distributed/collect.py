@@ -26,7 +26,9 @@ def collect(spec: CallSpec, answers: Sequence[object]) -> object:
                 "a metric of rank 0 alone is not the metric of the call; use collect=Collect.REDUCE"
             )
         return answers[0]
-    return reduce_metrics(answers) if spec.collect is Collect.REDUCE else list(answers)
+    if spec.collect is Collect.REDUCE:
+        return reduce_metrics(answers)
+    return list(answers)
 
 
 def is_metrics(answer: object) -> bool:
@@ -57,9 +59,10 @@ def reduce_metrics(answers: Sequence[object]) -> object:
     metrics = [answer for answer in answers if isinstance(answer, Metric)]
     if len(metrics) == len(answers):
         return merge(metrics)
-    tables = [
-        answer for answer in answers if isinstance(answer, Mapping) and _holds_metrics(answer)
-    ]
+    tables = []
+    for answer in answers:
+        if isinstance(answer, Mapping) and _holds_metrics(answer):
+            tables.append(answer)
     if len(tables) == len(answers):
         return merge_all(tables)
     if isinstance(first, Mergeable):

@@ -166,10 +166,11 @@ class DevicePool:
         per_node = min(self.devices_per_node or self.num_devices, self.num_devices)
         strategy = "STRICT_PACK" if self.devices_per_node else "PACK"
         num_groups = 0 if short else self.num_devices // per_node
-        groups = [
-            placement_group([dict(bundle) for _ in range(per_node)], strategy=strategy)
-            for _ in range(num_groups)
-        ]
+        groups = []
+        for _ in range(num_groups):
+            groups.append(
+                placement_group([dict(bundle) for _ in range(per_node)], strategy=strategy)
+            )
         if not short and all(group.wait(START_TIMEOUT_S) for group in groups):
             return groups
         for group in groups:

@@ -65,17 +65,15 @@ class RemoteMethod:
         """The call, under way."""
         plan = cut(self._spec, args, dict(kwargs), self._group.topology)
         put = _Shipping()
-        calls = {
-            rank: (
-                self._name,
-                self._method,
-                tuple(map(put, args)),
-                {key: put(value) for key, value in kwargs.items()},
-            )
-            for rank, (args, kwargs) in plan.calls.items()
-        }
+        calls = {}
+        for rank, (own, named) in plan.calls.items():
+            put_named = {key: put(value) for key, value in named.items()}
+            calls[rank] = (self._name, self._method, tuple(map(put, own)), put_named)
         stored = self._spec.collect is Collect.JOIN
-        silent = {rank: call for rank, call in calls.items() if rank not in plan.answering}
+        silent = {}
+        for rank, call in calls.items():
+            if rank not in plan.answering:
+                silent[rank] = call
         heard = {rank: call for rank, call in calls.items() if rank in plan.answering}
         futures = self._group.submit("call", heard, wanted=True, stored=stored)
         if silent:

@@ -21,7 +21,7 @@ import psutil
 from rl_core.distributed.failures import Failure, how_it_ended
 from rl_core.distributed.worker import START_TIMEOUT_S
 from rl_core.errors import RecipeError, WorkerHung
-from rl_core.rollout.vllm_process.isolated_main import Guest, Trouble
+from rl_core.rollout.vllm_process.isolated_main import IsolatedObject, Trouble
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -59,15 +59,15 @@ class Outside:
         check_interpreter(python)
         self._name, self._label, self._timeout_s = cls.__name__, label, timeout_s
         self._process: psutil.Process | None = None
-        guest = ray.remote(Guest)
+        actor_cls = ray.remote(IsolatedObject)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         variables = {"PYTHONPATH": str(PROJECT), **environment}
-        self._actor = guest.options(
+        self._actor = actor_cls.options(
             num_cpus=0,
             max_restarts=0,
             scheduling_strategy=here,
             runtime_env={"py_executable": python, "env_vars": variables},
-            # Ray sets CUDA_VISIBLE_DEVICES after these, so the guest is told again.
+            # Ray sets CUDA_VISIBLE_DEVICES after these, so the actor is told again.
         ).remote(environment)
         self._process = psutil.Process(
             self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S)

@@ -64,7 +64,7 @@ class Labelled:
 
 def label_output(label: Callable[[], str]) -> None:
     """Mark the output of this process from now on."""
-    sys.stdout, sys.stderr = Labelled(sys.stdout, label), Labelled(sys.stderr, label)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = Labelled(sys.stdout, label), Labelled(sys.stderr, label)
 
 
 @contextmanager

@@ -90,11 +90,10 @@ def store(answer: object) -> Part:
             f"a method with collect=JOIN answered with {type(answer).__name__}; it must be a "
             "DataProto"
         )
-    tensors = (
-        {}
-        if answer.batch is None
-        else {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
-    )
+    if answer.batch is None:
+        tensors = {}
+    else:
+        tensors = {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
     wide: dict[str, ObjectRef[DataProto]] = {}
     for key, tensor in tensors.items():
         if tensor.is_nested or tensor.numel() * tensor.element_size() > NARROW_BYTES * len(answer):
@@ -202,7 +201,9 @@ class DataProtoRef:
             [key for key in _tensor_names(self._added) if key in wanted],
             [key for key in self._added.non_tensor_batch if key in wanted],
         )
-        return chosen.replace(added) if _names(added) else chosen
+        if _names(added):
+            return chosen.replace(added)
+        return chosen
 
     def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
         """Fetch the batch, or some of its columns, into this process."""
@@ -254,11 +255,14 @@ class ShardRef:
         """Fetch the rows, padded with copies. Raises: WorkerDied when the worker that made them is
         gone."""
         pieces = [part.rows(start, stop, self.keys) for part, start, stop in self.spans]
-        rows = (
-            pieces[0] if len(pieces) == 1 else DataProto.concat([_bare(piece) for piece in pieces])
-        )
+        if len(pieces) == 1:
+            rows = pieces[0]
+        else:
+            rows = DataProto.concat([_bare(piece) for piece in pieces])
         whole = _side_by_side([rows, self.added], self.meta_info)
-        return fill_up(whole, self.num_copies, self.num_rows) if with_padding_count else whole
+        if with_padding_count:
+            return fill_up(whole, self.num_copies, self.num_rows)
+        return whole
 
 
 @dataclass(frozen=True)

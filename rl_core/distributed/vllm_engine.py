@@ -128,23 +128,24 @@ class VllmEngine(Receiver, RolloutEngine):
             seeds = torch.randint(
                 SEEDS, (len(requests),), generator=generator, device=generator.device
             ).tolist()
-            prompts = [
-                Prompt(
-                    request.token_ids,
-                    request.num_replies,
-                    sampling.limit(request),
-                    seed if request.seed is None else request.seed,
-                    () if request.stop is None else request.stop.strings,
+            prompts = []
+            for request, seed in zip(requests, seeds, strict=True):
+                prompts.append(
+                    Prompt(
+                        request.token_ids,
+                        request.num_replies,
+                        sampling.limit(request),
+                        seed if request.seed is None else request.seed,
+                        () if request.stop is None else request.stop.strings,
+                    )
                 )
-                for request, seed in zip(requests, seeds, strict=True)
-            ]
             chosen = sampling.temperature, sampling.eos_ids, sampling.choice
             drawn = self.server.call("generate", prompts, *chosen)
             asked = [request for request in requests for _ in range(request.num_replies)]
-            return [
-                _reply(one, request, sampling, self.chat.decode)
-                for one, request in zip(drawn, asked, strict=True)
-            ]
+            replies: list[Reply] = []
+            for one, request in zip(drawn, asked, strict=True):
+                replies.append(_reply(one, request, sampling, self.chat.decode))
+            return replies
 
         yield generate
 

@@ -245,8 +245,6 @@ class Broadcasts:
 
 
 def _open(transport: SyncTransport, rollout: Remote[Receiver], backend: FSDPBackend) -> Transport:
-    return (
-        ObjectStore(rollout)
-        if transport is SyncTransport.OBJECT_STORE
-        else Broadcasts(rollout, backend)
-    )
+    if transport is SyncTransport.OBJECT_STORE:
+        return ObjectStore(rollout)
+    return Broadcasts(rollout, backend)

@@ -68,9 +68,10 @@ class DeviceWorker:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        host = (
-            "127.0.0.1" if self.info.world_size == 1 else socket.gethostbyname(socket.gethostname())
-        )
+        if self.info.world_size == 1:
+            host = "127.0.0.1"
+        else:
+            host = socket.gethostbyname(socket.gethostname())
         started = start_time(psutil.Process())
         return Address(
             host,
@@ -158,7 +159,10 @@ class DeviceWorker:
             args = tuple(map(_fetch, args))
             kwargs = {key: _fetch(value) for key, value in kwargs.items()}
             answer = getattr(self.objects[name], method)(*args, **kwargs)
-            answer = (store(answer) if stored else answer) if wanted else None
+            if not wanted:
+                answer = None
+            elif stored:
+                answer = store(answer)
         return report.failure or answer
 
     @contextmanager
@@ -179,11 +183,9 @@ class DeviceWorker:
             return self.objects[value.name]
         if type(value) is tuple or type(value) is list:
             return type(value)(map(self._resolve, value))
-        return (
-            {key: self._resolve(entry) for key, entry in value.items()}
-            if type(value) is dict
-            else value
-        )
+        if type(value) is dict:
+            return {key: self._resolve(entry) for key, entry in value.items()}
+        return value
 
 
 @dataclass
@@ -192,4 +194,6 @@ class _Report:
 
 
 def _fetch(value: object) -> object:
-    return value.fetch() if isinstance(value, ShardRef | Stored) else value
+    if isinstance(value, ShardRef | Stored):
+        return value.fetch()
+    return value

@@ -63,10 +63,9 @@ class WorkerGroup:
         import ray
 
         actor_cls = ray.remote(DeviceWorker)
-        actors = [
-            actor_cls.options(max_restarts=0, **option).remote(info, timeout_s)
-            for info, option in zip(infos, options, strict=True)
-        ]
+        actors = []
+        for info, option in zip(infos, options, strict=True):
+            actors.append(actor_cls.options(max_restarts=0, **option).remote(info, timeout_s))
         group = cls(actors, infos[0].topology, timeout_s)
         try:
             everyone = group.submit("address", {rank: () for rank in group.ranks})
@@ -118,10 +117,10 @@ class WorkerGroup:
                     "on another rank; close the placement block and build the workers anew"
                 )
             self._left_over = ()
-        return {
-            getattr(self.actors[rank], method).remote(*args, **kwargs): rank
-            for rank, args in calls.items()
-        }
+        ranks: dict[ObjectRef[object], int] = {}
+        for rank, args in calls.items():
+            ranks[getattr(self.actors[rank], method).remote(*args, **kwargs)] = rank
+        return ranks
 
     def wait(
         self, label: str, futures: Mapping[ObjectRef[A], int], timeout_s: float | None = None
@@ -261,10 +260,9 @@ class _Watch(Generic[A]):
             raise self._hung(silent)
 
     def _hung(self, ranks: Iterable[int]) -> Exception:
-        missing = [
-            f"{self.group.describe(rank, self.label)}, {self._doing(rank)}"
-            for rank in sorted(ranks)
-        ]
+        missing = []
+        for rank in sorted(ranks):
+            missing.append(f"{self.group.describe(rank, self.label)}, {self._doing(rank)}")
         return hung_error(self.failures, missing, self.label, self.timeout_s)
 
     def _doing(self, rank: int) -> str:

@@ -52,9 +52,10 @@ def examine_machine(home: Home) -> Iterator[Finding]:
 
 def cores() -> Finding:
     """Check how many cores this process may use, and how busy they are."""
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
+    else:
+        usable = os.cpu_count() or 1
     load = os.getloadavg()[0]
     found = f"{usable} usable, load {load:.1f}"
     if load > BUSY * usable:
@@ -84,9 +85,9 @@ def accelerators() -> Finding:
 
     if not torch.cuda.is_available():
         return good(AREA, "accelerators", "none; the profile `cpu` is for this machine")
-    devices = [
-        torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
-    ]
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        devices.append(torch.cuda.get_device_properties(index))
     named = ", ".join(f"{device.name} ({device.total_memory / GIB:.0f} GiB)" for device in devices)
     return good(AREA, "accelerators", f"{len(devices)}: {named}")
 
@@ -217,7 +218,9 @@ def _cgroup_room(root: Path) -> int | None:
         used = int((root / "memory.current").read_text())
     except (OSError, ValueError):
         return None
-    return None if limit == "max" else int(limit) - used
+    if limit == "max":
+        return None
+    return int(limit) - used
 
 
 def _nearest(folder: Path) -> Path:

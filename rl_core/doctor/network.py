@@ -24,7 +24,10 @@ def examine_network(home: Home) -> Iterator[Finding]:
     started = Stack(home, print).status()
     yield loopback()
     yield proxies()
-    own = {one.record.url for one in started if one.record and one.state is not State.STOPPED}
+    own = set()
+    for one in started:
+        if one.record and one.state is not State.STOPPED:
+            own.add(one.record.url)
     for name, usual in catalogue.USUAL_PORTS.items():
         if f"http://{LOCALHOST}:{usual}" not in own:
             yield port(name, usual)

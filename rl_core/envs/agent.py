@@ -101,9 +101,10 @@ class AgentEnv(BaseTextEnv):
     def aggregate_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Return means over the episodes, and `stitched_share`: the share of the requests after an
         episode's first that went on with a row; 1 if there are none."""
-        means = BaseTextEnv.aggregate_metrics(
-            [{k: v for k, v in one.items() if k not in _COUNTS} for one in metrics]
-        )
+        without_counts = []
+        for one in metrics:
+            without_counts.append({k: v for k, v in one.items() if k not in _COUNTS})
+        means = BaseTextEnv.aggregate_metrics(without_counts)
         later, stitched = (sum(one.get(name, 0.0) for one in metrics) for name in _COUNTS)
         return means | {"stitched_share": stitched / later if later else 1.0}
 

@@ -37,7 +37,9 @@ def read_final(tail: str) -> str | None:
             .strip()
         )
         return text.rstrip(".").strip() or None
-    return (boxed.strip() or None) if boxed is not None else None
+    if boxed is not None:
+        return boxed.strip() or None
+    return None
 
 
 @environments.register("aime")

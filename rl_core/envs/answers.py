@@ -18,4 +18,6 @@ def answer_read(metadata: Mapping[str, object]) -> str | None:
     key = next((one for one in ANSWER_KEYS if one in metadata), None)
     if key is None:
         return None
-    return "" if metadata[key] is None else str(metadata[key]).strip()
+    if metadata[key] is None:
+        return ""
+    return str(metadata[key]).strip()

@@ -46,7 +46,9 @@ class OracleReplies(NamedTuple):
 def plain(value: Any) -> Any:
     """Convert numpy arrays and scalars (as parquet readers return them) in `value` to plain lists
     and numbers."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value
 
 
 def tag_pairs(*names: str) -> frozenset[str]:
@@ -70,7 +72,9 @@ class BaseTextEnv:
         @field_validator("stop", mode="after")
         @classmethod
         def _strings_can_be_found(cls, stop: list[str] | None) -> list[str] | None:
-            return None if stop is None else checked_stop(stop)
+            if stop is None:
+                return None
+            return checked_stop(stop)
 
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset(
         {"string", "number", "list", "test_cases"}
@@ -204,7 +208,9 @@ class BaseTextEnv:
         """The ground truth as a list of answers, each of which is right. Raises: EnvError as
         `ground_truth` does."""
         truth = self.ground_truth
-        return list(truth) if isinstance(truth, list | tuple) else [truth]
+        if isinstance(truth, list | tuple):
+            return list(truth)
+        return [truth]
 
     def row_value(self, *names: str) -> Any:
         """Return the value of the first of these columns in the row or its `extra_info`; None if it

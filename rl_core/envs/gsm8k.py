@@ -30,7 +30,9 @@ def read_number(line: str) -> Decimal | None:
     one."""
     cleaned = _DECORATION.sub("", line).replace("\u2212", "-").strip()
     match = _LEADING_NUMBER.match(_GROUPING_SPACE.sub("", cleaned))
-    return Decimal(match[1] + match[2].replace(",", "")) if match else None
+    if match:
+        return Decimal(match[1] + match[2].replace(",", ""))
+    return None
 
 
 def read_answer(reply: str) -> Decimal | None:
@@ -38,7 +40,9 @@ def read_answer(reply: str) -> Decimal | None:
     ignored."""
     _, marker, tail = reply.rstrip("# \n\t\r").rpartition("####")
     lines = tail.strip().splitlines()
-    return read_number(lines[0]) if marker and lines else None
+    if marker and lines:
+        return read_number(lines[0])
+    return None
 
 
 def read_truth(value: object) -> Decimal:

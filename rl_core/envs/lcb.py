@@ -137,7 +137,9 @@ class LCBEnv(BaseTextEnv):
             timeout_s=timeout_s, stdin=test.stdin, call=test.call, call_bare=test.call is None
         )
         if execution.outcome == Outcome.FINISHED:
-            return None if _passes(test, execution) else {"failure": "wrong answer"}
+            if _passes(test, execution):
+                return None
+            return {"failure": "wrong answer"}
         tail = execution.stderr[-500:].decode("utf-8", "replace")
         return {"failure": str(execution.outcome), "stderr": tail}
 
@@ -162,7 +164,10 @@ class LCBEnv(BaseTextEnv):
         if name is None:
             return TestCase(_as_text(given), _as_text(expected), None)
         if isinstance(given, str):
-            arguments = [read_literal(line) for line in given.splitlines() if line.strip()]
+            arguments = []
+            for line in given.splitlines():
+                if line.strip():
+                    arguments.append(read_literal(line))
         else:
             arguments = given if isinstance(given, list) else [given]
         return TestCase("", expected, Call(name, arguments), bool(case.get("wrapped")))
@@ -183,7 +188,9 @@ class LCBEnv(BaseTextEnv):
             raise EnvError(f"{place}.testtype must be stdin or functional, got {kind!r}")
         if kind == "functional" and not name:
             raise EnvError(f"{place}: a functional test needs metadata.func_name")
-        return str(name) if name and kind != "stdin" else None
+        if name and kind != "stdin":
+            return str(name)
+        return None
 
 
 def _passes(test: TestCase, execution: Execution) -> bool:
@@ -196,4 +203,6 @@ def _passes(test: TestCase, execution: Execution) -> bool:
 
 
 def _as_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)

@@ -63,7 +63,9 @@ class MultipleChoiceEnv(BaseTextEnv):
         """Grade the reply; `metadata["answer"]` is the letter, or None if there is none or more
         than one."""
         self.turns += 1
-        letters = {read_letter(text, self.options) for text in all_boxed(after_thinking(action))}
+        letters = set()
+        for text in all_boxed(after_thinking(action)):
+            letters.add(read_letter(text, self.options))
         answer = letters.pop() if len(letters) == 1 else None
         reward = float(answer == self.letter)
         self._metrics = {"correct": reward, "answered": float(answer is not None)}
@@ -96,7 +98,9 @@ def read_letter(text: str, options: Mapping[str, str]) -> str | None:
         return letter
     if rest[:1].isalpha() and text[match.end() - 1].isalpha():
         return None
-    return letter if letter in options and _words(rest) == _words(options[letter]) else None
+    if letter in options and _words(rest) == _words(options[letter]):
+        return letter
+    return None
 
 
 def _options(value: Any) -> dict[str, str]:
@@ -109,10 +113,9 @@ def _options(value: Any) -> dict[str, str]:
         }
     texts = [str(text) for text in value or []]
     # Options may be written with their letters: "A. Rome".
-    marked = [
-        re.match(rf"\(?{letter}[).:]\s*", text)
-        for letter, text in zip(string.ascii_uppercase, texts, strict=False)
-    ]
+    marked = []
+    for letter, text in zip(string.ascii_uppercase, texts, strict=False):
+        marked.append(re.match(rf"\(?{letter}[).:]\s*", text))
     cut = [mark.end() for mark in marked if mark] if texts and all(marked) else [0] * len(texts)
     return {
         letter: text[start:]

@@ -222,9 +222,10 @@ class ReasoningGymEnv(BaseTextEnv):
         if isinstance(value, float) and kind is int and value.is_integer():
             value = int(value)
         if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
-            expected = (
-                "a task name of reasoning-gym" if kind is str else "a whole number of at least 0"
-            )
+            if kind is str:
+                expected = "a task name of reasoning-gym"
+            else:
+                expected = "a whole number of at least 0"
             raise EnvError(f"{self.where}: extra_info.{name} must be {expected}, got {value!r}")
         return value
 

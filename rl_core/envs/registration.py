@@ -26,6 +26,10 @@ declares one, or has no `Config`, gets it."""
 AGENT_KEY, AGENT_CLASS = "agent", "rl_core.envs.agent:AgentEnv"
 """Key of a recipe's options that names an agent, and the class that checks its rows."""
 
+TOOLS_KEY, TOOLS_CLASS = "tools", "rl_core.envs.tool_env.environment:ToolEnv"
+"""Key of a recipe's options that lists an environment's tools, and the class of such an environment
+that names no other."""
+
 _specs: dict[str, EnvSpec] = {}
 _discovery = Lock()
 
@@ -91,6 +95,8 @@ def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
         return EnvSpec(env_id, environments.get(env_id))
     if options and options.get(AGENT_KEY) is not None:
         return EnvSpec(env_id, AGENT_CLASS)
+    if options and options.get(TOOLS_KEY) is not None:
+        return EnvSpec(env_id, TOOLS_CLASS)
     if ":" in env_id:
         return EnvSpec(env_id, env_id)
     raise EnvError(f"unknown environment {env_id!r}{nearest(env_id, registered())}")
@@ -144,7 +150,9 @@ def _declared(cls: type, options: dict[str, object]) -> dict[str, object]:
 def config_class(cls: type) -> type[PluginConfig] | None:
     """Return the environment's own `Config`, or None if it has none and accepts any options."""
     config_cls = getattr(cls, "Config", None)
-    return None if config_cls is BaseTextEnv.Config else config_cls
+    if config_cls is BaseTextEnv.Config:
+        return None
+    return config_cls
 
 
 def as_settings(cls: type, options: Mapping[str, object]) -> Mapping[str, object]:

@@ -123,4 +123,6 @@ class SearchCodeEnv(BaseTextEnv):
 def _read_call(action: str) -> tuple[str | None, str]:
     call = first_tagged(action, "tool")
     inner = _INNER.fullmatch(call) if call is not None else None
-    return (inner[1], inner[2]) if inner else (None, "")
+    if inner:
+        return (inner[1], inner[2])
+    return (None, "")

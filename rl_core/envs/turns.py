@@ -18,7 +18,9 @@ def most_turns(env_id: str, options: Mapping[str, object] | None = None) -> int:
         if isinstance(settings, Mapping) and isinstance(told := settings.get("max_turns"), int):
             return told
     fields = getattr(config_class(known.load()), "model_fields", {})
-    return int(fields["max_turns"].default) if "max_turns" in fields else 1
+    if "max_turns" in fields:
+        return int(fields["max_turns"].default)
+    return 1
 
 
 def of_several_turns(

@@ -26,10 +26,17 @@ def calibration_error(probabilities: Sequence[float]) -> float:
         if math.isnan(probability):
             continue
         sure = max(probability, 1.0 - probability)
-        right = 1.0 if probability > 0.5 else 0.5 if probability == 0.5 else 0.0
+        if probability > 0.5:
+            right = 1.0
+        elif probability == 0.5:
+            right = 0.5
+        else:
+            right = 0.0
         gaps[min(NUM_BINS - 1, int((sure - 0.5) * 2 * NUM_BINS))] += right - sure
         counts += 1
-    return sum(map(abs, gaps)) / counts if counts else math.nan
+    if counts:
+        return sum(map(abs, gaps)) / counts
+    return math.nan
 
 
 def calibration(rows: Sequence[Row]) -> dict[str, float]:

@@ -97,7 +97,9 @@ def summarise_set(
     ]
     write_rows(samples_path, rows)
     prompts = by_prompt(rows, num_samples, scores)
-    sources = {name: [one for one in prompts if one[SOURCE] == name] for name in _sources(prompts)}
+    sources = {}
+    for name in _sources(prompts):
+        sources[name] = [one for one in prompts if one[SOURCE] == name]
     return SetReceipt(
         num_prompts=len(items),
         num_samples=num_samples,
@@ -145,7 +147,10 @@ def _of_passes(samples: Sequence[PlayedRow], num_samples: int, *, reads: bool) -
 
 
 def _ks(num_samples: int) -> list[int]:
-    powers = [2**power for power in range(1, num_samples.bit_length()) if 2**power < num_samples]
+    powers = []
+    for power in range(1, num_samples.bit_length()):
+        if 2**power < num_samples:
+            powers.append(2**power)
     return [*powers, num_samples]
 
 
@@ -156,4 +161,6 @@ def _sources(prompts: Sequence[Row]) -> list[str]:
 
 def _mean(values: Sequence[float]) -> float:
     known = [float(value) for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    if known:
+        return sum(known) / len(known)
+    return math.nan

@@ -22,7 +22,10 @@ def pass_mark(env_class: str, options: Mapping[str, object] | None = None) -> fl
     environment's in the recipe. Raises: EnvError when there is no such environment.
     """
     cls = spec(env_class, options).load()
-    named = [one for one in cls.__mro__ if one is not BaseTextEnv and "full_reward" in vars(one)]
+    named = []
+    for one in cls.__mro__:
+        if one is not BaseTextEnv and "full_reward" in vars(one):
+            named.append(one)
     if named or cls.__module__.startswith(OWN):
         return float(getattr(cls, "full_reward", FULL_REWARD))
     return None

@@ -190,4 +190,6 @@ def summarise(
 def _mean(values: Sequence[float]) -> float:
     """Return the mean over the rows that have a value; NaN if none has."""
     known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    if known:
+        return sum(known) / len(known)
+    return math.nan

@@ -23,6 +23,7 @@ from rl_core.envs.base import Message
 from rl_core.errors import ServiceError, Unreachable
 from rl_core.evaluation.rows import PlayedRow
 from rl_core.evaluation.runner import ANSWER, ERROR
+from rl_core.evaluation.served_tools import ServedReply, offered, step_of
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_ids, sample_id
 from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.sampling import EvaluationSampling
@@ -70,11 +71,9 @@ class Served:
         num = chosen.samples if isinstance(chosen, SampledReplies) else 1
         part = chosen.part if isinstance(chosen, SampledReplies) else 0
         groups = group_ids([item["uid"] for item in items])
-        asked = [
-            (item, group, number)
-            for item, group in zip(items, groups, strict=True)
-            for number in range(num)
-        ]
+        asked = []
+        for item, group in zip(items, groups, strict=True):
+            asked += [(item, group, number) for number in range(num)]
         key = os.environ.get(KEY_VARIABLE)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         base = self._request(max_new_tokens, chosen)
@@ -105,7 +104,10 @@ class Served:
         }
         stop = self.stop if choice.stop is None else choice.stop
         # What the server does unasked is left out, since not every one knows it.
-        given = {name: getattr(choice, name) for name in choice.altered if name != "stop"}
+        given = {}
+        for name in choice.altered:
+            if name != "stop":
+                given[name] = getattr(choice, name)
         return request | given | ({"stop": list(stop)} if stop else {})
 
     def _conversation(
@@ -135,18 +137,18 @@ class Served:
             env = make(env_class, self.options.get(env_class), item["env_extras"])
             try:
                 messages, _ = result_of(env.init(list(item["prompt"])))
+                request = request | offered(env)
                 for _ in range(MAX_TURNS):
-                    text, num_tokens, truncated = self._reply(client, messages, request)
-                    replies.append(text)
-                    row["num_tokens"] += num_tokens
-                    row["stop_reason"] = "length" if truncated else "eos"
-                    turn = result_of(env.step(text))
+                    reply = self._reply(client, messages, request)
+                    replies.append(reply.whole)
+                    row["num_tokens"] += reply.num_tokens
+                    row["stop_reason"] = "length" if reply.truncated else "eos"
+                    turn = result_of(step_of(env, reply))
                     row["reward"] += float(turn["reward"])
                     metadata = turn.get("metadata") or {}
                     if turn["done"]:
                         break
-                    said = {"role": "assistant", "content": text}
-                    messages = [*messages, said, *turn["observations"]]
+                    messages = [*messages, reply.message, *turn["observations"]]
                 answer = answer_read(metadata)
                 if answer is not None:
                     row[ANSWER] = answer
@@ -164,8 +166,8 @@ class Served:
 
     def _reply(
         self, client: httpx.Client, messages: Sequence[Message], request: dict[str, object]
-    ) -> tuple[str, int, bool]:
-        """Return text, number of tokens, and whether the limit cut it off."""
+    ) -> ServedReply:
+        """Return the server's reply."""
         url = f"{self.url.rstrip('/')}/chat/completions"
         body = request | {"messages": list(messages)}
         for left in reversed(range(NUM_TRIES)):
@@ -188,13 +190,14 @@ class Served:
         raise AssertionError("unreachable")
 
 
-def _read(answer: httpx.Response, url: str) -> tuple[str, int, bool]:
+def _read(answer: httpx.Response, url: str) -> ServedReply:
     try:
         body = answer.json()
         chosen = body["choices"][0]
         text = chosen["message"].get("content") or ""
+        calls = [dict(one) for one in chosen["message"].get("tool_calls") or []]
         num_tokens = int((body.get("usage") or {}).get("completion_tokens") or 0)
-        return str(text), num_tokens, chosen.get("finish_reason") == _TRUNCATED
+        return ServedReply(str(text), num_tokens, chosen.get("finish_reason") == _TRUNCATED, calls)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ServiceError(
             f"{url} does not answer like an OpenAI-compatible server: {answer.text:.300}"

@@ -47,7 +47,9 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
     if not all(map(_is_plain, linears)) or len({linear.weight.dtype for linear in linears}) > 1:
         return None
     base, down, up = linears
-    return None if up.bias is not None else Parts(base, down, up, layer.scaling[active[0]])
+    if up.bias is not None:
+        return None
+    return Parts(base, down, up, layer.scaling[active[0]])
 
 
 class AdaptedLinear(lora.Linear):
@@ -98,7 +100,9 @@ class _Adapted(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _AdaptedContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _AdaptedContext, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         states, narrow_NR, weight_OI, down_RI, up_OR = ctx.saved_tensors
         states_NI, grad_NO = (
             one.reshape(-1, one.shape[-1]).to(narrow_NR.dtype) for one in (states, grad)

@@ -68,7 +68,7 @@ def attend_in_bfloat16(
     a multiple of K; adjacent query heads share a key head.
     """
     way = _Kept if key_BKLD.shape[2] <= KEPT_LENGTH else _MadeAgain
-    return way.apply(query_BHQD, key_BKLD, value_BKLD, scale, mask_B1QL)  # type: ignore[return-value]
+    return way.apply(query_BHQD, key_BKLD, value_BKLD, scale, mask_B1QL)
 
 
 class _KeptContext(AutogradContext, Protocol):
@@ -99,10 +99,14 @@ class _Kept(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _KeptContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _KeptContext, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         query, key, value, *weights = ctx.saved_tensors
         pairs = zip(_chunks(ctx.mask, query, key, value, grad), weights, strict=True)
-        parts = [_gradients(*states, weights=one, scale=ctx.scale) for (*states, _), one in pairs]
+        parts = []
+        for (*states, _), one in pairs:
+            parts.append(_gradients(*states, weights=one, scale=ctx.scale))
         return (*(torch.cat(part) for part in zip(*parts, strict=True)), None, None)
 
 
@@ -130,7 +134,9 @@ class _MadeAgain(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _MadeAgainContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _MadeAgainContext, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         query, key, value, normaliser_BHQ = ctx.saved_tensors
         hides = (_causal_mask(query, key) if ctx.mask is None else ctx.mask).to(query.dtype)
         parts = []

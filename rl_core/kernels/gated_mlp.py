@@ -70,7 +70,9 @@ def _same_as(mlp: nn.Module) -> GatedMLP | None:
     # The difference is relative: small weights give small results. An output of zero would prove
     # nothing.
     difference, size = (theirs.float() - own.float()).norm(), theirs.float().norm()
-    return ours if difference <= ALIKE * size and size > 0 else None
+    if difference <= ALIKE * size and size > 0:
+        return ours
+    return None
 
 
 def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:
@@ -98,7 +100,9 @@ class _Gated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: AutogradContext, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         states, gated_NM, raised_NM, gate_MH, up_MH, down_HM = ctx.saved_tensors
         wants_states, *wants = ctx.needs_input_grad
         grad_NH, states_NH = (one.reshape(-1, one.shape[-1]) for one in (grad, states))

@@ -195,9 +195,10 @@ def _groups(model: nn.Module, leave: nn.Module | None) -> list[list[_Layer]]:
     groups: list[list[_Layer]] = []
     for module in model.modules():
         for names in READ_THE_SAME:
-            group = [
-                layers[layer] for name in names if (layer := getattr(module, name, None)) in layers
-            ]
+            group = []
+            for name in names:
+                if (layer := getattr(module, name, None)) in layers:
+                    group.append(layers[layer])
             if len(group) == len(names) and len({layer.kind for layer in group}) == 1:
                 groups.append(group)
     grouped = {layer.module for layer in chain(*groups)}

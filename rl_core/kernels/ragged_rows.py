@@ -102,18 +102,18 @@ class Places:
         """Copy the states [1, heads, N, D] into one [rows, heads, length, D] per rectangle."""
         num_heads = states_BHND.shape[1]
         states_MF = _Spread.apply(states_BHND.squeeze(0).transpose(0, 1).flatten(1), self)
-        parts = states_MF.split([rows * length for rows, length in self.shapes])  # type: ignore[union-attr]
-        return [
-            part.view(rows, length, num_heads, -1).transpose(1, 2)
-            for part, (rows, length) in zip(parts, self.shapes, strict=True)
-        ]
+        parts = states_MF.split([rows * length for rows, length in self.shapes])
+        parts_BHLD: list[Tensor] = []
+        for part, (rows, length) in zip(parts, self.shapes, strict=True):
+            parts_BHLD.append(part.view(rows, length, num_heads, -1).transpose(1, 2))
+        return parts_BHLD
 
     def collect(self, answers: list[Tensor]) -> Tensor:
         """Copy one [rows, length, heads, D] per rectangle back to [1, N, heads, D]; each token has
         a single place."""
         tail = answers[0].shape[2:]
         answers_MF = torch.cat([answer.flatten(0, 1).flatten(1) for answer in answers])
-        return _Collect.apply(answers_MF, self).unflatten(-1, tail)[None]  # type: ignore[union-attr]
+        return _Collect.apply(answers_MF, self).unflatten(-1, tail)[None]
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,14 @@ def lay_out_rows(rows: list[Row], num_tokens: int) -> Rectangles:
 
 def _alike(rows: list[Row]) -> list[list[Row]]:
     """Group the rows that share a rectangle: those with about as many queries and as many keys."""
+
+    def fits(row: Row, other: Row) -> bool:
+        pairs = ((row.num_queries, other.num_queries), (row.num_keys, other.num_keys))
+        return all(min(pair) >= FULLNESS * max(pair) for pair in pairs)
+
     groups: list[list[Row]] = []
     for row in sorted(rows, key=lambda row: (-row.num_queries, -row.num_keys)):
-        if groups and all(
-            min(ours, theirs) >= FULLNESS * max(ours, theirs)
-            for other in groups[-1]
-            for ours, theirs in (
-                (row.num_queries, other.num_queries),
-                (row.num_keys, other.num_keys),
-            )
-        ):
+        if groups and all(fits(row, other) for other in groups[-1]):
             groups[-1].append(row)
         else:
             groups.append([row])
@@ -161,10 +159,9 @@ def _alike(rows: list[Row]) -> list[list[Row]]:
 
 def _places(groups: list[list[Tensor]], num_tokens: int) -> Places:
     """Return the places of all tokens. Args: groups: the tokens of each row, by rectangle."""
-    padded = [
-        torch.nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1)
-        for group in groups
-    ]
+    padded = []
+    for group in groups:
+        padded.append(torch.nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1))
     token_M = torch.cat([tokens.flatten() for tokens in padded])
     is_padding_M = token_M < 0
     place_M = (~is_padding_M).nonzero()[:, 0]
@@ -199,7 +196,9 @@ class _Spread(torch.autograd.Function):
         return states_NF.index_select(0, places.token_M)
 
     @staticmethod
-    def backward(ctx: _PlacesContext, grad_MF: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _PlacesContext, grad_MF: Tensor
+    ) -> tuple[Tensor, None]:
         places: Places = ctx.places
         grad_NF = grad_MF.index_select(0, places.place_N)
         if len(places.repeated_S):
@@ -221,7 +220,9 @@ class _Collect(torch.autograd.Function):
         return answers_MF.index_select(0, places.place_N)
 
     @staticmethod
-    def backward(ctx: _PlacesContext, grad_NF: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _PlacesContext, grad_NF: Tensor
+    ) -> tuple[Tensor, None]:
         places: Places = ctx.places
         grad_MF = grad_NF.index_select(0, places.token_M)
         if places.is_padding_M is not None:

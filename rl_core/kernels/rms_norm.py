@@ -63,7 +63,9 @@ def _same_as(norm: nn.Module) -> RMSNorm | None:
     theirs, own = asked(norm, probe), asked(ours, probe)
     if not isinstance(theirs, Tensor) or own is None or theirs.shape != own.shape:
         return None
-    return ours if torch.allclose(theirs.float(), own.float(), ALIKE, ALIKE) else None
+    if torch.allclose(theirs.float(), own.float(), ALIKE, ALIKE):
+        return ours
+    return None
 
 
 def _mean_squares(states: Tensor) -> Tensor:
@@ -90,7 +92,9 @@ class _Norm(torch.autograd.Function):
         return weight * quotient
 
     @staticmethod
-    def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: AutogradContext, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None]:
         states, weight, scale = ctx.saved_tensors
         # With adapters the weight is frozen.
         wanted = [*ctx.needs_input_grad[:2], False]

@@ -37,9 +37,11 @@ class ModelBundle:
             load_processor(source) if not text_alone and sees_pictures(source) else None
         )
         """Processor of a vision-language model, from messages and images to tensors."""
-        self.tokenizer: Tokenizer = (
-            self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
-        )
+        self.tokenizer: Tokenizer
+        if self.processor is not None:
+            self.tokenizer = self.processor.tokenizer
+        else:
+            self.tokenizer = load_tokenizer(source)
         self.policy = load_policy(source, config, self.processor, text_alone=text_alone)
         self.policy.num_known_words = check_words(
             self.tokenizer, self.policy.language_model, config.path

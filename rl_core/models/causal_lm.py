@@ -30,6 +30,7 @@ from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
 from rl_core.models.model_inputs import ModelInputs
 from rl_core.models.policy import Policy, TokenPolicy
+from rl_core.models.quantized import QuantizedLinear, quantize
 from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
@@ -280,7 +281,7 @@ class CausalLMPolicy(TokenPolicy):
         """Linear layers that get an adapter by default."""
         modules = dict(self.model.named_modules())
         linear = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
-        is_plain = all(type(module) is nn.Linear for module in linear.values())
+        is_plain = all(type(module) in (nn.Linear, QuantizedLinear) for module in linear.values())
         # peft goes by the last part of a name: a layer called "0" would stand for every first layer
         # of a list.
         own_names = {name.rpartition(".")[2] for name in linear}
@@ -294,7 +295,7 @@ class CausalLMPolicy(TokenPolicy):
         return [
             name
             for name, module in linear.items()
-            if type(module) is nn.Linear and module is not head
+            if type(module) in (nn.Linear, QuantizedLinear) and module is not head
         ]
 
     def enable_activation_checkpointing(self) -> None:
@@ -387,6 +388,8 @@ def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) ->
     policy = CausalLMPolicy(
         load_model(AutoModelForCausalLM, source, config, "causal language model")
     )
+    if config.quantize is not None:
+        quantize(policy)
     settle(policy, paths, config.attention)
     return policy
 

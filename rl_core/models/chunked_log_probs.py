@@ -264,7 +264,9 @@ class _Vocabulary:
             product_in_float32(
                 self._states_NH, words_CH.to(self._states_NH.dtype).t(), out=logits_NC
             )
-        return logits_NC if self.scale == 1.0 else logits_NC.mul_(self.scale)
+        if self.scale == 1.0:
+            return logits_NC
+        return logits_NC.mul_(self.scale)
 
     def softmax(self, logits_NC: Tensor) -> tuple[Tensor, Tensor]:
         """Return the softmax, [N, C], which may be overwritten, and the logarithm of its

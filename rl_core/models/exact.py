@@ -71,7 +71,9 @@ def make_exact(model: PreTrainedModel) -> None:
     head = model.get_output_embeddings()
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            module.forward = partial(_layer, module, in_float32=module is head)  # type: ignore[method-assign]
+            module.forward = partial(  # type: ignore[method-assign]
+                _layer, module, in_float32=module is head
+            )
 
 
 def is_exact(model: PreTrainedModel) -> bool:
@@ -83,11 +85,10 @@ def is_exact(model: PreTrainedModel) -> bool:
 def weights_at_hand(model: nn.Module) -> Iterator[None]:
     """Keep layers' weights in the layout of their products during the block, in which no weight
     changes."""
-    layers = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.Linear) and "forward" in vars(module)
-    ]
+    layers = []
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and "forward" in vars(module):
+            layers.append(module)
     can_pack = torch.backends.mkldnn.is_available()
     try:
         for layer in layers:
@@ -113,10 +114,9 @@ def _layer(layer: nn.Linear, states: Tensor, *, in_float32: bool) -> Tensor:
     else:
         bias = layer.bias
         blocks = pad(flat_NI, (0, 0, 0, -len(flat_NI) % ROWS)).split(ROWS)
-        parts = [
-            torch.ops.mkldnn._linear_pointwise(block, at_hand, bias, "none", [], "")
-            for block in blocks
-        ]
+        parts = []
+        for block in blocks:
+            parts.append(torch.ops.mkldnn._linear_pointwise(block, at_hand, bias, "none", [], ""))
         product_NO = torch.cat(parts)[: len(flat_NI)]
     return product_NO.view(*states.shape[:-1], product_NO.shape[-1])
 
@@ -129,7 +129,9 @@ def _in_float32(
     with multiplied_as_bfloat16(dtype):
         parts = [torch.mm(block, weight_IO) for block in blocks]
     product_NO = torch.cat(parts)[: len(states_NI)]
-    return product_NO if bias_O is None else product_NO + bias_O
+    if bias_O is None:
+        return product_NO
+    return product_NO + bias_O
 
 
 class _ProductContext(AutogradContext, Protocol):
@@ -157,7 +159,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _ProductContext, grad_NO: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _ProductContext, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
         states_NI, weight_OI = ctx.saved_tensors
         grad_NO = grad_NO.to(weight_OI.dtype)
         grad_states = grad_NO @ weight_OI if ctx.needs_input_grad[0] else None
@@ -177,9 +179,10 @@ def _attention(
     sliding_window: int | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    unknown = [
-        name for name in ("s_aux", "position_bias", "softcap") if kwargs.get(name) is not None
-    ]
+    unknown = []
+    for name in ("s_aux", "position_bias", "softcap"):
+        if kwargs.get(name) is not None:
+            unknown.append(name)
     if unknown or dropout:
         raise ModelError(
             f"model.exact: true: {type(module).__name__} wants {unknown or 'dropout'} of its "
@@ -250,7 +253,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _AttendContext, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _AttendContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         *states, sees_BQL = ctx.saved_tensors
         wide = [one.detach().float().requires_grad_() for one in states]
         # A query that sees nothing is padding, and nothing follows from it.

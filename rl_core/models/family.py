@@ -13,6 +13,7 @@ from rl_core.models.checks.paths import Paths
 from rl_core.models.checks.probe import settle
 from rl_core.models.checks.shape import read_config
 from rl_core.models.media import PromptMedia
+from rl_core.models.quantized import quantize
 from rl_core.models.text_part import TextPartPolicy
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
 from schemas.domains import ModelKind
@@ -99,6 +100,8 @@ def load_policy(
         policy = _load_text_part(source, config, found)
     else:
         return causal_lm.load_policy(source, config, paths)
+    if config.quantize is not None:
+        quantize(policy)
     settle(policy, paths, config.attention)
     return policy
 

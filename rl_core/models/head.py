@@ -84,7 +84,9 @@ def projection_scale(model: PreTrainedModel) -> float | None:
             difference = (theirs - scale * ours).abs().max()
             if not bool(difference <= ALIKE * theirs.abs().max()):
                 return None
-    return scale if scale is not None and scale > 0 else None
+    if scale is not None and scale > 0:
+        return scale
+    return None
 
 
 class _Backbone(nn.Module):
@@ -107,7 +109,9 @@ class _Backbone(nn.Module):
         has_blocks = isinstance(found, nn.Module) and any(
             isinstance(part, nn.ModuleList) for part in found.modules()
         )
-        return self if has_blocks and not isinstance(found, nn.ModuleList) else found
+        if has_blocks and not isinstance(found, nn.ModuleList):
+            return self
+        return found
 
 
 class _Answer:

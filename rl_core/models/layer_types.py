@@ -34,6 +34,8 @@ def sizes_of_layers(config: PreTrainedConfig, name: str) -> set[int]:
     A config whose layers differ refuses to give one value for all
     (`AmbiguousGlobalPerLayerAttributeError`).
     """
-    configs = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
+    configs = []
+    for layer in range(config.num_hidden_layers):
+        configs.append(config.per_layer_config[layer])
     values = {getattr(one, name, None) for one in configs}
     return {value for value in values if isinstance(value, int) and value > 0}

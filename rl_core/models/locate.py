@@ -44,7 +44,9 @@ def locate(path: str, models_dir: Path, *, merged: bool = True) -> str:
 def whole_weights(path: str, models_dir: Path) -> str:
     """Return a `model.path` of a whole model: the path itself, or for a folder of adapters alone
     the model that they give, which is written on first use. Raises: ModelError."""
-    return path if adapter_folder(path) is None else locate(path, models_dir)
+    if adapter_folder(path) is None:
+        return path
+    return locate(path, models_dir)
 
 
 def locate_start(recipe: Recipe, models_dir: Path) -> str:
@@ -82,10 +84,9 @@ def check_can_be_fetched(path: str, models_dir: Path, key: str = "model.path") -
 
     name, _, revision = source.partition("@")
     try:
-        cached = [
-            try_to_load_from_cache(name, file, revision=revision or None)
-            for file in ("config.json", PIPELINE_INDEX)
-        ]
+        cached = []
+        for file in ("config.json", PIPELINE_INDEX):
+            cached.append(try_to_load_from_cache(name, file, revision=revision or None))
     except HFValidationError as error:
         raise ModelError(f"{key} {path}: no such folder, and no name of the hub") from error
     if any(isinstance(file, str) for file in cached):
@@ -134,20 +135,14 @@ def model_identity(source: str, memo_dir: Path) -> str:
     folder = Path(source)
     if not folder.is_dir():
         return source
-    parts = [
-        folder,
-        *(
-            path.parent
-            for path in folder.glob("*/config.json")
-            if (folder / PIPELINE_INDEX).is_file()
-        ),
-    ]
-    files = sorted(
-        path
-        for part in parts
-        for pattern in ("config.json", "*.safetensors", "*.bin")
-        for path in part.glob(pattern)
-    )
+    parts = [folder]
+    if (folder / PIPELINE_INDEX).is_file():
+        parts.extend(path.parent for path in folder.glob("*/config.json"))
+    files: list[Path] = []
+    for part in parts:
+        for pattern in ("config.json", "*.safetensors", "*.bin"):
+            files.extend(part.glob(pattern))
+    files.sort()
     digests = "".join(fingerprint(path, memo_dir).sha256 for path in files if path.is_file())
     return hashlib.sha256(digests.encode()).hexdigest()
 

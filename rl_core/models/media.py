@@ -66,10 +66,12 @@ def joined(media: Sequence[PromptMedia], device: torch.device) -> dict[str, Tens
 
     Raises: ModelError when their images cannot be stacked.
     """
-    return {
-        name: _stack(name, [one.tensors[name].to(device) for one in media if name in one.tensors])
-        for name in {name: None for one in media for name in one.tensors}
-    }
+    stacked: dict[str, Tensor] = {}
+    for name in {name: None for one in media for name in one.tensors}:
+        stacked[name] = _stack(
+            name, [one.tensors[name].to(device) for one in media if name in one.tensors]
+        )
+    return stacked
 
 
 def _stack(name: str, tensors: list[Tensor]) -> Tensor:

@@ -135,10 +135,9 @@ def _attend_row_by_row(
     lengths_R = [stop - start for start, stop in pairwise(cu_seq_lens_q.tolist())]
     # Not slices: the gradient of each would be a whole sequence of zeros around it.
     rows = zip(*(states.split(lengths_R, dim=2) for states in (query, key, value)), strict=True)
-    squares = [
-        attend(Rectangle(length, length, (0,)), *row)
-        for length, row in zip(lengths_R, rows, strict=True)
-    ]
+    squares = []
+    for length, row in zip(lengths_R, rows, strict=True):
+        squares.append(attend(Rectangle(length, length, (0,)), *row))
     return torch.cat(squares, dim=1), None
 
 

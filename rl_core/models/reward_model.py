@@ -46,10 +46,10 @@ class RewardBundle(TextBundle):
     @property
     def compared_rows(self) -> list[TokenRow]:
         """Rows on which two copies of the model are compared, at their last positions."""
-        return [
-            replace(row, num_reply=min(NUM_COMPARED, row.num_reply))
-            for row in super().compared_rows
-        ]
+        rows: list[TokenRow] = []
+        for row in super().compared_rows:
+            rows.append(replace(row, num_reply=min(NUM_COMPARED, row.num_reply)))
+        return rows
 
     def export(
         self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live

@@ -51,7 +51,9 @@ class TextPartPolicy(CausalLMPolicy):
     def backbone(self) -> PreTrainedModel:
         """The module that computes hidden states: the language model, or all of the model if that
         gives other results."""
-        return self.language_part if self._part_alone else backbone_of(self.head_model)
+        if self._part_alone:
+            return self.language_part
+        return backbone_of(self.head_model)
 
     def compute_part_alone(self, alone: bool) -> bool:
         """Compute text with the language model alone. Returns: True if there is more around it."""
@@ -92,11 +94,10 @@ def _path_of_language_part(model: PreTrainedModel) -> str:
     from transformers import PreTrainedModel
 
     words = words_of(model)
-    inside = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, PreTrainedModel) and _repeated(module) and holds(module, words)
-    ]
+    inside = []
+    for name, module in model.named_modules():
+        if isinstance(module, PreTrainedModel) and _repeated(module) and holds(module, words):
+            inside.append(name)
     if not inside or model.get_output_embeddings() is None:
         raise ModelError(
             f"{type(model).__name__} cannot be trained on text: it has no language model between "
@@ -107,10 +108,12 @@ def _path_of_language_part(model: PreTrainedModel) -> str:
 
 def _repeated(module: nn.Module) -> list[nn.Module]:
     """Return the blocks of the longest list of equal modules directly in a model."""
-    lists = [
-        list(child)
-        for child in module.children()
-        if isinstance(child, nn.ModuleList) and len(child)
-    ]
-    equal = [one for one in lists if all(next(block.children(), None) is not None for block in one)]
+    lists = []
+    for child in module.children():
+        if isinstance(child, nn.ModuleList) and len(child):
+            lists.append(list(child))
+    equal = []
+    for one in lists:
+        if all(next(block.children(), None) is not None for block in one):
+            equal.append(one)
     return max(equal, key=len, default=[])

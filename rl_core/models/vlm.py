@@ -102,15 +102,16 @@ def family_of(model_type: str) -> Family:
 
 def media_of(inputs: Mapping[str, Any], family: Family, image_token_id: int) -> PromptMedia | None:
     """Return the images in a processor's output for one prompt; None if it has none."""
-    tensors = {
-        name: value
-        for name, value in inputs.items()
-        if name not in TEXT_INPUTS and isinstance(value, Tensor)
-    }
+    tensors = {}
+    for name, value in inputs.items():
+        if name not in TEXT_INPUTS and isinstance(value, Tensor):
+            tensors[name] = value
     if family.stacks_pictures_per_prompt:
         tensors = {name: value.transpose(0, 1) for name, value in tensors.items()}
     num_tokens = int((inputs["input_ids"] == image_token_id).sum())
-    return PromptMedia(tensors, num_tokens) if tensors else None
+    if tensors:
+        return PromptMedia(tensors, num_tokens)
+    return None
 
 
 class VLMPolicy(CausalLMPolicy):
@@ -141,11 +142,11 @@ class VLMPolicy(CausalLMPolicy):
             ModelPart.PROJECTOR: self.family.projector,
             ModelPart.LANGUAGE_MODEL: (self.family.language_model,),
         }[part]
-        return [
-            found
-            for path in paths
-            if (found := _below(self.language_model.model, path)) is not None
-        ]
+        parts: list[nn.Module | nn.Parameter] = []
+        for path in paths:
+            if (found := _below(self.language_model.model, path)) is not None:
+                parts.append(found)
+        return parts
 
     @property
     def block_classes(self) -> tuple[str, ...]:
@@ -155,16 +156,16 @@ class VLMPolicy(CausalLMPolicy):
     @property
     def lora_targets(self) -> list[str]:
         """Full names of the linear layers of every part that is not frozen."""
-        parts = [
-            module for part in ModelPart if part not in self.frozen for module in self.part(part)
-        ]
+        parts = []
+        for part in ModelPart:
+            if part not in self.frozen:
+                parts.extend(self.part(part))
         modules = [module for module in parts if isinstance(module, nn.Module)]
-        linear = {
-            id(layer)
-            for module in modules
-            for layer in module.modules()
-            if isinstance(layer, nn.Linear)
-        }
+        linear = set()
+        for module in modules:
+            for layer in module.modules():
+                if isinstance(layer, nn.Linear):
+                    linear.add(id(layer))
         return [name for name, module in self.model.named_modules() if id(module) in linear]
 
     def inputs(
@@ -269,4 +270,6 @@ class _Rows:
             pieces += [parts[place]] if place is not None else []
             pieces += [word_H.to(parts[0].dtype).expand(num_words, -1)] if num_words else []
         rows_NH = torch.cat(pieces)
-        return rows_NH[None] if isinstance(features, Tensor) else (rows_NH,)
+        if isinstance(features, Tensor):
+            return rows_NH[None]
+        return (rows_NH,)

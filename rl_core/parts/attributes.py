@@ -26,10 +26,10 @@ class HasAttributes:
 
 def attributes(contract: type) -> list[str]:
     """Return the attributes of an instance that a protocol states by annotation."""
-    return [
-        name
-        for base in contract.__mro__
-        if base not in (object, Protocol, Generic)
-        for name, kind in vars(base).get("__annotations__", {}).items()
-        if not str(kind).startswith("ClassVar")
-    ]
+    names: list[str] = []
+    for base in contract.__mro__:
+        if base not in (object, Protocol, Generic):
+            for name, kind in vars(base).get("__annotations__", {}).items():
+                if not str(kind).startswith("ClassVar"):
+                    names.append(name)
+    return names

@@ -88,7 +88,10 @@ def _refuses(own: inspect.Signature, wanted: inspect.Signature, *extra: str) -> 
     parameters = list(wanted.parameters.values())
     if any(one.kind is kinds.VAR_POSITIONAL for one in parameters):
         return ""
-    positional = [one.name for one in parameters if one.kind is kinds.POSITIONAL_OR_KEYWORD]
+    positional = []
+    for one in parameters:
+        if one.kind is kinds.POSITIONAL_OR_KEYWORD:
+            positional.append(one.name)
     named = [one.name for one in parameters if one.kind is kinds.KEYWORD_ONLY]
     try:
         own.bind(*positional, **dict.fromkeys([*named, *extra]))
@@ -111,9 +114,10 @@ def _without_self(signature: inspect.Signature) -> str:
 
 def _decorator(spec: CallSpec) -> str:
     usual = CallSpec()
-    options = [
-        f"{key}={type(value).__name__}.{value.name}"
-        for key in ("dispatch", "collect", "execute")
-        if (value := getattr(spec, key)) != getattr(usual, key)
-    ]
-    return f"@distributed({', '.join(options)})" if options else "undecorated"
+    options = []
+    for key in ("dispatch", "collect", "execute"):
+        if (value := getattr(spec, key)) != getattr(usual, key):
+            options.append(f"{key}={type(value).__name__}.{value.name}")
+    if options:
+        return f"@distributed({', '.join(options)})"
+    return "undecorated"

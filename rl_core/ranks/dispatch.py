@@ -244,7 +244,9 @@ def _without_last(mask: Tensor, num_rows: int) -> Tensor:
 
 def _open(value: object) -> object:
     value = value.value if isinstance(value, Broadcast) else value
-    return value.shard(1, 0) if isinstance(value, Shardable) else value
+    if isinstance(value, Shardable):
+        return value.shard(1, 0)
+    return value
 
 
 def _common_rows(arguments: list[tuple[int | str, object]]) -> int | None:

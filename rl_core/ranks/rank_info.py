@@ -157,8 +157,12 @@ class RankInfo:
         always the first."""
         import torch
 
-        return torch.device("cuda", 0) if self.device_kind == "cuda" else torch.device("cpu")
+        if self.device_kind == "cuda":
+            return torch.device("cuda", 0)
+        return torch.device("cpu")
 
     @property
     def collective_backend(self) -> str:
-        return "nccl" if self.device_kind == "cuda" else "gloo"
+        if self.device_kind == "cuda":
+            return "nccl"
+        return "gloo"

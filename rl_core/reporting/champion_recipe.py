@@ -59,7 +59,9 @@ def _differing(
     theirs: Mapping[str, object], ours: Mapping[str, object]
 ) -> dict[str, tuple[str, str]]:
     keys = dict.fromkeys([*theirs, *ours])
-    values = {key: (str(theirs.get(key, "unset")), str(ours.get(key, "unset"))) for key in keys}
+    values = {}
+    for key in keys:
+        values[key] = (str(theirs.get(key, "unset")), str(ours.get(key, "unset")))
     return {key: (one, other) for key, (one, other) in values.items() if one != other}
 
 
@@ -68,6 +70,6 @@ def _champion_of(record: RunRecord, home: Home) -> RegisteredVersion | None:
         return champion(home.mlflow_uri, record.recipe.registered_name)
     # The run may have become champion itself since; the gate names the one before.
     found = _COMPARED.fullmatch(record.model.gate.compared_with)
-    return (
-        None if found is None else find_version(home.mlflow_uri, record.model.name, int(found[1]))
-    )
+    if found is None:
+        return None
+    return find_version(home.mlflow_uri, record.model.name, int(found[1]))

@@ -106,9 +106,11 @@ def _finite(points: Sequence[Point]) -> list[Point]:
 
 def _axes(points: Sequence[Point]) -> _Axes:
     xs = [point.x for point in points]
-    ys = [
-        value for point in points for value in (point.y, point.low, point.high) if value is not None
-    ]
+    ys = []
+    for point in points:
+        for value in (point.y, point.low, point.high):
+            if value is not None:
+                ys.append(value)
     x_min, x_max, y_min, y_max = min(xs), max(xs), min(ys), max(ys)
     if x_min == x_max:
         x_min, x_max = x_min - 1, x_max + 1
@@ -142,7 +144,10 @@ def _grid(axes: _Axes) -> list[str]:
 
 
 def _line(one: Series, axes: _Axes, colour: str, index: int) -> list[str]:
-    banded = [(p.x, p.low, p.high) for p in one.points if p.low is not None and p.high is not None]
+    banded = []
+    for p in one.points:
+        if p.low is not None and p.high is not None:
+            banded.append((p.x, p.low, p.high))
     parts = []
     if banded:
         upper = [(x, high) for x, _, high in banded]

@@ -41,30 +41,34 @@ class Compared:
 
 def compare_runs(records: Sequence[RunRecord]) -> list[Compared]:
     """Return every run with its change from the first one."""
-    return [
-        Compared(
-            record,
-            record.evaluation("baseline"),
-            record.evaluation("final"),
-            _change(records[0], record),
+    compared: list[Compared] = []
+    for record in records:
+        compared.append(
+            Compared(
+                record,
+                record.evaluation("baseline"),
+                record.evaluation("final"),
+                _change(records[0], record),
+            )
         )
-        for record in records
-    ]
+    return compared
 
 
 def differing_settings(records: Sequence[RunRecord]) -> dict[str, list[str]]:
     """Return the dotted keys whose values are not the same in all runs, with the value in each
     run."""
     keys = dict.fromkeys(key for record in records for key in record.settings)
-    values = {key: [str(record.settings.get(key, "unset")) for record in records] for key in keys}
+    values = {}
+    for key in keys:
+        values[key] = [str(record.settings.get(key, "unset")) for record in records]
     return {key: found for key, found in values.items() if len(set(found)) > 1}
 
 
 def compare_page(records: Sequence[RunRecord]) -> str:
     """Return the comparison as a self-contained page."""
-    learned = [
-        mean_series(record, record.recipe.domain.traits.curve, record.name) for record in records
-    ]
+    learned = []
+    for record in records:
+        learned.append(mean_series(record, record.recipe.domain.traits.curve, record.name))
     held_out = [held_out_series(record, record.name) for record in records]
     first = _names(records, names_shown_first)
     others = [name for name in _names(records, further_names) if name not in first]
@@ -91,10 +95,11 @@ def _overlaid(records: Sequence[RunRecord], name: str) -> Markup:
 
 def _seconds(record: RunRecord) -> Series:
     """Return the seconds of each step, all phases together."""
-    points = [
-        Point(step["step"], sum(one for key, one in step.items() if key.startswith(SECONDS)))
-        for step in record.steps
-    ]
+    points = []
+    for step in record.steps:
+        points.append(
+            Point(step["step"], sum(one for key, one in step.items() if key.startswith(SECONDS)))
+        )
     return Series(record.name, points)
 
 

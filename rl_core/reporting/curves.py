@@ -72,17 +72,18 @@ def first_curves(record: RunRecord) -> list[Markup]:
     phase."""
     charts = [_chart(record.steps, name) for name in names_shown_first(record)]
     phases = phase_series(record)
-    return [*charts, line_chart("seconds per phase", phases)] if phases else charts
+    if phases:
+        return [*charts, line_chart("seconds per phase", phases)]
+    return charts
 
 
 def names_shown_first(record: RunRecord) -> list[str]:
     """Return the metrics of `SHOWN_FIRST` that a run has, of every track, in that order."""
     varying = set(_varying(record.steps))
-    names = [
-        name
-        for name in dict.fromkeys(name for step in record.steps for name in step)
-        if _is_shown_first(name) and (name in varying or _last_part(name) in SHOWN_EVEN)
-    ]
+    names = []
+    for name in dict.fromkeys(name for step in record.steps for name in step):
+        if _is_shown_first(name) and (name in varying or _last_part(name) in SHOWN_EVEN):
+            names.append(name)
     return sorted(names, key=lambda name: SHOWN_FIRST.index(_last_part(name)))
 
 
@@ -105,11 +106,10 @@ def further_names(record: RunRecord) -> list[str]:
     """Return the metrics that changed, and are not among those shown first."""
     curve = record.recipe.domain.traits.curve
     left_out = {"step", curve.mean, curve.spread}
-    names = [
-        name
-        for name in _varying(record.steps)
-        if name not in left_out and not name.startswith(SECONDS) and DELTA_AT not in name
-    ]
+    names = []
+    for name in _varying(record.steps):
+        if name not in left_out and not name.startswith(SECONDS) and DELTA_AT not in name:
+            names.append(name)
     shown = set(names_shown_first(record))
     return [name for name in names if name not in shown]
 
@@ -123,15 +123,14 @@ def delta_by_place(record: RunRecord) -> Markup | None:
             track, mark, place = name.partition(DELTA_AT)
             if mark and math.isfinite(value):
                 found.setdefault(track.rstrip("/"), {}).setdefault(int(place), []).append(value)
-    series = [
-        Series(
-            track or "mean of all steps",
-            [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())],
-        )
-        for track, at in found.items()
-    ]
+    series = []
+    for label, at in found.items():
+        means = [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())]
+        series.append(Series(label or "mean of all steps", means))
     title = "distance of trainer and rollout, nats per token"
-    return line_chart(title, series, x_label="place in the reply") if series else None
+    if series:
+        return line_chart(title, series, x_label="place in the reply")
+    return None
 
 
 def _is_shown_first(name: str) -> bool:
@@ -152,4 +151,8 @@ def _varying(steps: Sequence[Mapping[str, float]]) -> list[str]:
     """Return the names of metrics with more than one value, in the order of their first
     appearance."""
     names = dict.fromkeys(name for step in steps for name in step)
-    return [name for name in names if len({step[name] for step in steps if name in step}) > 1]
+    varying: list[str] = []
+    for name in names:
+        if len({step[name] for step in steps if name in step}) > 1:
+            varying.append(name)
+    return varying

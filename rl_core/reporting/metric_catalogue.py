@@ -88,6 +88,13 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "What an environment measures; a mean, mostly.",
         ),
         (
+            "env/<environment>/tool_calls",
+            "calls",
+            "Tools called in a conversation, where the environment has tools; beside it "
+            "`malformed_tool_calls`, which could not be read, `tool_errors`, which were answered "
+            "with an error, and `tool_timeouts` among these.",
+        ),
+        (
             "env_failures/<call>",
             "samples",
             "Conversations that an environment's `init`, `step` or `close` broke.",

@@ -39,4 +39,6 @@ def number(value: float) -> str:
     """Format a metric for people: three decimals, or fewer digits for large and tiny values."""
     if value == 0 or 0.001 <= abs(value) < 1000:
         return f"{value:.3f}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1e}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1e}"

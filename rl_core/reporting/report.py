@@ -121,27 +121,31 @@ def _samples(record: RunRecord) -> list[dict[str, object]]:
     shown = sorted(range(len(before)), key=lambda row: (math.isnan(changes[row]), -changes[row]))[
         :NUM_SAMPLES
     ]
-    return [
-        {
-            "prompt": _prompt_text(before[row]),
-            "asked_about": [_picture(path) for path in before[row].get("images", [])],
-            "truth": before[row]["ground_truth"],
-            "answers": [
-                {
-                    "text": one[row]["response"],
-                    "made": _picture(one[row].get("made")),
-                    "score": values[row],
-                }
-                for one, values in zip((before, after), scores, strict=True)
-            ],
-        }
-        for row in shown
-    ]
+    samples: list[dict[str, object]] = []
+    for row in shown:
+        samples.append(
+            {
+                "prompt": _prompt_text(before[row]),
+                "asked_about": [_picture(path) for path in before[row].get("images", [])],
+                "truth": before[row]["ground_truth"],
+                "answers": [
+                    {
+                        "text": one[row]["response"],
+                        "made": _picture(one[row].get("made")),
+                        "score": values[row],
+                    }
+                    for one, values in zip((before, after), scores, strict=True)
+                ],
+            }
+        )
+    return samples
 
 
 def _prompt_text(row: Mapping[str, object]) -> str:
     prompt = row["prompt"]
-    return str(prompt[-1]["content"]) if isinstance(prompt, list) and prompt else str(prompt)
+    if isinstance(prompt, list) and prompt:
+        return str(prompt[-1]["content"])
+    return str(prompt)
 
 
 def _picture(found: str | None) -> str | None:

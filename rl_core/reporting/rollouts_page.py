@@ -40,7 +40,9 @@ def write_rollouts_page(record: RunRecord, home: Home, report: Path) -> Path | N
 
 def page_name(report: Path) -> str:
     """Return the file name of the page that goes with a report."""
-    return "rollouts.html" if report.stem == "report" else f"{report.stem}-rollouts.html"
+    if report.stem == "report":
+        return "rollouts.html"
+    return f"{report.stem}-rollouts.html"
 
 
 def rollouts_page(record: RunRecord, home: Home, report: str) -> str:
@@ -48,7 +50,9 @@ def rollouts_page(record: RunRecord, home: Home, report: str) -> str:
     files = files_of(record.folder.rollouts)
     steps = spread(list(files), MOST_STEPS)
     texts = TokenTexts.of(record, home.models)
-    chosen = [row for step in steps for row in _first_groups(files[step], MOST_ROWS // len(steps))]
+    chosen = []
+    for step in steps:
+        chosen.extend(_first_groups(files[step], MOST_ROWS // len(steps)))
     history, num_rows = _rewards_over_the_run(files, {row["uid"] for row in chosen})
     rows = [_shown(row, texts, record.folder.rollouts) for row in chosen]
     return render(
@@ -113,9 +117,9 @@ def _rewards_over_the_run(
 
 
 def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, object]:
-    messages = [
-        [one["role"], _cut(one["content"]), _rounded(one.get("reward"))] for one in messages_of(row)
-    ]
+    messages = []
+    for one in messages_of(row):
+        messages.append([one["role"], _cut(one["content"]), _rounded(one.get("reward"))])
     return {
         "step": row["step"],
         "track": row["track"],
@@ -161,10 +165,10 @@ def _tokens(row: Row, texts: TokenTexts) -> list[list[object]] | None:
     if ours is not None and theirs is not None:
         apart = [abs(one - other) for one, other in zip(ours, theirs, strict=True)]
     advantages = row["advantages"] or none
-    return [
-        [words[place], one, _rounded(advantages[place]), _rounded(apart[place])]
-        for place, one in enumerate(mask)
-    ]
+    tokens: list[list[object]] = []
+    for place, one in enumerate(mask):
+        tokens.append([words[place], one, _rounded(advantages[place]), _rounded(apart[place])])
+    return tokens
 
 
 def _rounded(value: float | None) -> float | None:
@@ -175,7 +179,9 @@ def _rounded(value: float | None) -> float | None:
 
 def _cut(text: str) -> str:
     left_out = len(text) - MOST_CHARACTERS
-    return text if left_out <= 0 else f"{text[:MOST_CHARACTERS]}... ({left_out} more characters)"
+    if left_out <= 0:
+        return text
+    return f"{text[:MOST_CHARACTERS]}... ({left_out} more characters)"
 
 
 def _thumbnail(path: Path) -> str | None:

@@ -60,12 +60,16 @@ class RunRecord:
     def score(self) -> str:
         """Name of the score that decides on the champion."""
         score = self.recipe.registration.score
-        return MEAN_REWARD if score == ACCURACY and self.graded else score
+        if score == ACCURACY and self.graded:
+            return MEAN_REWARD
+        return score
 
     @property
     def score_name(self) -> str:
         """Name of the score as a person reads it, with that of its set."""
-        return self.score if self.set is None else f"{self.set} {self.score}"
+        if self.set is None:
+            return self.score
+        return f"{self.set} {self.score}"
 
     @property
     def graded(self) -> bool:
@@ -92,7 +96,9 @@ class RunRecord:
     def num_compared(self, evaluation: EvalReceipt) -> int:
         """Return the number of rows, or of prompts of the deciding set."""
         found = evaluation.sets.get(self.set) if self.set is not None else None
-        return evaluation.num_rows if found is None else found.num_prompts
+        if found is None:
+            return evaluation.num_rows
+        return found.num_prompts
 
     @property
     def mlflow_run_id(self) -> str:
@@ -114,7 +120,9 @@ class RunRecord:
     @property
     def stopped_by(self) -> Alarm | None:
         """The alarm that stopped the run; None if it ended otherwise, or goes on."""
-        return stopping(self.alarms) if self.model is None else None
+        if self.model is None:
+            return stopping(self.alarms)
+        return None
 
     @property
     def model(self) -> ModelReceipt | None:
@@ -140,7 +148,9 @@ class RunRecord:
     def samples(self, label: str) -> list[PlayedRow]:
         """Return every held-out row of an evaluation; empty if it has not run."""
         path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
-        return read_samples(path) if path.is_file() else []
+        if path.is_file():
+            return read_samples(path)
+        return []
 
     def phase_seconds(self) -> dict[str, float]:
         """Return the seconds per phase over all steps, the longest first."""
@@ -162,9 +172,10 @@ def find_run(home: Home, run: str) -> RunRecord:
     folders = {path.parent.name: path.parent for path in home.runs.glob("*/run.json")}
     if run in folders:
         return RunRecord(RunFolder(folders[run]))
-    wanted = (
-        find_version(home.mlflow_uri, run).tags["run_id"] if run.startswith("models:/") else run
-    )
+    if run.startswith("models:/"):
+        wanted = find_version(home.mlflow_uri, run).tags["run_id"]
+    else:
+        wanted = run
     records = [RunRecord(RunFolder(path)) for path in folders.values()]
     found = next((record for record in records if record.mlflow_run_id == wanted), None)
     if found is None:

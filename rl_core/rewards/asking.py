@@ -149,4 +149,6 @@ def _checked(answer: Given) -> Given:
         score = checked_reward(answer.score if is_judged else answer)
     except ValueError as error:
         return Unscored(f"the score is {error}")
-    return replace(answer, score=score) if is_judged else score
+    if is_judged:
+        return replace(answer, score=score)
+    return score

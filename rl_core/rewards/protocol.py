@@ -92,10 +92,9 @@ def sample_of(asked: AskedSample) -> Sample:
 
 def answer_of(scores: Scores) -> dict[str, object]:
     """Convert scores to a response."""
-    parts = {
-        key: {"scores": found.scores, "errors": found.errors}
-        for key, found in scores.by_key.items()
-    }
+    parts = {}
+    for key, found in scores.by_key.items():
+        parts[key] = {"scores": found.scores, "errors": found.errors}
     return {"rewards": parts, TOTAL: _total(scores)}
 
 
@@ -107,7 +106,9 @@ def read_answer(
     parts = body
     if reward is not None and isinstance(body, Mapping):
         parts = body.get("rewards")
-    part = parts.get(TOTAL if reward is None else reward) if isinstance(parts, Mapping) else None
+    part = None
+    if isinstance(parts, Mapping):
+        part = parts.get(TOTAL if reward is None else reward)
     if not isinstance(part, Mapping) or not isinstance(part.get("scores"), list):
         raise ValueError(f"the answer has no scores of {reward or TOTAL!r}: {str(body)[:200]}")
     scores = [math.nan if score is None else float(score) for score in part["scores"]]
@@ -141,11 +142,10 @@ def from_jpeg(text: str) -> Image:
 
 
 def _total(scores: Scores) -> dict[str, Sequence[object]]:
-    counted: list[tuple[str, float, Scored]] = [
-        (key, scores.weights[key], found)
-        for key, found in scores.by_key.items()
-        if scores.weights[key]
-    ]
+    counted: list[tuple[str, float, Scored]] = []
+    for key, found in scores.by_key.items():
+        if scores.weights[key]:
+            counted.append((key, scores.weights[key], found))
     num_samples = len(next(iter(scores.by_key.values())).scores) if scores.by_key else 0
     sums: list[float] = []
     errors: list[str | None] = []
@@ -171,4 +171,6 @@ def _plain(given: object) -> object:
         return [_plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

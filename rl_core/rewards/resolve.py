@@ -45,10 +45,10 @@ def stated_weights(blocks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     No class is imported, so that a report can be written where a scorer of the user's is not.
     """
     usual = Scorer.Config().weight
-    return {
-        str(block.get("key") or _usual_key(block)): float(block.get("weight", usual))
-        for block in blocks
-    }
+    weights: dict[str, float] = {}
+    for block in blocks:
+        weights[str(block.get("key") or _usual_key(block))] = float(block.get("weight", usual))
+    return weights
 
 
 def _usual_key(block: Mapping[str, object]) -> str:

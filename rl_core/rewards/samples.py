@@ -40,20 +40,22 @@ def samples_of(rollout: DataProto) -> list[Sample]:
         column("turns"),
         strict=True,
     )
-    return [
-        Sample(
-            prompt=prompt_text(prompt),
-            replies=tuple(replies or ()),
-            image=None if image is None else as_image(image),
-            frames=() if video is None else tuple(as_image(frame) for frame in video),
-            ground_truth=truth,
-            num_tokens=int(length),
-            is_truncated=reason in ("length", "context"),
-            metadata=metadata or {},
-            messages=conversation_of(prompt, replies, turns),
+    samples: list[Sample] = []
+    for prompt, replies, truth, reason, image, video, length, metadata, turns in rows:
+        samples.append(
+            Sample(
+                prompt=prompt_text(prompt),
+                replies=tuple(replies or ()),
+                image=None if image is None else as_image(image),
+                frames=() if video is None else tuple(as_image(frame) for frame in video),
+                ground_truth=truth,
+                num_tokens=int(length),
+                is_truncated=reason in ("length", "context"),
+                metadata=metadata or {},
+                messages=conversation_of(prompt, replies, turns),
+            )
         )
-        for prompt, replies, truth, reason, image, video, length, metadata, turns in rows
-    ]
+    return samples
 
 
 def conversation_of(
@@ -70,7 +72,9 @@ def conversation_of(
     said = [{"role": one["role"], "content": one["content"]} for one in turns or ()]
     if said:
         return (*with_reply(prompt, str(said[0]["content"])), *said[1:])
-    return tuple(with_reply(prompt, replies[0])) if len(replies) == 1 else ()
+    if len(replies) == 1:
+        return tuple(with_reply(prompt, replies[0]))
+    return ()
 
 
 def with_groups(samples: Sequence[Sample], groups: Sequence[str]) -> list[Sample]:

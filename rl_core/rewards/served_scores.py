@@ -55,9 +55,10 @@ class ServedScores:
         """Raises: ValueError when an answer is not one score."""
         data = answer.get("data") if isinstance(answer, Mapping) else None
         first = data[0] if isinstance(data, list) and len(data) == 1 else None
-        value = (
-            first.get(VALUES[self.url.rpartition("/")[2]]) if isinstance(first, Mapping) else None
-        )
+        if isinstance(first, Mapping):
+            value = first.get(VALUES[self.url.rpartition("/")[2]])
+        else:
+            value = None
         while isinstance(value, list) and len(value) == 1:
             value = value[0]
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -59,5 +59,7 @@ def _read(asked: AskedSample) -> Sample | str:
 
 def _with_unread(scored: Scored, read: list[Sample | str]) -> Scored:
     answers = iter(zip(scored.scores, scored.errors, strict=True))
-    pairs = [next(answers) if isinstance(one, Sample) else (math.nan, one) for one in read]
+    pairs = []
+    for one in read:
+        pairs.append(next(answers) if isinstance(one, Sample) else (math.nan, one))
     return Scored([score for score, _ in pairs], [error for _, error in pairs], scored.num_retried)

@@ -82,11 +82,10 @@ class RewardService:
 
         samples = samples_of(rollout)[: num_real_rows(rollout)]
         # A row without a verdict has nothing to add to.
-        failed = (
-            []
-            if rollout.batch is None
-            else rollout.batch.get("failed", torch.zeros(len(rollout))).tolist()
-        )
+        if rollout.batch is None:
+            failed = []
+        else:
+            failed = rollout.batch.get("failed", torch.zeros(len(rollout))).tolist()
         rows = [row for row in range(len(samples)) if not (failed and failed[row])]
         groups = rollout.non_tensor_batch.get("group_id")
         asked = [samples[row] for row in rows]

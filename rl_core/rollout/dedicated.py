@@ -92,11 +92,10 @@ class Replica:
         """End an update. Raises: WeightMismatch when a tensor is not what was sent; the engine then
         stays unusable."""
         self.version = None
-        found = {
-            name: checksum(self.parameters[name].to(dtype))
-            for name in expected
-            if name in self.parameters
-        }
+        found = {}
+        for name in expected:
+            if name in self.parameters:
+                found[name] = checksum(self.parameters[name].to(dtype))
         check_same(expected, found, f"rollout engine rank {self.rank_info.rank}, weights {version}")
         self.check_known(expected)
         self.version = version

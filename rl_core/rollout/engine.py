@@ -32,6 +32,7 @@ from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import Generate, run_episodes
 from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
 from rl_core.rollout.episodes.several_turns import check_several_turns
+from rl_core.rollout.episodes.tools import check_shows_tools
 from rl_core.rollout.sample_ids import groups_of, id_columns
 from rl_core.serving.served_model import KnownModel
 from rl_core.train.sharding.meshes import Meshes
@@ -114,6 +115,7 @@ class RolloutEngine:
             keep_earlier_turns=config.episodes.keep_earlier_turns,
         )
         check_several_turns(self.chat, of_several_turns(env_options))
+        check_shows_tools(self.chat, env_options)
 
     @cached_property
     def agents(self) -> AgentStage:
@@ -191,7 +193,7 @@ class RolloutEngine:
         self, sampling: Sampling, generator: torch.Generator, *, evaluation: bool = False
     ) -> Iterator[Generate]:
         """Yield a function that answers requests with the current weights: replies in order,
-        siblings adjacent.
+        group by group.
 
         Args: generator: source of its random numbers. evaluation: use the weights of evaluations,
         as a temperature of 0 always does.
@@ -210,7 +212,7 @@ class RolloutEngine:
     def _play(
         self,
         prompts: DataProto,
-        num_siblings: int,
+        group_size: int,
         sampling: Sampling,
         generator: torch.Generator,
         *,
@@ -224,7 +226,7 @@ class RolloutEngine:
 
             def play(reply: Generate) -> list[Episode]:
                 seed = generator.initial_seed()
-                return self._episodes(items, num_siblings, reply, seed, stop, evaluation)
+                return self._episodes(items, group_size, reply, seed, stop, evaluation)
 
             episodes = play_together(meshes.tp_group, generate, play)
         for episode in episodes:
@@ -245,13 +247,13 @@ class RolloutEngine:
     def _episodes(
         self,
         items: list[tuple[int, PlayedItem]],
-        num_siblings: int,
+        group_size: int,
         generate: Generate,
         seed: int,
         stop: list[str],
         evaluation: bool,
     ) -> list[Episode]:
-        """Play numbered prompts, by their environments or agents; siblings are adjacent, and an
+        """Play numbered prompts, by their environments or agents; groups are contiguous, and an
         episode of an agent may be several rows, except in evaluations."""
         of_agents = [one for one in items if self.agents.plays(one[1])]
         others = [one for one in items if not self.agents.plays(one[1])]
@@ -259,12 +261,12 @@ class RolloutEngine:
         limits = self.max_context_length, self.rows_at_once, config
         options = self.env_options
         rows = [item for _, item in others]
-        played = run_episodes(rows, num_siblings, self.chat, generate, options, *limits, stop=stop)
+        played = run_episodes(rows, group_size, self.chat, generate, options, *limits, stop=stop)
         for episode in played:
             episode.group = others[episode.group][0]
         bounds = Limits(*limits, tuple(stop))
         played += play_agents(
-            of_agents, num_siblings, self.agents, generate, bounds, seed, one_row=evaluation
+            of_agents, group_size, self.agents, generate, bounds, seed, one_row=evaluation
         )
         return sorted(played, key=lambda episode: episode.group)
 

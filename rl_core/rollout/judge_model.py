@@ -92,10 +92,9 @@ class LocalJudge:
         probs_BV = self.policy.logits(hidden_BPH[:, -1]).float().softmax(-1).cpu()
         answers = []
         for row, (prompt, request) in enumerate(asked):
-            probs = {
-                label: float(probs_BV[row, ids].sum())
-                for label, ids in self._label_ids(request.labels).items()
-            }
+            probs = {}
+            for label, ids in self._label_ids(request.labels).items():
+                probs[label] = float(probs_BV[row, ids].sum())
             text = ", ".join(f"P({label}) {value:.4f}" for label, value in probs.items())
             answers.append(Answer(text, probs, len(prompt), 1))
         return answers
@@ -105,11 +104,10 @@ class LocalJudge:
         found: dict[str, list[int]] = {}
         for label in labels:
             written = {label, label.lower(), label.upper(), label.capitalize()}
-            encoded = [
-                self.tokenizer.encode(space + one, add_special_tokens=False)
-                for one in sorted(written)
-                for space in ("", " ")
-            ]
+            encoded = []
+            for one in sorted(written):
+                for space in ("", " "):
+                    encoded.append(self.tokenizer.encode(space + one, add_special_tokens=False))
             found[label] = sorted({ids[0] for ids in encoded if len(ids) == 1})
             if not found[label]:
                 raise RecipeError(

@@ -20,7 +20,7 @@ from rl_core.models.modes import evaluation_mode
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.rollout.chat.pair_tokens import Idle, PairEncoder, PairTokens
 from rl_core.rollout.chat.vision import chat_format
-from rl_core.rollout.sample_ids import GROUP, SAMPLE, groups_of, sibling_columns
+from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_columns, groups_of
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from schemas.sections.preference import PreferenceConfig
@@ -69,7 +69,9 @@ class PairEngine:
         columns; None on a rank that does not answer for its replica.
         """
         batch = self._batch(pairs)
-        return batch if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return batch
+        return None
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(self, pairs: DataProto, with_reference: bool) -> DataProto | None:
@@ -84,11 +86,9 @@ class PairEngine:
         with torch.no_grad(), evaluation_mode(self.backend.policy):
             sums_N2 = self._log_probs(self.backend.policy, batch).sum(1).view(-1, 2)
         references_N2 = self._references(batch).sum(1).view(-1, 2) if with_reference else None
-        return (
-            self._scored(items, batch, sums_N2, references_N2)
-            if self.backend.rank_info.is_head
-            else None
-        )
+        if self.backend.rank_info.is_head:
+            return self._scored(items, batch, sums_N2, references_N2)
+        return None
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def reference(self, pairs: DataProto) -> DataProto | None:
@@ -104,7 +104,9 @@ class PairEngine:
         )
         if not self.backend.rank_info.is_head:
             return None
-        rows = [log_probs_BT[row, :length].tolist() for row, length in enumerate(lengths_B)]
+        rows = []
+        for row, length in enumerate(lengths_B):
+            rows.append(log_probs_BT[row, :length].tolist())
         return DataProto.from_dict(non_tensors={side: rows[at::2] for at, side in enumerate(SIDES)})
 
     def _batch(self, pairs: DataProto) -> DataProto:
@@ -147,7 +149,7 @@ class PairEngine:
         }
         if "reference" in items[0]:
             tensors["ref_log_probs"] = _stored_references(items, mask_BT)
-        ids = sibling_columns(groups_of(pairs), len(SIDES))
+        ids = group_columns(groups_of(pairs), len(SIDES))
         return DataProto.from_dict(tensors, ids | pair_columns(items, tokens))
 
     def _log_probs(self, policy: nn.Module, batch: DataProto) -> Tensor:
@@ -203,14 +205,12 @@ class PairEngine:
             margin_N = self.beta * _ahead(sums_N2 - references_N2)
             # A tie counts as half right: before training every margin is zero.
             tensors |= {"reward_margin": margin_N, "reward_accuracy": 0.5 * (margin_N.sign() + 1)}
-        columns = {
-            name: list(batch.non_tensor_batch[name][::2])
-            for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error")
-        }
-        answers = [
-            item[SIDES[0] if told else SIDES[1]]
-            for item, told in zip(items, told_N.tolist(), strict=True)
-        ]
+        columns = {}
+        for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error"):
+            columns[name] = list(batch.non_tensor_batch[name][::2])
+        answers = []
+        for item, told in zip(items, told_N.tolist(), strict=True):
+            answers.append(item[SIDES[0] if told else SIDES[1]])
         truths = [item["chosen"] for item in items]
         return DataProto.from_dict(
             tensors, {**columns, "response": answers, "ground_truth": truths}
@@ -235,7 +235,10 @@ def _stored_references(items: list[PairItem], mask_BT: Tensor) -> Tensor:
 def pair_columns(items: list[PairItem], tokens: list[PairTokens]) -> dict[str, Sequence[object]]:
     """Return the texts of pairs and why some have no learning signal, as object columns, two rows
     per pair."""
-    both = [(item, side, pair) for item, pair in zip(items, tokens, strict=True) for side in SIDES]
+    both = []
+    for item, pair in zip(items, tokens, strict=True):
+        for side in SIDES:
+            both.append((item, side, pair))
     reasons = {None: "eos", Idle.OVERLONG: "length", Idle.EQUAL: "equal"}
     return {
         "uid": [item["uid"] for item, _, _ in both],

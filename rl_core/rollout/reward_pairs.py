@@ -20,7 +20,7 @@ from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.rollout.chat.conversation_tokens import SIDES, ConversationEncoder
 from rl_core.rollout.chat.vision import chat_format
 from rl_core.rollout.pairs import pair_columns
-from rl_core.rollout.sample_ids import GROUP, SAMPLE, groups_of, sibling_columns
+from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_columns, groups_of
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.score_stack import MARGINS
@@ -66,7 +66,9 @@ class RewardPairEngine:
         on a rank that does not answer for its replica.
         """
         batch = self._batch(pairs)
-        return batch if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return batch
+        return None
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(self, pairs: DataProto) -> DataProto | None:
@@ -82,7 +84,9 @@ class RewardPairEngine:
         batch = self._batch(pairs)
         with torch.no_grad(), evaluation_mode(self.backend.policy):
             scores_N2 = self._scores(batch).view(-1, 2)
-        return self._scored(items, batch, scores_N2) if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return self._scored(items, batch, scores_N2)
+        return None
 
     def _batch(self, pairs: DataProto) -> DataProto:
         items = list(pairs.non_tensor_batch["item"])
@@ -123,7 +127,7 @@ class RewardPairEngine:
             "num_tokens": lengths_B * learns_B,
             MARGINS: torch.tensor([item.get("margin", 0.0) for item in items]).repeat_interleave(2),
         }
-        columns = sibling_columns(groups_of(pairs), len(SIDES))
+        columns = group_columns(groups_of(pairs), len(SIDES))
         return DataProto.from_dict(tensors, columns | pair_columns(items, tokens))
 
     def _scores(self, batch: DataProto) -> Tensor:
@@ -151,14 +155,12 @@ class RewardPairEngine:
             CONFIDENCE: leads_N.sigmoid(),
             LONGER: (0.5 * (longer_N + 1)).masked_fill(idle_N, torch.nan),
         }
-        columns = {
-            name: list(batch.non_tensor_batch[name][::2])
-            for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error")
-        }
-        answers = [
-            item[SIDES[0] if told else SIDES[1]]
-            for item, told in zip(items, told_N.tolist(), strict=True)
-        ]
+        columns = {}
+        for name in (GROUP, SAMPLE, "uid", "prompt", "stop_reason", "error"):
+            columns[name] = list(batch.non_tensor_batch[name][::2])
+        answers = []
+        for item, told in zip(items, told_N.tolist(), strict=True):
+            answers.append(item[SIDES[0] if told else SIDES[1]])
         truths = [item["chosen"] for item in items]
         return DataProto.from_dict(
             tensors, {**columns, "response": answers, "ground_truth": truths}

@@ -1,4 +1,4 @@
-"""Names of the rows of a rollout: siblings share a `group_id`, and each row has a `sample_id`.
+"""Names of the rows of a rollout: rows of a group share a `group_id`, each row has a `sample_id`.
 
 A group is the set of rows whose rewards are compared: the samples of one prompt, or in a tree those
 that `Track.siblings_share` says. Its id is the `uid` of what was sampled, so the id of a row is
@@ -67,9 +67,9 @@ def id_columns(group_ids_B: Sequence[str]) -> dict[str, list[str]]:
     return {GROUP: list(group_ids_B), SAMPLE: samples}
 
 
-def sibling_columns(group_ids_P: Sequence[str], num_siblings: int) -> dict[str, list[str]]:
-    """Return the columns of the samples of some prompts, siblings adjacent."""
-    return id_columns([group for group in group_ids_P for _ in range(num_siblings)])
+def group_columns(group_ids_P: Sequence[str], group_size: int) -> dict[str, list[str]]:
+    """Return the columns of the samples of some prompts, group by group."""
+    return id_columns([group for group in group_ids_P for _ in range(group_size)])
 
 
 def named_error(rollout: HasColumns, row: int, reason: str | None = None) -> str:

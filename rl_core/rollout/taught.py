@@ -20,7 +20,7 @@ from rl_core.models.decoding.decode import positions_of
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.rollout.chat.taught_row import OVERLONG, TaughtEncoder, TaughtRow
 from rl_core.rollout.chat.vision import chat_format
-from rl_core.rollout.sample_ids import groups_of, sibling_columns
+from rl_core.rollout.sample_ids import group_columns, groups_of
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from schemas.sections.sft import SftConfig
@@ -67,9 +67,13 @@ class TaughtEngine:
         """
         first: dict[str, int] = {}
         prompts = [str(item["prompt"]) for item in rows.non_tensor_batch["item"]]
-        places = [first.setdefault(prompt, place) for place, prompt in enumerate(prompts)]
+        places = []
+        for place, prompt in enumerate(prompts):
+            places.append(first.setdefault(prompt, place))
         batch = self._batch(rows[sorted(range(len(places)), key=places.__getitem__)])
-        return batch if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return batch
+        return None
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(self, rows: DataProto) -> DataProto | None:
@@ -89,10 +93,9 @@ class TaughtEngine:
         targets_BT = batch.tensor("input_ids")[:, -mask_BT.shape[1] :]
         hits_B = ((likeliest_BT == targets_BT) & mask_BT).sum(1)
         none_B = lengths_B == 0
-        response = [
-            self.encode.chat.decode(tokens[mask].tolist())
-            for tokens, mask in zip(likeliest_BT, mask_BT, strict=True)
-        ]
+        response = []
+        for tokens, mask in zip(likeliest_BT, mask_BT, strict=True):
+            response.append(self.encode.chat.decode(tokens[mask].tolist()))
         tensors = {
             "rewards": ((hits_B == lengths_B) & ~none_B).float(),
             "num_tokens": lengths_B,
@@ -142,7 +145,7 @@ class TaughtEngine:
             "num_tokens": mask_BT.sum(1),
         }
         return DataProto.from_dict(
-            tensors, sibling_columns(groups_of(rows), 1) | _texts(items, taught)
+            tensors, group_columns(groups_of(rows), 1) | _texts(items, taught)
         )
 
     def _measured(self, batch: DataProto) -> tuple[Tensor, Tensor]:
@@ -201,9 +204,8 @@ def _texts(items: list[PromptItem], taught: list[TaughtRow]) -> dict[str, Sequen
 
 def _answer(item: PromptItem) -> str:
     """Return what the assistant says in a row, its turns apart."""
-    said = [
-        str(message.get("content") or "")
-        for message in item["env_extras"].get("completion") or []
-        if message["role"] == "assistant"
-    ]
+    said = []
+    for message in item["env_extras"].get("completion") or []:
+        if message["role"] == "assistant":
+            said.append(str(message.get("content") or ""))
     return "\n\n".join(said)

@@ -92,9 +92,11 @@ def sets_due(recipe: Recipe, label: str) -> list[str]:
     """Return the names of the sets that an evaluation measures. Args: label: `iteration-<n>` for
     one between iterations."""
     between = label.startswith("iteration-")
-    return [
-        name for name, one in recipe.evaluation.sets.items() if not (between and one.at_ends_alone)
-    ]
+    due: list[str] = []
+    for name, one in recipe.evaluation.sets.items():
+        if not (between and one.at_ends_alone):
+            due.append(name)
+    return due
 
 
 def _play_all(
@@ -122,7 +124,9 @@ def _usual(evaluation: EvaluationSampling, part: int) -> EvaluationSampling | No
     """Return the choice of replies to held-out rows; None where the recipe's needs no part."""
     if not part or not evaluation.temperature:
         return None
-    chosen = {name: getattr(evaluation, name) for name in EvaluationSampling.model_fields}
+    chosen = {}
+    for name in EvaluationSampling.model_fields:
+        chosen[name] = getattr(evaluation, name)
     return SampledReplies(**chosen, part=part)
 
 
@@ -131,7 +135,11 @@ def _judging(recipe: Recipe, rows: Sequence[Items]) -> Judging:
     allowed = evaluation.max_failed_share
     if recipe.has_pairs:
         return Judging({}, FULL_REWARD, allowed)
-    env_classes = {item["env_class"] for items in rows for item in items if "env_class" in item}
+    env_classes = set()
+    for items in rows:
+        for item in items:
+            if "env_class" in item:
+                env_classes.add(item["env_class"])
     if evaluation.pass_mark is not None or evaluation.scorers:
         # With scorers, an environment's own full reward is only a part of the whole.
         marks = dict.fromkeys(env_classes, evaluation.pass_mark)

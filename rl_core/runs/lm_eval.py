@@ -114,12 +114,12 @@ def measure(candidate: Candidate, wanted: LmEval, home: Home) -> dict[str, float
 def values_of(results: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of lm-eval's results by `<task>/<metric>`, the filter in the name unless
     it is `none`: `arc_easy/acc`, `gsm8k/exact_match,strict-match`."""
-    return {
-        f"{task}/{re.sub(',none$', '', name)}": float(value)
-        for task, found in results["results"].items()
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and "," in name
-    }
+    scores: dict[str, float] = {}
+    for task, found in results["results"].items():
+        for name, value in found.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and "," in name:
+                scores[f"{task}/{re.sub(',none$', '', name)}"] = float(value)
+    return scores
 
 
 def _run(wanted: LmEval, model: Path, scratch: Path) -> dict[str, Any]:

@@ -40,10 +40,10 @@ def _moved(value: object, folder: Path) -> Any:
         return [_moved(one, folder) for one in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: _beside(one, folder) if key == "path" else _moved(one, folder)
-        for key, one in value.items()
-    }
+    moved = {}
+    for key, one in value.items():
+        moved[key] = _beside(one, folder) if key == "path" else _moved(one, folder)
+    return moved
 
 
 def _beside(value: object, folder: Path) -> object:

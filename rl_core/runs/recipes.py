@@ -17,6 +17,7 @@ from rl_core.runtime.secrets import redact_values
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
 from rl_core.runtime.user_paths import no_file, user_path
 from rl_core.tracking.also.needs import check_trackers
+from rl_core.train.needs import check_packages
 from schemas.recipe import Recipe
 from schemas.sections.checks.foreign_keys import foreign_key_lines
 from schemas.sections.parts import PARTS, USUAL_OPTIONS
@@ -191,6 +192,7 @@ def _check_plugins(recipe: Recipe) -> None:
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     check_group_size(recipe)
     check_trackers(recipe.tracking.also)
+    check_packages(recipe)
     if any(getattr(recipe, part) is not None for part in PARTS):
         # Here, since the contracts take a second to import.
         from rl_core.parts.of_recipe import check_parts

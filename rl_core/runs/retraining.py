@@ -38,18 +38,16 @@ def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: H
         found, reason = True, f"there is no {recipe.registered_name} yet"
     else:
         origin = origin_of(recipe, cache)
-        parts = [
-            part
-            for part, digest in origin.items()
-            if last.tags.get(f"{ORIGIN_TAG}{part}") != digest
-        ]
+        parts = []
+        for part, digest in origin.items():
+            if last.tags.get(f"{ORIGIN_TAG}{part}") != digest:
+                parts.append(part)
         known = f"{last.name} v{last.version} of {last.created_at}"
         found = bool(parts)
-        reason = (
-            f"{' and '.join(parts)} changed since {known}"
-            if found
-            else f"nothing new since {known}"
-        )
+        if found:
+            reason = f"{' and '.join(parts)} changed since {known}"
+        else:
+            reason = f"nothing new since {known}"
     start = _start(recipe, home)
     begun = run_folder(starting_from(recipe, start), cache.identity, home)
     return News(
@@ -63,12 +61,13 @@ def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: H
 
 def _start(recipe: Recipe, home: Home) -> str | None:
     """Return the champion's folder if the recipe starts from it and there is one."""
-    present = (
-        champion(home.mlflow_uri, recipe.registered_name)
-        if recipe.retraining.start is Start.CHAMPION
-        else None
-    )
-    return None if present is None else present.tags["model_dir"]
+    if recipe.retraining.start is Start.CHAMPION:
+        present = champion(home.mlflow_uri, recipe.registered_name)
+    else:
+        present = None
+    if present is None:
+        return None
+    return present.tags["model_dir"]
 
 
 def _digest(value: object) -> str:

@@ -53,6 +53,8 @@ def run_key(recipe: Recipe, cache_hash: str) -> str:
     values = without_default_optimizer(values)
     if recipe.sft == SftConfig():
         del values["sft"]
+    if values["model"]["quantize"] is None:
+        del values["model"]["quantize"]
     if values["data"]["source"] is None:
         del values["data"]["source"]
     text = json.dumps(values, sort_keys=True) + cache_hash
@@ -149,7 +151,9 @@ class RunFolder:
     def receipt(self, name: str, kind: type[R]) -> R | None:
         """The receipt of a task that an earlier run finished, or None."""
         path = self.root / "receipts" / f"{name}.json"
-        return _read_receipt(path, kind) if path.is_file() else None
+        if path.is_file():
+            return _read_receipt(path, kind)
+        return None
 
     def checkpoint(self, iteration: int) -> Path:
         """Return the folder of an iteration's checkpoint."""
@@ -221,9 +225,9 @@ class RunFolder:
     def evaluations(self) -> list[EvalReceipt]:
         """Return every evaluation so far, by step; the baseline first and the final one last."""
         ranks = {"baseline": 0, "final": 2}
-        found = [
-            _read_receipt(path, EvalReceipt) for path in self.root.glob("receipts/evaluate-*.json")
-        ]
+        found = []
+        for path in self.root.glob("receipts/evaluate-*.json"):
+            found.append(_read_receipt(path, EvalReceipt))
         return sorted(found, key=lambda one: (one.step, ranks.get(one.label, 1)))
 
     def trainer_state(self, iteration: int) -> dict[str, Any]:
@@ -282,11 +286,11 @@ class RunFolder:
         last = self.last_complete()
         files = sorted((self.root / "steps").glob("iteration-*.jsonl"))
         kept = [path for path in files if int(path.stem.split("-")[1]) <= last]
-        return [
-            json.loads(line)
-            for path in kept
-            for line in path.read_text(encoding="utf-8").splitlines()
-        ]
+        entries: list[dict[str, float]] = []
+        for path in kept:
+            for line in path.read_text(encoding="utf-8").splitlines():
+                entries.append(json.loads(line))
+        return entries
 
     def _prune(self, newest: int, keep_last: int, spare: Collection[int]) -> None:
         for path in self.checkpoints.glob("iteration-*"):

@@ -137,7 +137,7 @@ class TrainingSession:
         return steps
 
     def check_watchers(self) -> None:
-        """Check that no watcher rang that is to stop the run; one that registered its model is
+        """Check that no watcher fired that is set to stop the run; one that registered its model is
         done.
 
         Raises: StoppedByWatcher saying which, and how to go on.

@@ -44,7 +44,9 @@ class Home:
     def artifact_location(self) -> Path | None:
         """Folder of the artifacts of a database file in this home; None leaves that to the MLflow
         server."""
-        return self.mlflow_artifacts if self.mlflow_uri.startswith("sqlite") else None
+        if self.mlflow_uri.startswith("sqlite"):
+            return self.mlflow_artifacts
+        return None
 
     @property
     def prefect(self) -> Path:
@@ -88,7 +90,9 @@ class Home:
     @property
     def mlflow_ui(self) -> str:
         """Address of the MLflow UI; empty if no server is known."""
-        return self.mlflow_uri if self.mlflow_uri.startswith("http") else self._served("mlflow")
+        if self.mlflow_uri.startswith("http"):
+            return self.mlflow_uri
+        return self._served("mlflow")
 
     def served_addresses(self) -> list[str]:
         """Return the addresses of the servers that `rl-train up` started and whose processes are

@@ -29,7 +29,9 @@ class OwnPackages:
     ) -> ModuleSpec | None:
         """Return the spec of a module, as Python's import system asks; None passes to the next
         finder."""
-        return PathFinder.find_spec(name, [_ROOT], target) if name in OWN else None
+        if name in OWN:
+            return PathFinder.find_spec(name, [_ROOT], target)
+        return None
 
 
 def find_own_packages_first() -> None:
@@ -61,7 +63,10 @@ def search_users_folders_last() -> None:
     """
     wanted = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     before = sys.path[: sys.path.index(os.path.dirname(os.__file__))]
-    moved = [folder for folder in before if folder not in wanted and not folder.endswith(".zip")]
+    moved = []
+    for folder in before:
+        if folder not in wanted and not folder.endswith(".zip"):
+            moved.append(folder)
     sys.path[:] = [*(folder for folder in sys.path if folder not in moved), *moved]
     sys.path += [folder for folder in _recipe_folders() if folder not in sys.path]
 
@@ -81,4 +86,6 @@ def hidden_module(name: str) -> tuple[Path, str] | None:
     given = getattr(module, "__file__", None) or next(
         iter(getattr(module, "__path__", [])), "Python itself"
     )
-    return None if Path(given).resolve() == there.resolve() else (there, given)
+    if Path(given).resolve() == there.resolve():
+        return None
+    return (there, given)

@@ -34,7 +34,9 @@ not."""
 def nearest(name: str, known: list[str]) -> str:
     """Return a hint for a misspelt name: ` (did you mean 'x'?)`, or the list of known names."""
     close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(sorted(known))})"
+    if close:
+        return f" (did you mean {close[0]!r}?)"
+    return f" (known: {', '.join(sorted(known))})"
 
 
 def describe_validation_error(
@@ -60,11 +62,10 @@ def describe_validation_error(
             keys = [field.alias or name for name, field in section.model_fields.items()]
             known = [*keys, *(also if len(loc) == 1 else ())]
             renamed = getattr(section, "former_keys", {}).get(loc[-1])
-            lines.append(
-                f"{stated}renamed: {renamed}"
-                if renamed
-                else f"{stated}unknown key{nearest(loc[-1], known)}"
-            )
+            if renamed:
+                lines.append(f"{stated}renamed: {renamed}")
+            else:
+                lines.append(f"{stated}unknown key{nearest(loc[-1], known)}")
         elif problem["type"] == "missing":
             lines.append(f"{stated}missing; this key must be given")
         elif problem["type"] == "value_error":
@@ -159,11 +160,10 @@ class Registry(Generic[T]):
         if (name is None) == (target is None):
             if foreign := foreign_key_lines(where, values):
                 raise RecipeError("\n".join(foreign))
-            both = (
-                f", not both {name!r} and {target!r}; set the other to null"
-                if name is not None
-                else ""
-            )
+            if name is not None:
+                both = f", not both {name!r} and {target!r}; set the other to null"
+            else:
+                both = ""
             known = self.names()
             named = f"either name (one of {', '.join(known)}) or " if known else ""
             raise RecipeError(f"{where}: give {named}target (pkg.module:Class){both}")

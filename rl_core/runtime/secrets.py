@@ -23,8 +23,10 @@ MIN_LENGTH = 6
 everywhere."""
 
 _NAME = (
-    r"\w*pass(?:word|wd|phrase)|(?<=[_.\-])pwd|secret|credentials?|private[_-]?key|(?:api|access|account|secret)[_-]?key|"
-    r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|auth[_-]?string"
+    r"\w*pass(?:word|wd|phrase)|(?<=[_.\-])pwd|secret|credentials?|private[_-]?key|"
+    r"(?:api|access|account|secret)[_-]?key|"
+    r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|"
+    r"auth[_-]?string"
 )
 _KEY = rf"(?:[\w.\-]*[_.\-])?(?:{_NAME})(?:[_-]?id)?"
 _VOCABULARY = (
@@ -43,7 +45,8 @@ _PAIR = re.compile(
 )
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|sk-[A-Za-z0-9_-]{16,}|"
-    r"(?:AKIA|ASIA)[A-Z0-9]{16}|xox[abprs]-[A-Za-z0-9-]{10,}|glpat-[\w-]{16,}|pnu_[A-Za-z0-9]{16,})\b"
+    r"(?:AKIA|ASIA)[A-Z0-9]{16}|xox[abprs]-[A-Za-z0-9-]{10,}|glpat-[\w-]{16,}|"
+    r"pnu_[A-Za-z0-9]{16,})\b"
 )
 
 
@@ -74,7 +77,9 @@ def redact_values(value: object, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return type(value)(redact_values(entry, name) for entry in value)
     if isinstance(value, str):
-        return HIDDEN if value and is_secret_name(name) else redact(value)
+        if value and is_secret_name(name):
+            return HIDDEN
+        return redact(value)
     return value
 
 
@@ -101,9 +106,8 @@ def redact_logs() -> None:
 def _secrets_of_environment(environment: frozenset[tuple[str, str]]) -> list[str]:
     """Return the values to hide wherever they occur, the longest first. A path only says where a
     secret is, and is not hidden."""
-    values = {
-        value
-        for name, value in environment
-        if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH
-    }
+    values = set()
+    for name, value in environment:
+        if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH:
+            values.add(value)
     return sorted((value for value in values if not os.path.exists(value)), key=len, reverse=True)

@@ -31,7 +31,9 @@ def no_file(path: Path | str, beside: Path | None = None) -> str:
     """
     found = user_path(path)
     if found.exists():
-        return "is a folder" if found.is_dir() else "no regular file"
+        if found.is_dir():
+            return "is a folder"
+        return "no regular file"
     if found.is_absolute():
         return "no such file"
     here = Path.cwd()

@@ -162,7 +162,9 @@ def _noise(like: Tensor, generator: Generators) -> Tensor:
     import torch
 
     if isinstance(generator, Sequence):
-        rows = [torch.randn(like.shape[1:], generator=one, device=one.device) for one in generator]
+        rows = []
+        for one in generator:
+            rows.append(torch.randn(like.shape[1:], generator=one, device=one.device))
         return torch.stack(rows).to(like)
     device = generator.device if generator is not None else like.device
     return torch.randn(like.shape, generator=generator, dtype=torch.float32, device=device).to(like)

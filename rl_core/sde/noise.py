@@ -35,11 +35,10 @@ class NoiseRecipe:
         independent."""
         import torch
 
-        seed = (
-            NoiseRecipe(self.base_seed, self.rollout, f"{self.sample_id}/{stream}").seed
-            if stream
-            else self.seed
-        )
+        if stream:
+            seed = NoiseRecipe(self.base_seed, self.rollout, f"{self.sample_id}/{stream}").seed
+        else:
+            seed = self.seed
         return torch.Generator().manual_seed(seed)
 
 

@@ -187,10 +187,10 @@ class Stack:
         entries = self.home.service_records()
         entries.pop(DEPLOYED, None)
         order = [name for name in catalogue.USUAL_PORTS if name in entries]
-        return {
-            name: Record.model_validate(entries[name])
-            for name in dict.fromkeys([*order, *sorted(entries)])
-        }
+        records: dict[str, Record] = {}
+        for name in dict.fromkeys([*order, *sorted(entries)]):
+            records[name] = Record.model_validate(entries[name])
+        return records
 
     def _save(self, entries: dict[str, object]) -> None:
         atomic_write_json(self.home.services, self.home.service_records() | entries)

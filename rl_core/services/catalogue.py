@@ -151,7 +151,9 @@ def answers(url: str) -> bool:
 def ask(url: str, body: Mapping[str, object] | None = None) -> Any:
     """Return the JSON answer of Prefect's API; None for 404. Raises: ServiceError."""
     found = _request("GET" if body is None else "POST", url, body)
-    return None if found.status_code == httpx.codes.NOT_FOUND else found.json()
+    if found.status_code == httpx.codes.NOT_FOUND:
+        return None
+    return found.json()
 
 
 def tell(method: str, url: str, body: object) -> None:
@@ -170,11 +172,9 @@ def _request(method: str, url: str, body: object = None) -> httpx.Response:
             found = httpx.request(method, url, json=body, headers=credentials(), timeout=ANSWER_S)
             # Prefect's word for: another one is writing to the database, ask again.
             if found.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
-                return (
-                    found
-                    if found.status_code == httpx.codes.NOT_FOUND
-                    else found.raise_for_status()
-                )
+                if found.status_code == httpx.codes.NOT_FOUND:
+                    return found
+                return found.raise_for_status()
             time.sleep(RETRY_S)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
@@ -199,9 +199,13 @@ def _forget_worker(api: str, pool: str, name: str) -> None:
 
 def credentials() -> dict[str, str]:
     words = os.environ.get("PREFECT_API_AUTH_STRING")
-    return {"Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"} if words else {}
+    if words:
+        return {"Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"}
+    return {}
 
 
 def _shown(host: str) -> str:
     """Return the address to connect to for a `host` to listen on."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    if host in ("0.0.0.0", "::"):
+        return "127.0.0.1"
+    return host

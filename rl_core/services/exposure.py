@@ -48,7 +48,9 @@ def _missing_prefect() -> list[str]:
     )
     if ":" not in asked:
         return ["PREFECT_SERVER_API_AUTH_STRING (user:password)"]
-    return [] if given == asked else ["PREFECT_API_AUTH_STRING (the same as the server's)"]
+    if given == asked:
+        return []
+    return ["PREFECT_API_AUTH_STRING (the same as the server's)"]
 
 
 def _missing_mlflow() -> list[str]:

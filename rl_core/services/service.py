@@ -124,7 +124,9 @@ class Service:
         """Return the state of a recorded service."""
         if record is None or record.process is None:
             return State.STOPPED
-        return State.RUNNING if self.answers_soon() else State.SILENT
+        if self.answers_soon():
+            return State.RUNNING
+        return State.SILENT
 
 
 def _end_of(log: Path) -> str:

@@ -162,7 +162,9 @@ class InProcessEngine:
             if not batch.rows:
                 return
             logits_RV = self.policy.logits(batch.joined.states_RH)
-            drawn = [row.draw_from(logits_RV[i : i + 1]) for i, row in enumerate(batch.rows)]
+            drawn = []
+            for i, row in enumerate(batch.rows):
+                drawn.append(row.draw_from(logits_RV[i : i + 1]))
             tokens_R = torch.cat([token for token, _ in drawn])
             staying = [i for i, (_, goes_on) in enumerate(drawn) if goes_on]
             batch.keep(staying)
@@ -208,7 +210,9 @@ class _Job:
 
     @property
     def num_rows(self) -> int:
-        return 1 if self.asked is None else self.asked.num_replies
+        if self.asked is None:
+            return 1
+        return self.asked.num_replies
 
     def tell(self, what: Arrived) -> None:
         """Hand something to the event loop that asked; one that is gone asks no more."""

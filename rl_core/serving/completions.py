@@ -178,7 +178,9 @@ class CompletionAnswer:
         if token.log_prob is None:
             return None
         likely: Likely = exact(token) if isinstance(token, Token) else token.likely
-        top = {self.endpoint.model.word(one): finite(log_prob) for one, log_prob in likely}
+        top = {}
+        for one, log_prob in likely:
+            top[self.endpoint.model.word(one)] = finite(log_prob)
         return {self.endpoint.model.word(token.token_id): finite(token.log_prob)} | top
 
     def _usage(self) -> dict[str, int]:

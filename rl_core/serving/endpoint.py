@@ -7,11 +7,11 @@ import uuid
 from dataclasses import dataclass
 
 from rl_core.data.prepare.chat_template import Message, Tools
+from rl_core.envs.calls.form import CallForm
 from rl_core.serving.api_errors import NOT_FOUND, ApiError
 from rl_core.serving.engine import Engine
 from rl_core.serving.schema import Asking
 from rl_core.serving.served_model import KnownModel
-from rl_core.serving.tools.form import CallForm
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from rl_core.envs.calls.forms import FORMS, ToolFormat, form_of
 from rl_core.serving.batching import MAX_ROWS, MAX_WAITING, InProcessEngine
 from rl_core.serving.endpoint import Endpoint
 from rl_core.serving.served_model import ServedModel
-from rl_core.serving.tools.forms import FORMS, ToolFormat, form_of
 from schemas.sections.policy import ModelConfig
 
 

@@ -44,7 +44,9 @@ class ReplyText:
         text = self._held + self.text_of(self._ids[self._start :], self.tags)[len(before) :]
         self._held = ""
         found = [place for one in self.stop if (place := text.find(one)) >= 0]
-        return text[: min(found)] if at_stop and found else text
+        if at_stop and found:
+            return text[: min(found)]
+        return text
 
     def _certain(self, piece: str) -> str:
         text = self._held + piece

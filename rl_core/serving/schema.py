@@ -179,7 +179,9 @@ class Asking(BaseModel):
     @field_validator("stop", mode="after")
     @classmethod
     def _strings_can_be_found(cls, stop: str | list[str] | None) -> list[str] | None:
-        return None if stop is None else checked_stop([stop] if isinstance(stop, str) else stop)
+        if stop is None:
+            return None
+        return checked_stop([stop] if isinstance(stop, str) else stop)
 
     @model_validator(mode="after")
     def _options_of_a_stream_need_one(self) -> Asking:
@@ -232,7 +234,9 @@ class ChatRequest(Asking):
     def limit(self) -> int | None:
         """Most tokens of a reply."""
         newer = self.max_completion_tokens
-        return self.max_tokens if newer is None else newer
+        if newer is None:
+            return self.max_tokens
+        return newer
 
 
 Prompt = Annotated[str, Field(min_length=1)] | list[TokenId] | list[str] | list[list[TokenId]]

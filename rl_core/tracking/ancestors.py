@@ -91,7 +91,9 @@ def _version_in(tracking_uri: str, folder: str) -> RegisteredVersion | None:
     if (quoted := filter_value(folder)) is None:
         return None
     versions = client.search_model_versions(f"tags.model_dir = {quoted}")
-    return describe_version(client, versions[0]) if versions else None
+    if versions:
+        return describe_version(client, versions[0])
+    return None
 
 
 def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:

@@ -188,14 +188,18 @@ def _revisions(database: sqlite3.Connection) -> list[str]:
     revision."""
     if not _has_table(database, "alembic_version"):
         return []
-    return [
-        row[0] for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1")
-    ]
+    revisions: list[str] = []
+    for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1"):
+        revisions.append(row[0])
+    return revisions
 
 
 def _is_used(database: sqlite3.Connection) -> bool:
     """Return True if anything was recorded in the database."""
-    tables = [table for table in ("runs", "registered_models") if _has_table(database, table)]
+    tables = []
+    for table in ("runs", "registered_models"):
+        if _has_table(database, table):
+            tables.append(table)
     return any(database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)
 
 

@@ -135,11 +135,10 @@ def _scores(lineage: RunLineage, final: EvalReceipt | None, baseline: EvalReceip
         f"| accuracy | {final.accuracy:.4g} [{final.ci_low:.4g}, {final.ci_high:.4g}] | "
         f"{_before(before, 'accuracy', baseline)} |"
     ]
-    intervals = {
-        f"{name}/{measure}": found
-        for name, one in final.sets.items()
-        for measure, found in one.measures.items()
-    }
+    intervals = {}
+    for name, one in final.sets.items():
+        for measure, found in one.measures.items():
+            intervals[f"{name}/{measure}"] = found
     for name, value in final.values().items():
         if name == "accuracy":
             continue
@@ -168,7 +167,9 @@ def _set(name: str, one: SetReceipt) -> str:
 
 def _data(lineage: RunLineage) -> str:
     cache = lineage.cache
-    files = [f"* `{Path(one.path).name}`, sha256 `{one.sha256}`" for one in lineage.sources]
+    files = []
+    for one in lineage.sources:
+        files.append(f"* `{Path(one.path).name}`, sha256 `{one.sha256}`")
     counts = f"{cache.num_train_rows} training rows, {cache.num_eval_rows} held out:"
     return "\n".join(["## Data", "", counts, "", *files])
 
@@ -220,4 +221,6 @@ def _is_adapter(folder: Path) -> bool:
 
 def _shown(path: object) -> str:
     """Return a model's path; of a local folder only its name, since others have another disk."""
-    return Path(str(path)).name if Path(str(path)).is_absolute() else str(path)
+    if Path(str(path)).is_absolute():
+        return Path(str(path)).name
+    return str(path)

@@ -152,18 +152,18 @@ def champion(tracking_uri: str, name: str) -> RegisteredVersion | None:
     """Return the version with the alias `champion`, or None if there is no such model or alias."""
     client = tracking_client(tracking_uri)
     found = _at_alias(client, name, CHAMPION)
-    return None if found is None else describe_version(client, found)
+    if found is None:
+        return None
+    return describe_version(client, found)
 
 
 def newest(tracking_uri: str, name: str) -> RegisteredVersion | None:
     """Return the version registered last, or None if there is no such model."""
     client = tracking_client(tracking_uri)
     versions = _versions(client, name)
-    return (
-        describe_version(client, max(versions, key=lambda found: int(found.version)))
-        if versions
-        else None
-    )
+    if versions:
+        return describe_version(client, max(versions, key=lambda found: int(found.version)))
+    return None
 
 
 def find_version(tracking_uri: str, model: str, version: int | None = None) -> RegisteredVersion:
@@ -226,9 +226,11 @@ def promote(
 def promotions(tracking_uri: str, name: str) -> list[Promotion]:
     """Return every move of the champion alias of a model, the first one first."""
     tags = tracking_client(tracking_uri).get_registered_model(name).tags
-    return [
-        Promotion(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(PROMOTION_TAG)
-    ]
+    found: list[Promotion] = []
+    for key in sorted(tags):
+        if key.startswith(PROMOTION_TAG):
+            found.append(Promotion(**json.loads(tags[key])))
+    return found
 
 
 def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:

@@ -78,7 +78,9 @@ class LoggedDataset:
 def shortened(value: object, limit: int) -> str:
     """Return `value` as text of at most `limit` characters; a cut shows as `...` at the end."""
     text = stored_text(str(value))
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    if len(text) <= limit:
+        return text
+    return text[: limit - 3] + "..."
 
 
 def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path | None) -> str:
@@ -188,7 +190,9 @@ class TrackingRun:
         """Log flat parameters. A name that already has another value keeps it; the new value
         becomes a tag."""
         logged = self.client.get_run(self.run_id).data.params
-        wanted = {stored_key(k): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()}
+        wanted = {}
+        for k, v in params.items():
+            wanted[stored_key(k)] = shortened(v, MAX_PARAM_LENGTH)
         fresh = [Param(key, value) for key, value in wanted.items() if key not in logged]
         for start in range(0, len(fresh), MAX_PER_BATCH):
             self.client.log_batch(
@@ -205,7 +209,10 @@ class TrackingRun:
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Log one step's metrics in the background. Values that are not finite are counted and
         named instead."""
-        finite = {stored_key(key): float(one) for key, one in metrics.items() if math.isfinite(one)}
+        finite = {}
+        for key, one in metrics.items():
+            if math.isfinite(one):
+                finite[stored_key(key)] = float(one)
         with self._lock:
             if len(finite) < len(metrics):
                 finite[NON_FINITE_METRIC] = self._note_non_finite(metrics, step)
@@ -288,7 +295,9 @@ class TrackingRun:
 
     def set_tags(self, tags: Mapping[str, object]) -> None:
         """Set or replace tags on the run."""
-        items = [RunTag(stored_key(k), shortened(v, MAX_TAG_LENGTH)) for k, v in tags.items()]
+        items = []
+        for k, v in tags.items():
+            items.append(RunTag(stored_key(k), shortened(v, MAX_TAG_LENGTH)))
         for start in range(0, len(items), MAX_PER_BATCH):
             self.client.log_batch(
                 self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True
@@ -323,11 +332,10 @@ class TrackingRun:
 
         Returns: number of omitted values in this run so far.
         """
-        found = [
-            f"{key}={value} at step {step}"
-            for key, value in metrics.items()
-            if not math.isfinite(value)
-        ]
+        found = []
+        for key, value in metrics.items():
+            if not math.isfinite(value):
+                found.append(f"{key}={value} at step {step}")
         self._num_non_finite += len(found)
         self._non_finite_seen += found
         self._outbox.put(
@@ -353,4 +361,6 @@ def _existing_run(client: MlflowClient, run_id: str | None) -> Any:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return None
         raise
-    return run if run.info.lifecycle_stage == "active" else None
+    if run.info.lifecycle_stage == "active":
+        return run
+    return None

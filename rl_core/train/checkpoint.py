@@ -121,7 +121,9 @@ def _state(backend: Trained) -> Sharded:
     """Return the sharded state: the trained tensors, which are few with adapters, and those that
     follow them."""
     add_moments(backend.optimizer)
-    follow = {name: backend.optimizer.state[value] for name, value in backend.trainable.items()}
+    follow = {}
+    for name, value in backend.trainable.items():
+        follow[name] = backend.optimizer.state[value]
     moments = {
         name: {key: value for key, value in state.items() if key != STEP}
         for name, state in follow.items()
@@ -135,13 +137,14 @@ def _state(backend: Trained) -> Sharded:
 def _counts(backend: Trained) -> Counts:
     # The parameter groups all have the same settings. They exist only for the fused step and for
     # Muon and may differ between ranks, so the first one stands for all.
-    settings = {
-        key: one
-        for key, one in backend.optimizer.param_groups[0].items()
-        if key not in ("params", MATRICES)
-    }
+    settings = {}
+    for key, one in backend.optimizer.param_groups[0].items():
+        if key not in ("params", MATRICES):
+            settings[key] = one
     state = backend.optimizer.state
-    steps = {name: float(state[value][STEP]) for name, value in backend.trainable.items()}
+    steps = {}
+    for name, value in backend.trainable.items():
+        steps[name] = float(state[value][STEP])
     return {"settings": settings, "steps": steps}
 
 
@@ -191,7 +194,9 @@ def _rank_file(backend: Trained, folder: Path) -> Path:
     """Return this rank's file; rank 0's if fewer ranks wrote, whose schedule and counts are the
     same for all."""
     own = folder / f"rank-{backend.rank_info.rank}.pt"
-    return own if own.is_file() else folder / "rank-0.pt"
+    if own.is_file():
+        return own
+    return folder / "rank-0.pt"
 
 
 def _local_state(backend: Trained) -> Local:

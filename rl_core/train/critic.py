@@ -47,9 +47,9 @@ class CriticStack(TrainStack):
         shard = shard.to(self.backend.device)
         with self.backend.anchor_policy() as critic:
             values_BT = self._log_probs(critic, shard, self._plan(shard))
-        return (
-            DataProto.from_dict({"values": values_BT}) if self.backend.rank_info.is_head else None
-        )
+        if self.backend.rank_info.is_head:
+            return DataProto.from_dict({"values": values_BT})
+        return None
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Do nothing: the values at rollout are already in the shard."""

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rl_core.errors import RLTrainError
+from rl_core.errors import ModelError, RLTrainError
 from rl_core.models.adapters.lora import (
     AVERAGED,
     adapter_in_use,
@@ -27,6 +27,7 @@ from rl_core.models.checks.paths import Path as Way
 from rl_core.models.checks.paths import Paths
 from rl_core.models.modes import evaluation_mode
 from rl_core.models.policy import Policy
+from rl_core.models.quantized import is_quantized
 from rl_core.models.value_head import train_value_head
 from rl_core.ranks.dispatch import Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
@@ -123,6 +124,10 @@ class FSDPBackend:
             raise RLTrainError(
                 "EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig"
             )
+        if self.lora_cfg is None and is_quantized(self.policy):
+            raise ModelError(
+                "model.quantize: weights of 4 bits cannot be trained: set lora, or leave it out"
+            )
         if self.lora_cfg is not None:
             start = getattr(self.bundle, "initial_adapters", None)
             inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged, start=start)
@@ -185,11 +190,9 @@ class FSDPBackend:
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
         """Return a line, with the reason, for everything that is computed in an unusual way."""
-        return (
-            []
-            if self._paths is None
-            else self._paths.notes(type(self.policy.language_model).__name__)
-        )
+        if self._paths is None:
+            return []
+        return self._paths.notes(type(self.policy.language_model).__name__)
 
     @property
     def pads(self) -> bool:

@@ -58,7 +58,9 @@ def clip_gradients(
 
 
 def _layout(gradient: Tensor) -> Layout | None:
-    return (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
+    if isinstance(gradient, DTensor):
+        return (gradient.device_mesh, gradient.placements)
+    return None
 
 
 def _norm(gradients: list[Tensor], device: torch.device) -> float:

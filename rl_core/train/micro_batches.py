@@ -198,7 +198,9 @@ def _fill_in_order(rows: Rows, added: list[int], num_parts: int) -> list[Rows]:
 
 def take(shard: DataProto, rows: Rows) -> DataProto:
     """Return a micro-batch of a shard, without columns that are padding in all its rows."""
-    return trim_padding(shard[rows]) if rows else idle_row(shard)
+    if rows:
+        return trim_padding(shard[rows])
+    return idle_row(shard)
 
 
 def idle_row(shard: DataProto) -> DataProto:

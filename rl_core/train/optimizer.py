@@ -12,6 +12,8 @@ from torch.nn import Parameter
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
+from rl_core.train import adamw_8bit
+from rl_core.train.adamw_8bit import AdamW8bit
 from rl_core.train.muon import MATRICES, STEP, MuonWithAdamW, initial_state
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig
 from schemas.sections.optimizer import OptimizerKind
@@ -46,7 +48,8 @@ def make_optimizer(
         "fused": True,
     }
     if not with_muon:
-        return AdamW([{"params": some} for some in alike.values()], **options)
+        rule = AdamW8bit if config.name is OptimizerKind.ADAMW_8BIT else AdamW
+        return rule([{"params": some} for some in alike.values()], **options)
     groups = [{"params": some, MATRICES: flag} for (_, flag), some in alike.items()]
     return MuonWithAdamW(groups, momentum=config.momentum, **options)
 
@@ -57,17 +60,24 @@ def add_moments(optimizer: AdamW) -> None:
         for parameter in group["params"]:
             if optimizer.state[parameter]:
                 continue
+            block = adamw_8bit.block_of(parameter) if isinstance(optimizer, AdamW8bit) else None
             if group.get(MATRICES):
                 optimizer.state[parameter] = initial_state(parameter)
+            elif block is not None:
+                optimizer.state[parameter] = adamw_8bit.initial_state(parameter, block)
             else:
-                zeros = {name: torch.zeros_like(parameter, requires_grad=False) for name in MOMENTS}
+                zeros = {}
+                for name in MOMENTS:
+                    zeros[name] = torch.zeros_like(parameter, requires_grad=False)
                 step = torch.zeros((), device=parameter.device)
                 optimizer.state[parameter] = {STEP: step, **zeros}
 
 
 def kind_of(optimizer: AdamW) -> OptimizerKind:
     """Return which optimizer this is."""
-    return OptimizerKind.MUON if isinstance(optimizer, MuonWithAdamW) else OptimizerKind.ADAMW
+    if isinstance(optimizer, MuonWithAdamW):
+        return OptimizerKind.MUON
+    return OptimizerKind.ADAMW_8BIT if isinstance(optimizer, AdamW8bit) else OptimizerKind.ADAMW
 
 
 def make_scheduler(optimizer: AdamW, config: LrSchedulerConfig, total_steps: int) -> LambdaLR:
@@ -85,9 +95,8 @@ def rate_factor(config: LrSchedulerConfig, step: int, total_steps: int) -> float
         return 1.0
     span = max(1, total_steps - config.warmup_steps)
     progress = min(1.0, (step - config.warmup_steps) / span)
-    falling = (
-        1 - progress
-        if config.kind is LrSchedulerKind.LINEAR
-        else 0.5 * (1 + math.cos(math.pi * progress))
-    )
+    if config.kind is LrSchedulerKind.LINEAR:
+        falling = 1 - progress
+    else:
+        falling = 0.5 * (1 + math.cos(math.pi * progress))
     return config.min_ratio + (1 - config.min_ratio) * falling

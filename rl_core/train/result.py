@@ -62,12 +62,12 @@ class TrainStepResult:
         the shard.
         """
         num_counted = max(1, sum(update.num_tokens > 0 for update in updates))
-        merged = {
-            name: replace(metric, value=metric.value / num_counted)
-            if metric.kind is MetricKind.SUM
-            else metric
-            for name, metric in merge_all(metrics).items()
-        }
+        merged = {}
+        for name, metric in merge_all(metrics).items():
+            if metric.kind is MetricKind.SUM:
+                merged[name] = replace(metric, value=metric.value / num_counted)
+            else:
+                merged[name] = metric
         return cls(
             loss=_mean([update.loss for update in updates if update.num_tokens]),
             grad_norm=_mean([update.grad_norm for update in updates if not update.skipped]),
@@ -97,4 +97,6 @@ class TrainStepResult:
 
 
 def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
+    if values:
+        return math.fsum(values) / len(values)
+    return math.nan

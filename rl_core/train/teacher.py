@@ -108,9 +108,9 @@ class FrozenTeacher:
         if self._parked is not None or "model" not in vars(self):
             return 0
         fsdp_wrap.reshard(self.model)
-        parameters = [
-            getattr(parameter, "_local_tensor", parameter) for parameter in self.model.parameters()
-        ]
+        parameters = []
+        for parameter in self.model.parameters():
+            parameters.append(getattr(parameter, "_local_tensor", parameter))
         self._parked = Parked(parameters, self.rank_info.device)
         return self._parked.num_bytes
 

@@ -20,7 +20,7 @@ def add_advantages(
 ) -> dict[str, float]:
     """Put `advantages` [B, T] into the rollout, in place; they are zero in failed rows.
 
-    Args: group_ids_B: [B] integers, equal for siblings.
+    Args: group_ids_B: [B] integers, equal within a group.
 
     If the rollout has them, the algorithm also gets the rewards by position (`turn_rewards`), the
     parts of the reward (`reward/<key>`) and the columns in `MEASURED`. With a critic, `returns` [B,

@@ -343,7 +343,9 @@ class Trainer(ABC):
         """Return the held-out rows, with the reference model's log-probabilities if scores need
         them."""
         references = self.wiring.references
-        return held_out if references is None else references.added_to(held_out)
+        if references is None:
+            return held_out
+        return references.added_to(held_out)
 
     def backends(self) -> dict[str, BackendHandle]:
         """Return the FSDPBackend of each trained model, by name."""

@@ -58,17 +58,18 @@ def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str,
 
     Args: greedy: one row per prompt, in the order of the groups. Returns: metrics.
     """
-    num_siblings = len(rollout) // len(greedy)
+    group_size = len(rollout) // len(greedy)
     failed_P, rewards_P = greedy.tensor("failed"), greedy.tensor("rewards")
-    failed_B = failed_P.repeat_interleave(num_siblings)
-    columns = {GREEDY: rewards_P.masked_fill(failed_P, 0.0).repeat_interleave(num_siblings)}
+    failed_B = failed_P.repeat_interleave(group_size)
+    columns = {GREEDY: rewards_P.masked_fill(failed_P, 0.0).repeat_interleave(group_size)}
     objects = {}
     if bool(failed_B.any()):
         columns["failed"] = rollout.tensor("failed") | failed_B
         columns["response_mask"] = rollout.tensor("response_mask").masked_fill(failed_B[:, None], 0)
-        reasons = [
-            reason for reason in greedy.non_tensor_batch["error"] for _ in range(num_siblings)
-        ]
+        reasons = []
+        for reason in greedy.non_tensor_batch["error"]:
+            for _ in range(group_size):
+                reasons.append(reason)
         known = rollout.non_tensor_batch["error"]
         objects["error"] = [one or other for one, other in zip(known, reasons, strict=True)]
     rollout.replace(DataProto.from_dict(columns, objects))

@@ -34,7 +34,10 @@ def row_measures(
         keys = rollout.keys
     else:
         keys = set() if rollout.batch is None else set(map(str, rollout.batch.keys()))
-    known = {name: rollout.tensor(key)[rows_B] for key, name in MEASURED.items() if key in keys}
+    known = {}
+    for key, name in MEASURED.items():
+        if key in keys:
+            known[name] = rollout.tensor(key)[rows_B]
     return earned_parts(rollout, rows_B) | known
 
 

@@ -19,16 +19,16 @@ from rl_core.trainers.step_record import Portion
 class Refill:
     """Groups of one step, collected over rollouts until enough of them have differing rewards."""
 
-    def __init__(self, num_groups: int, num_siblings: int) -> None:
-        self.num_groups, self.num_siblings = num_groups, num_siblings
+    def __init__(self, num_groups: int, group_size: int) -> None:
+        self.num_groups, self.group_size = num_groups, group_size
         self.rollouts: list[tuple[DataProto | DataProtoRef, list[int]]] = []
         self.num_flat = self.num_surplus = self.num_tokens = 0
 
     def add(self, rollout: DataProto | DataProtoRef) -> None:
         """Take the groups that are still missing from a rollout with rewards."""
-        useful = informative_groups(rollout, self.num_siblings)
+        useful = informative_groups(rollout, self.group_size)
         chosen = useful[: self.num_missing]
-        self.num_flat += len(rollout) // self.num_siblings - len(useful)
+        self.num_flat += len(rollout) // self.group_size - len(useful)
         self.num_surplus += len(useful) - len(chosen)
         self.num_tokens += int(rollout.tensor("num_tokens").sum())
         self.rollouts.append((rollout, chosen))
@@ -42,13 +42,13 @@ class Refill:
         """Return the groups to train on; the first rollout unchanged if all or none of its groups
         are useful."""
         first = self.rollouts[0][0]
-        if self.num_missing == self.num_groups or len(
-            self.rollouts[0][1]
-        ) * self.num_siblings == len(first):
+        if self.num_missing == self.num_groups or len(self.rollouts[0][1]) * self.group_size == len(
+            first
+        ):
             return first
         return joined(
             [
-                groups_of(rollout, chosen, self.num_siblings)
+                groups_of(rollout, chosen, self.group_size)
                 for rollout, chosen in self.rollouts
                 if chosen
             ]
@@ -62,9 +62,9 @@ class Refill:
             if batch is first and rollout is first:
                 continue
             kept = () if batch is first else chosen
-            groups = sorted(set(range(len(rollout) // self.num_siblings)) - set(kept))
+            groups = sorted(set(range(len(rollout) // self.group_size)) - set(kept))
             if groups:
-                rows = tuple(rows_of(groups, self.num_siblings))
+                rows = tuple(rows_of(groups, self.group_size))
                 portions.append(Portion(rollout, rows, trained=False))
         return portions
 
@@ -78,25 +78,25 @@ class Refill:
         }
 
 
-def informative_groups(rollout: DataProto | DataProtoRef, num_siblings: int) -> list[int]:
+def informative_groups(rollout: DataProto | DataProtoRef, group_size: int) -> list[int]:
     """Return the numbers of the groups whose rewards differ, among rows that did not fail."""
     good_B = ~rollout.tensor("failed")
-    group_ids_B = torch.arange(len(rollout)) // num_siblings
+    group_ids_B = torch.arange(len(rollout)) // group_size
     if not bool(good_B.any()):
         return []
     useful_B = informative_rows(rollout.tensor("rewards")[good_B], group_ids_B[good_B])
     return group_ids_B[good_B][useful_B].unique().tolist()
 
 
-def groups_of(rollout: DataProto | DataProtoRef, groups: list[int], num_siblings: int) -> DataProto:
+def groups_of(rollout: DataProto | DataProtoRef, groups: list[int], group_size: int) -> DataProto:
     """Return the rows of some groups, in this process."""
-    rows = rows_of(groups, num_siblings)
+    rows = rows_of(groups, group_size)
     return (rollout.fetch() if isinstance(rollout, DataProtoRef) else rollout)[rows]
 
 
-def rows_of(groups: list[int], num_siblings: int) -> list[int]:
+def rows_of(groups: list[int], group_size: int) -> list[int]:
     """Return the numbers of the rows of some groups."""
-    return [group * num_siblings + sibling for group in groups for sibling in range(num_siblings)]
+    return [group * group_size + sibling for group in groups for sibling in range(group_size)]
 
 
 def joined(batches: list[DataProto]) -> DataProto:

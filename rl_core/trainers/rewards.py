@@ -58,14 +58,17 @@ class ServiceScorer:
         cls, recipe: Recipe, service: ScorersHandle | None, max_length: int | None
     ) -> ServiceScorer:
         """Create the scorer of a recipe. Args: service: runs the recipe's scorers."""
-        weights = {key: config.weight for key, _, config in resolve_scorers(recipe.rewards)}
+        weights = {}
+        for key, _, config in resolve_scorers(recipe.rewards):
+            weights[key] = config.weight
         return cls(service, weights, recipe.reward_service, max_length)
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
         """Add scores to the rewards as `add_scores` does; return its metrics."""
-        limit = (
-            rollout.tensor("response_mask").shape[1] if self.max_length is None else self.max_length
-        )
+        if self.max_length is None:
+            limit = rollout.tensor("response_mask").shape[1]
+        else:
+            limit = self.max_length
         return add_scores(rollout, self.service, self.weights, self.config, limit)
 
 
@@ -162,11 +165,13 @@ def _without(unscored_B: torch.Tensor, earned: Earned) -> dict[str, torch.Tensor
 
 
 def _reasons(errors: list[dict[str, str]], weights: Mapping[str, float]) -> list[str | None]:
-    counted = [{key: reason for key, reason in one.items() if weights[key]} for one in errors]
-    return [
-        "; ".join(f"reward {key}: {reason}" for key, reason in one.items()) or None
-        for one in counted
-    ]
+    counted = []
+    for one in errors:
+        counted.append({key: reason for key, reason in one.items() if weights[key]})
+    reasons: list[str | None] = []
+    for one in counted:
+        reasons.append("; ".join(f"reward {key}: {reason}" for key, reason in one.items()) or None)
+    return reasons
 
 
 def _with_reasons(rollout: DataProtoRef, reasons: list[str | None]) -> dict[str, list[str | None]]:

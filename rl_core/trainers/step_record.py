@@ -46,7 +46,9 @@ class Portion:
             return unknown_BT
         # Copies that fill up a shard are at the end of the last ones.
         joined_BT = torch.cat([part.reshape(-1, num_actions) for part in self.log_probs])
-        return joined_BT[:num_rows] if len(joined_BT) >= num_rows else unknown_BT
+        if len(joined_BT) >= num_rows:
+            return joined_BT[:num_rows]
+        return unknown_BT
 
     def fetch(self, keys: Sequence[str]) -> DataProto:
         """Return the rows with those of the columns `keys` that the batch has."""
@@ -59,7 +61,9 @@ class Portion:
                 [key for key in wanted if key in tensors],
                 [key for key in wanted if key not in tensors],
             )
-        return found if self.rows is None else found[list(self.rows)]
+        if self.rows is None:
+            return found
+        return found[list(self.rows)]
 
 
 @dataclass

@@ -56,7 +56,9 @@ class Engine:
         Returns: the version that it then holds; None for an engine that samples with the trained
         module itself.
         """
-        return None if self.sync is None else self.sync.sync(evaluation=evaluation).version
+        if self.sync is None:
+            return None
+        return self.sync.sync(evaluation=evaluation).version
 
     def rollout(self, prompts: DataProto, step: int, attempt: int = 0) -> DataProtoRef:
         """Sample the group of each prompt with the latest weights.
@@ -128,7 +130,7 @@ class Sampler(Protocol):
         step: int,
         attempt: int,
     ) -> DataProtoRef:
-        """Sample one batch, with siblings adjacent; the rows stay on the ranks that made them.
+        """Sample one batch, group by group; the rows stay on the ranks that made them.
 
         Args: prompts: the step's, in the object column `item`. rollouts: of the tracks that were
         sampled before. attempt: number of the rollout in its step; each has its own random numbers.
@@ -215,14 +217,16 @@ class Track:
     describe: Callable[[DataProtoRef], dict[str, float]]
     """Function that computes metrics from a rollout alone."""
     siblings_share: str | None = None
-    """Object column that is equal for siblings, and becomes their `group_id`; None if siblings are
-    the samples of a prompt."""
+    """Object column that is equal within a group, and becomes its `group_id`; None if the
+    samples of a prompt are a group."""
     learns: bool = True
     """True if the track is trained; otherwise it is only sampled and scored."""
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
         """Add the scorer's rewards to the rollout, in place, and return its metrics."""
-        return {} if self.scorer is None else self.scorer.add_rewards(rollout, rollouts)
+        if self.scorer is None:
+            return {}
+        return self.scorer.add_rewards(rollout, rollouts)
 
 
 class HeldOut(Protocol):

@@ -1,4 +1,4 @@
-"""|Δlogp| rises or makes a step: the policy that samples is no longer the one that learns.
+"""|Δlogp| rises slowly or at once: the policy that samples is no longer the one that is trained.
 
 Yao et al. (Your Efficient RL Framework Secretly Brings You Off-Policy RL Training, 2025) and Liu et
 al. (When Speed Kills Stability, 2025) see this distance grow before a training collapses. Weights
@@ -14,7 +14,7 @@ from rl_core.watch.watcher import Rows, Watcher
 NAME = "delta_log_prob_mean"
 WINDOW = 5
 RISE = 3.0
-"""Multiple of the first steps' mean at which it rings."""
+"""Multiple of the first steps' mean at which it fires."""
 STEP, STEPS_KEPT, MOST_BEFORE = 5.0, 2, 20
 """Multiple of the usual value that a step has to keep for `STEPS_KEPT` steps."""
 FLOOR = 0.02

@@ -1,4 +1,4 @@
-"""Entropy collapse: the policy becomes certain, and stops to explore.
+"""Entropy collapse: the policy becomes certain, and stops exploring.
 
 Cui et al. (The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617) find that
 reward is bought with entropy, and that nearly all gains are made when 94 % of it is used up: what
@@ -11,7 +11,7 @@ from rl_core.watch.watcher import Rows, Watcher
 WINDOW = 3
 LEAST_STEPS = 8
 LEFT = 0.06
-"""Share of the first steps' entropy under which it rings."""
+"""Share of the first steps' entropy under which it fires."""
 
 
 def look(view: View) -> str | None:

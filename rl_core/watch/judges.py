@@ -19,7 +19,7 @@ SURE = 3.0
 
 
 def look(view: View) -> str | None:
-    """Return the changes of what is paid and of an onlooker if they point apart."""
+    """Return the changes of the trained reward and of a scorer of weight 0 if they diverge."""
     paid = _paid(view)
     if paid is None:
         return None
@@ -31,19 +31,21 @@ def look(view: View) -> str | None:
         now = curve.last(WINDOW)
         loss, loss_error = _change(now.values)
         if gain > SURE * gain_error and -loss > SURE * loss_error:
-            return f"in {now} what pays rose by {gain:.3g}, and {key} fell by {-loss:.3g}"
+            return f"in {now} the trained reward rose by {gain:.3g}, and {key} fell by {-loss:.3g}"
     return None
 
 
 def _paid(view: View) -> Curve | None:
-    """Return the weighted sum of the scorers that pay, and of the environment, by step."""
+    """Return the weighted sum of the scorers that count, and of the environment, by step."""
     sums: dict[int, float] = {}
     for key, weight in view.facts.paying.items():
         curve = view.past(f"reward/{key}/mean")
         for step, value in zip(curve.steps[-WINDOW:], curve.values[-WINDOW:], strict=True):
             sums[step] = sums.get(step, 0.0) + weight * value
     found = Curve(sorted(sums), [sums[step] for step in sorted(sums)])
-    return found if len(found) >= LEAST_STEPS and found.steps[-1] == view.step else None
+    if len(found) >= LEAST_STEPS and found.steps[-1] == view.step:
+        return found
+    return None
 
 
 def _change(values: Sequence[float]) -> tuple[float, float]:
@@ -57,12 +59,12 @@ def _change(values: Sequence[float]) -> tuple[float, float]:
 
 WATCHER = Watcher(
     name="judges",
-    sign="What pays has risen and a scorer of weight 0 has fallen, each by three standard errors, "
-    "within 30 steps (arXiv 2210.10760).",
-    cause="the policy exploits a weakness of the judge that pays",
+    sign="The trained reward has risen and a scorer of weight 0 has fallen, each by three standard "
+    "errors, within 30 steps (arXiv 2210.10760).",
+    cause="the policy exploits a weakness of the judge that rewards it",
     advice="a larger `algorithm.kl.coef`, another judge or a second one in `rewards`, fewer steps "
-    "(`training.num_iterations`), `registration.from: best` with the onlooker as "
-    "`registration.score`",
+    "(`training.num_iterations`), `registration.from: best` with the scorer of "
+    "weight 0 as `registration.score`",
     look=look,
     rows=Rows.REWARD,
 )

@@ -1,4 +1,4 @@
-"""A jump of the KL: the policy leaves in one step what it was trained on, or its reference.
+"""A jump of the KL between the policy and the one that sampled, or its reference.
 
 Implementations of PPO stop their updates where the KL exceeds 1.5 times a target of 0.01 to 0.05
 nats (Spinning Up; Stable-Baselines3's `target_kl`). A policy gradient with one update has no such
@@ -13,7 +13,7 @@ from rl_core.watch.watcher import Rows, Watcher
 NAMES = ("approx_kl", "kl_ref")
 LEAST_BEFORE, WINDOW = 5, 20
 FACTOR, FLOOR = 10.0, 0.1
-"""Multiple of the median of the steps before, and nats per action, at which it rings."""
+"""Multiple of the median of the steps before, and nats per action, at which it fires."""
 
 
 def look(view: View) -> str | None:

@@ -11,7 +11,7 @@ from rl_core.watch.watcher import Rows, Watcher
 WINDOW = 3
 LEAST_STEPS = 8
 FACTOR = 2.0
-"""Growth of the mean length at which it rings."""
+"""Growth of the mean length at which it fires."""
 GAIN = 0.1
 """Gain of the mean reward, in standard deviations of a step's rewards, that excuses the growth."""
 

@@ -1,4 +1,4 @@
-"""Memory creeps: the peak of a worker grows from iteration to iteration, until it is killed.
+"""Memory growth: the peak of a worker grows from iteration to iteration, until it is killed.
 
 A peak that is set once and stays is ordinary. One that grows each time is a leak, or replies that
 get longer. The limits are our choice.
@@ -9,7 +9,7 @@ from rl_core.watch.watcher import Rows, Watcher
 
 NAME = "peak_memory_gb"
 WARM_UP, GROWTHS = 2, 4
-"""Iterations that are not looked at, and growths in a row at which it rings."""
+"""Iterations that are ignored, and growths in a row at which it fires."""
 EACH, ALL = 0.01, 0.10
 """Share by which each of them, and all of them together, have to exceed the one before."""
 

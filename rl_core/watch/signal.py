@@ -9,7 +9,7 @@ from rl_core.watch.watcher import Rows, Watcher
 
 WINDOW = 5
 MOST = 0.95
-"""Share of groups, or of samples, without a signal at which it rings."""
+"""Share of groups, or of samples, without a signal at which it fires."""
 
 
 def look(view: View) -> str | None:
@@ -49,7 +49,9 @@ def _thrown_away(view: View, first_step: int) -> float:
 
 def _reward(view: View) -> str:
     rewards = view.curve("reward_mean")
-    return "" if rewards is None else f"; their mean reward was {rewards.last(WINDOW).mean:.3g}"
+    if rewards is None:
+        return ""
+    return f"; their mean reward was {rewards.last(WINDOW).mean:.3g}"
 
 
 WATCHER = Watcher(

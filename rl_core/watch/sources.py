@@ -24,11 +24,12 @@ def look(view: View) -> str | None:
     for name, curve in learning.items():
         if (now := view.curve(f"source/{name}/learning_share", WINDOW)) is not None:
             own = now.last(WINDOW)
-            others = [
-                found.last(WINDOW).mean
-                for other in learning
-                if other != name and (found := view.curve(f"source/{other}/learning_share", WINDOW))
-            ]
+            others = []
+            for other in learning:
+                if other != name and (
+                    found := view.curve(f"source/{other}/learning_share", WINDOW)
+                ):
+                    others.append(found.last(WINDOW).mean)
             if own.total == 0 and others and max(others) >= OTHERS:
                 return (
                     f"no row of {name} had an advantage in {own}, while {max(others):.0%} of the "

@@ -1,4 +1,4 @@
-"""Truncation: replies are cut at the limit, so that what is judged is not what was meant.
+"""Truncation: replies are cut at the limit, so unfinished replies are judged.
 
 DAPO (arXiv 2503.14476, section 3.4) shows that the reward of cut replies is noise that unsettles a
 training. Replies of a policy that has yet to learn to end are cut too; there the share falls, and
@@ -10,9 +10,9 @@ from rl_core.watch.watcher import Rows, Watcher
 
 WINDOW = 5
 LEVEL = 0.5
-"""Share of cut replies in every step of the window at which it rings, unless it falls."""
+"""Share of cut replies in every step of the window at which it fires, unless it falls."""
 RISE, RISEN = 0.2, 0.3
-"""Rise over the first steps, and the share that has to be reached, at which it rings."""
+"""Rise over the first steps, and the share that has to be reached, at which it fires."""
 
 
 def look(view: View) -> str | None:

@@ -51,7 +51,9 @@ class Stretch:
 
     def __str__(self) -> str:
         first, last = self.steps[0], self.steps[-1]
-        return f"step {first}" if first == last else f"steps {first} to {last}"
+        if first == last:
+            return f"step {first}"
+        return f"steps {first} to {last}"
 
 
 @dataclass(frozen=True)

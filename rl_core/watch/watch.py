@@ -1,6 +1,6 @@
 """All watchers over the metrics of a run.
 
-What rang follows from the metrics alone: a resumed run and a report, which read them from disk,
+Alarms follow from the metrics alone: a resumed run and a report, which read them from disk,
 find the same as the run that measured them.
 """
 
@@ -41,7 +41,7 @@ SAME_ALARM = 5
 
 
 class Watch:
-    """The watchers of a recipe, and what rang so far."""
+    """The watchers of a recipe, and their alarms so far."""
 
     def __init__(self, recipe: Recipe, history: Sequence[Mapping[str, float]] = ()) -> None:
         """Create the watchers. Args: history: metrics of the finished steps, in order."""

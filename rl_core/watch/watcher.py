@@ -1,4 +1,4 @@
-"""A watcher, and what it says when it rings."""
+"""A watcher, and the alarm that it raises."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A watcher that rang in one or more steps."""
+    """A watcher that fired in one or more steps."""
 
     watcher: str
     track: str
@@ -54,7 +54,7 @@ class Alarm:
     first_step: int
     last_step: int
     evidence: str
-    """Numbers with their steps, of the last step in which it rang."""
+    """Numbers with their steps, of the last step in which it fired."""
     cause: str
     advice: str
     rows: Rows
@@ -64,7 +64,7 @@ class Alarm:
 
     @property
     def when(self) -> str:
-        """Return the steps in which it rang."""
+        """Return the steps in which it fired."""
         if self.first_step == self.last_step:
             return f"step {self.first_step}"
         return f"steps {self.first_step} to {self.last_step}"
@@ -72,12 +72,16 @@ class Alarm:
     @property
     def key(self) -> str:
         """Return its name in tags, with that of its track: `images/kl`."""
-        return f"{self.track}/{self.watcher}" if self.track else self.watcher
+        if self.track:
+            return f"{self.track}/{self.watcher}"
+        return self.watcher
 
     @property
     def title(self) -> str:
         """Return its name with that of its track."""
-        return f"{self.track}: {self.watcher}" if self.track else self.watcher
+        if self.track:
+            return f"{self.track}: {self.watcher}"
+        return self.watcher
 
     def __str__(self) -> str:
         rows = f"; rows: {', '.join(self.sample_ids)}" if self.sample_ids else ""

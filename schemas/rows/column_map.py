@@ -133,7 +133,9 @@ def _put(made: Row, path: list[str], value: object) -> None:
 
 
 def _messages(prompt: Any) -> list[object]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt or [])
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return list(prompt or [])
 
 
 def _text(value: object) -> str:
@@ -181,16 +183,22 @@ def _match(pattern: str) -> Step:
 
 def _number(value: object) -> int | float:
     text = _text(value).replace(",", "").strip()
-    return int(text) if _INTEGER.fullmatch(text) else float(text)
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text)
 
 
 def _json(value: object) -> object:
-    return json.loads(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return json.loads(value)
+    return value
 
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if len(text) <= 60:
+        return text
+    return f"{text[:57]}..."
 
 
 _PLAIN: dict[str, Step] = {"number": _number, "text": _text, "json": _json}

@@ -61,10 +61,9 @@ class RowContract:
         """Return the pandera schema of a frame of extracted values; validate with `lazy=True`."""
         import pandera.pandas as pa
 
-        columns = {
-            field: pa.Column(object, _cells(field, rule), nullable=True)
-            for field, rule in self.fields.items()
-        }
+        columns = {}
+        for field, rule in self.fields.items():
+            columns[field] = pa.Column(object, _cells(field, rule), nullable=True)
 
         def rows_hold(frame: "pd.DataFrame") -> "pd.Series":
             names = [str(name) for name in frame.columns]
@@ -88,14 +87,16 @@ class RowContract:
         frame = pd.DataFrame(
             {f: pd.Series([v[f] for v in values], dtype=object) for f in self.fields}
         )
-        return [
-            problem.rejection(file, row_numbers[i])
-            for i in failing_rows(self.schema(), frame)
-            for problem in self._of_values(values[i])
-        ]
+        rejections: list[Rejection] = []
+        for i in failing_rows(self.schema(), frame):
+            for problem in self._of_values(values[i]):
+                rejections.append(problem.rejection(file, row_numbers[i]))
+        return rejections
 
     def _of_values(self, values: Row) -> list[Problem]:
-        found = [problem for field, rule in self.fields.items() for problem in rule(values[field])]
+        found = []
+        for field, rule in self.fields.items():
+            found.extend(rule(values[field]))
         return found + self.row_rule(values)
 
 

@@ -179,7 +179,9 @@ def _said(row: Mapping[str, object]) -> tuple[str, Messages, Messages] | list[Pr
     if isinstance(said, str):
         return name, prompt, [_answer(said)]
     completion = _messages(row, name)
-    return [completion] if isinstance(completion, Problem) else (name, prompt, completion)
+    if isinstance(completion, Problem):
+        return [completion]
+    return (name, prompt, completion)
 
 
 def _has(row: Mapping[str, object], name: str) -> bool:
@@ -205,12 +207,12 @@ def _with_marks(message: Mapping[str, object]) -> Mapping[str, object]:
     parts = as_list(message.get("content"))
     if not parts:
         return message
-    marked = [
-        {"type": "text", "text": IMAGE_MARK}
-        if isinstance(part, Mapping) and part.get("type") == "image"
-        else part
-        for part in parts
-    ]
+    marked = []
+    for part in parts:
+        if isinstance(part, Mapping) and part.get("type") == "image":
+            marked.append({"type": "text", "text": IMAGE_MARK})
+        else:
+            marked.append(part)
     return {**message, "content": marked}
 
 
@@ -244,11 +246,9 @@ def _problems(field: str, prompt: Messages, completion: Messages) -> list[Proble
     start = len(prompt) if whole else 0
     places += [f"{field}[{start + at}]" for at in range(len(completion))]
     messages = [*prompt, *completion]
-    problems = [
-        problem
-        for at, (place, one) in enumerate(zip(places, messages, strict=True))
-        for problem in _message_problems(place, one, messages[:at])
-    ]
+    problems = []
+    for at, (place, one) in enumerate(zip(places, messages, strict=True)):
+        problems.extend(_message_problems(place, one, messages[:at]))
     if not any(_role(one) == "user" for one in prompt):
         expected = "a message with role 'user' before the first answer"
         problems.append(Problem(asked, "no user message", None, expected))

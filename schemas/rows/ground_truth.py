@@ -31,15 +31,19 @@ def ground_truth_kind(ground_truth: object) -> str | None:
     if isinstance(ground_truth, Mapping):
         if paired_test_cases(ground_truth) is not None:
             return "test_cases"
-        return (
-            ground_truth_kind(ground_truth["target"]) if set(ground_truth) == {"target"} else None
-        )
+        if set(ground_truth) == {"target"}:
+            return ground_truth_kind(ground_truth["target"])
+        return None
     items = as_list(ground_truth)
     if items is None:
-        return "number" if _is_number(ground_truth) else None
+        if _is_number(ground_truth):
+            return "number"
+        return None
     if items and all(isinstance(item, str) or _is_number(item) for item in items):
         return "list"
-    return "test_cases" if items and all(isinstance(item, Mapping) for item in items) else None
+    if items and all(isinstance(item, Mapping) for item in items):
+        return "test_cases"
+    return None
 
 
 def paired_test_cases(ground_truth: object) -> list[dict[str, object]] | None:

@@ -113,10 +113,11 @@ def unicode_forms(path: str) -> tuple[str, ...]:
     macOS and archives made there write `e` and its accent as two characters."""
     if path.isascii():
         return (path,)
-    forms = [
-        dict.fromkeys((part, *(unicodedata.normalize(form, part) for form in ("NFC", "NFD"))))
-        for part in path.split("/")
-    ]
+    forms = []
+    for part in path.split("/"):
+        forms.append(
+            dict.fromkeys((part, *(unicodedata.normalize(form, part) for form in ("NFC", "NFD"))))
+        )
     return tuple("/".join(parts) for parts in islice(product(*forms), MAX_FORMS))
 
 
@@ -216,11 +217,10 @@ def embedded_image_problems(
     images = as_list(value)
     if images is None:
         return [Problem("images", "not a list of images", value, "a list of {bytes, path}")]
-    return [
-        problem
-        for i, image in enumerate(images)
-        for problem in _one_image(f"images[{i}]", image, find, limits or MediaLimits())
-    ]
+    problems: list[Problem] = []
+    for i, image in enumerate(images):
+        problems.extend(_one_image(f"images[{i}]", image, find, limits or MediaLimits()))
+    return problems
 
 
 def _one_image(
@@ -231,11 +231,9 @@ def _one_image(
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if content is None:
         path = image.get("path") if isinstance(image, Mapping) else None
-        return (
-            _named_image(f"{field}.path", path, find, limits)
-            if path
-            else [Problem(field, "no image", image, "bytes or a path")]
-        )
+        if path:
+            return _named_image(f"{field}.path", path, find, limits)
+        return [Problem(field, "no image", image, "bytes or a path")]
     expected = "the bytes of an image file"
     if not isinstance(content, bytes):
         return [Problem(f"{field}.bytes", "not a readable image", content, expected)]
@@ -261,4 +259,6 @@ def _named_image(
 def lower_scheme(uri: str) -> str:
     """Return a URI with its scheme in the lower case that fsspec knows."""
     match = _SCHEME.match(uri)
-    return uri if match is None else match[0].lower() + uri[match.end() :]
+    if match is None:
+        return uri
+    return match[0].lower() + uri[match.end() :]

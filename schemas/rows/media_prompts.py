@@ -105,9 +105,10 @@ def media_prompt(
         raise error(first.at(place))
     metadata = get(row, "metadata")
     if metadata is None:
-        metadata = {
-            key: value for key, value in row.items() if key not in (*KNOWN_FIELDS, prompt_key)
-        }
+        metadata = {}
+        for key, value in row.items():
+            if key not in (*KNOWN_FIELDS, prompt_key):
+                metadata[key] = value
     prompt_id = get(row, "prompt_id")
     return MediaPrompt(
         prompt=get(row, prompt_key, "prompt", "caption"),
@@ -129,11 +130,10 @@ def refs_problems(value: object, folder: Path | str | None, limits: MediaLimits)
         return [Problem("media_refs", "not a list of media references", value, _REFS)]
     if len(refs) > 1:
         return [Problem("media_refs", UNSUPPORTED, value, "exactly one condition image per prompt")]
-    return [
-        problem
-        for i, ref in enumerate(refs)
-        for problem in _ref_problems(f"media_refs[{i}]", ref, folder, limits)
-    ]
+    problems: list[Problem] = []
+    for i, ref in enumerate(refs):
+        problems.extend(_ref_problems(f"media_refs[{i}]", ref, folder, limits))
+    return problems
 
 
 def _ref_problems(
@@ -163,19 +163,25 @@ def _text_problems(value: object) -> list[Problem]:
         expected = "a text; these are messages, kept as one"
         return [Problem("prompt", "messages as a text", value, expected)]
     good = isinstance(value, str) and value.strip()
-    return [] if good else [Problem("prompt", "not a text", value, "a non-empty text")]
+    if good:
+        return []
+    return [Problem("prompt", "not a text", value, "a non-empty text")]
 
 
 def _id_problems(value: object) -> list[Problem]:
     good = value is None or (
         isinstance(value, str | int) and not isinstance(value, bool) and value != ""
     )
-    return [] if good else [Problem("prompt_id", "not an id", value, "a string or whole number")]
+    if good:
+        return []
+    return [Problem("prompt_id", "not an id", value, "a string or whole number")]
 
 
 def _metadata_problems(value: object) -> list[Problem]:
     good = value is None or isinstance(value, Mapping)
-    return [] if good else [Problem("metadata", "not an object", value, "an object")]
+    if good:
+        return []
+    return [Problem("metadata", "not an object", value, "an object")]
 
 
 def _legacy_problems(names: Any) -> list[Problem]:

@@ -78,7 +78,9 @@ def _plain_call(call: object) -> object:
         read = json.loads(function["arguments"])
     except (ValueError, RecursionError):
         return call
-    return {**call, "function": {**function, "arguments": read}} if isinstance(read, dict) else call
+    if isinstance(read, dict):
+        return {**call, "function": {**function, "arguments": read}}
+    return call
 
 
 def _is_text(part: object) -> bool:

@@ -44,7 +44,9 @@ def as_rgb(image: "Image") -> "Image":
         page = Image.new("RGBA", image.size, WHITE)
         image = Image.alpha_composite(page, image.convert("RGBA"))
     rgb = image.convert("RGB")
-    return rgb if turn is None else rgb.transpose(turn)
+    if turn is None:
+        return rgb
+    return rgb.transpose(turn)
 
 
 def described(error: Exception) -> str:

@@ -87,9 +87,10 @@ def preference_pair(
     if problems:
         raise DataError(problems[0].at(place))
     values = preference_values(row)
-    images = (
-        [values["image"]] if isinstance(values["image"], str) else as_list(values["image"]) or []
-    )
+    if isinstance(values["image"], str):
+        images = [values["image"]]
+    else:
+        images = as_list(values["image"]) or []
     uris = tuple(resolve_uri(uri, folder) for uri in images)
     pair = uris, values["question"], values["chosen"], values["rejected"]
     return PreferencePair(*pair, margin=float(values["margin"] or 0.0))
@@ -134,7 +135,9 @@ def _text_problems(field: str, value: object) -> list[Problem]:
     if value is None:
         return [Problem(field, "missing", value, "a non-empty text")]
     good = isinstance(value, str) and value.strip()
-    return [] if good else [Problem(field, "not a text", value, "a non-empty text")]
+    if good:
+        return []
+    return [Problem(field, "not a text", value, "a non-empty text")]
 
 
 def _answers_differ(row: Mapping[str, object]) -> list[Problem]:

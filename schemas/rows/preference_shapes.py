@@ -169,18 +169,27 @@ def _with_system(question: Messages, system: object) -> object:
             return Problem("system", "two system messages", system, "one, in a column or a message")
     if len(question) == 1 and question[0].get("role") == "user":
         text = question[0].get("content")
-        return text if isinstance(text, str) else question
+        if isinstance(text, str):
+            return text
+        return question
     return question or None
 
 
 def conversation_problems(messages: Sequence[Mapping[str, object]]) -> list[Problem]:
     """Return every problem of a question that is a conversation."""
-    problems = [
-        Problem(f"prompt[{index}]", "not a text message", one, "a role and a text as its content")
-        for index, one in enumerate(messages)
-        if one.get("role") not in ("system", "user", "assistant", "tool")
-        or not (isinstance(one.get("content"), str) or one.get("tool_calls"))
-    ]
+    problems = []
+    for index, one in enumerate(messages):
+        if one.get("role") not in ("system", "user", "assistant", "tool") or not (
+            isinstance(one.get("content"), str) or one.get("tool_calls")
+        ):
+            problems.append(
+                Problem(
+                    f"prompt[{index}]",
+                    "not a text message",
+                    one,
+                    "a role and a text as its content",
+                )
+            )
     if messages[-1].get("role") not in ("user", "tool"):
         role = messages[-1].get("role")
         problems.append(Problem("prompt", "nothing to answer", role, _QUESTION))

@@ -60,7 +60,9 @@ def as_list(value: object) -> list[Any] | None:
     if isinstance(value, list | tuple):
         return list(value)
     to_list = getattr(value, "tolist", None)
-    return to_list() if to_list is not None and getattr(value, "ndim", 0) > 0 else None
+    if to_list is not None and getattr(value, "ndim", 0) > 0:
+        return to_list()
+    return None
 
 
 def is_missing(value: object) -> bool:

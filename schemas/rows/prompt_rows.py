@@ -86,7 +86,9 @@ def suggested_environment(row: Mapping[str, object]) -> str:
     found = next(
         (_ENVIRONMENT_OF_SOURCE[word] for word in words if word in _ENVIRONMENT_OF_SOURCE), ""
     )
-    return f" (data_source {source!r} may be {found!r})" if found else ""
+    if found:
+        return f" (data_source {source!r} may be {found!r})"
+    return ""
 
 
 def reward_spec_of(row: Mapping[str, object]) -> object:
@@ -98,11 +100,9 @@ def max_turns_of(row: Mapping[str, object]) -> object:
     """Return the row's `max_turns`, or that of its `extra_info`, or None to leave it to the
     recipe."""
     extra = row.get("extra_info")
-    return (
-        get(row, "max_turns")
-        if not isinstance(extra, Mapping)
-        else get({**extra, **_given(row)}, "max_turns")
-    )
+    if not isinstance(extra, Mapping):
+        return get(row, "max_turns")
+    return get({**extra, **_given(row)}, "max_turns")
 
 
 def prompt_contract(
@@ -180,11 +180,9 @@ def prompt_problems(value: object) -> list[Problem]:
     messages = as_list(value)
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
         return [Problem("prompt", "not a list of messages", value, MESSAGES)]
-    problems = [
-        problem
-        for i, message in enumerate(messages)
-        for problem in _message_problems(i, message, messages[:i])
-    ]
+    problems = []
+    for i, message in enumerate(messages):
+        problems.extend(_message_problems(i, message, messages[:i]))
     if not any(message.get("role") == "user" for message in messages):
         problems.append(
             Problem("prompt", "no user message", value, "at least one message with role 'user'")
@@ -224,11 +222,9 @@ def max_turns_problems(value: object) -> list[Problem]:
     """Report a row's own turn limit that is not a positive integer."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
     whole = number >= 1 and number.is_integer()
-    return (
-        []
-        if value is None or whole
-        else [Problem("max_turns", "not a number of turns", value, "1 or more")]
-    )
+    if value is None or whole:
+        return []
+    return [Problem("max_turns", "not a number of turns", value, "1 or more")]
 
 
 def _message_problems(
@@ -262,4 +258,6 @@ def optional_problems(field: str, value: object) -> list[Problem]:
 
 def _given(row: Mapping[str, object]) -> dict[str, object]:
     value = get(row, "max_turns")
-    return {} if value is None else {"max_turns": value}
+    if value is None:
+        return {}
+    return {"max_turns": value}

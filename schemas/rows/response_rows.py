@@ -37,11 +37,15 @@ def params_problems(value: object) -> list[Problem]:
     if given is None:
         return [Problem(f"{PARAMS}.input", "missing", value, _MESSAGES)]
     if isinstance(given, str):
-        return [] if given.strip() else [Problem(f"{PARAMS}.input", "empty", given, _MESSAGES)]
+        if given.strip():
+            return []
+        return [Problem(f"{PARAMS}.input", "empty", given, _MESSAGES)]
     items = as_list(given)
     if items is None or not all(isinstance(item, Mapping) for item in items):
         return [Problem(f"{PARAMS}.input", "not a list of messages", given, _MESSAGES)]
-    problems = [problem for i, item in enumerate(items) for problem in _item_problems(i, item)]
+    problems = []
+    for i, item in enumerate(items):
+        problems.extend(_item_problems(i, item))
     if not any(item.get("role") == "user" for item in items):
         problems.append(
             Problem(
@@ -54,7 +58,9 @@ def params_problems(value: object) -> list[Problem]:
 def input_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the messages of a valid row; an input that is a text becomes one user message."""
     given = row[PARAMS]["input"]
-    return [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given) or []
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    return as_list(given) or []
 
 
 def as_prompt_row(row: Mapping[str, object]) -> dict[str, Any]:
@@ -74,7 +80,10 @@ def as_prompt_row(row: Mapping[str, object]) -> dict[str, Any]:
     instructions = get(params, "instructions")
     if isinstance(instructions, str) and isinstance(messages, list):
         messages = [{"role": "system", "content": instructions}, *messages]
-    others = {key: value for key, value in params.items() if key not in ("input", "instructions")}
+    others = {}
+    for key, value in params.items():
+        if key not in ("input", "instructions"):
+            others[key] = value
     made: dict[str, Any] = {
         "prompt": messages,
         **{key: value for key, value in row.items() if key != PARAMS},
@@ -82,7 +91,9 @@ def as_prompt_row(row: Mapping[str, object]) -> dict[str, Any]:
     answer = get(row, "expected_answer")
     if get(row, "reward_spec", "reward_model") is None and answer is not None:
         made["reward_spec"] = {"method": "rule", "ground_truth": answer}
-    return {**made, PARAMS: others} if others else made
+    if others:
+        return {**made, PARAMS: others}
+    return made
 
 
 def tools_problems(value: object) -> list[Problem]:

@@ -68,7 +68,10 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _order_is_said_once(self) -> Self:
-        orders = [name for name in ("blend", "curriculum") if getattr(self, name) is not None]
+        orders = []
+        for name in ("blend", "curriculum"):
+            if getattr(self, name) is not None:
+                orders.append(name)
         named = (self.source or {}).get("name") in ("prompts", "multimodal")
         if orders and self.source is not None and not named:
             raise ValueError(

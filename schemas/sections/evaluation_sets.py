@@ -71,5 +71,8 @@ def without_default_evaluation(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's values without the keys of `ADDED` at their default, so that a recipe that
     sets none has the identity that it had before there were any."""
     evaluation = values["evaluation"]
-    kept = {key: one for key, one in evaluation.items() if key not in ADDED or one != ADDED[key]}
+    kept = {}
+    for key, one in evaluation.items():
+        if key not in ADDED or one != ADDED[key]:
+            kept[key] = one
     return {**values, "evaluation": kept}

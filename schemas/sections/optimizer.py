@@ -17,6 +17,9 @@ class OptimizerKind(StrEnum):
 
     ADAMW = "adamw"
     """AdamW (arXiv 1711.05101) on all weights."""
+    ADAMW_8BIT = "adamw_8bit"
+    """AdamW whose two running means are stored in 8 bits (arXiv 2110.02861), with the extra
+    `bitsandbytes`."""
     MUON = "muon"
     """Muon on the matrices inside the blocks, each update scaled to the size of AdamW's (arXiv
     2502.16982), so that learning rates tuned for AdamW stay; AdamW on all other weights."""

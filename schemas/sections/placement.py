@@ -92,7 +92,9 @@ class PlacementConfig(Section):
     def train_devices_name(self) -> str:
         """Name of `train_devices` in terms of the recipe keys that determine it, for error
         messages."""
-        return "(num_devices - rollout_devices)" if self.rollout_devices else "num_devices"
+        if self.rollout_devices:
+            return "(num_devices - rollout_devices)"
+        return "num_devices"
 
     @property
     def num_replicas(self) -> int:

@@ -121,6 +121,10 @@ class ModelConfig(Section):
     """Apply the dropout of the model's own config (attention, residuals, router noise) in the
     training passes. Rollout and reference passes never do, so the policy that is updated then
     differs from the policy that sampled."""
+    quantize: Literal["nf4"] | None = None
+    """Store the weights of the blocks' linear layers in 4 bits (QLoRA, arXiv 2305.14314), beneath
+    adapters; needs `lora` and the extra `bitsandbytes`. The run's model is the rounded one, also
+    when it is exported."""
     trust_remote_code: bool = False
     """Run Python code that is stored with the weights, for families whose classes are not in a
     library (HunyuanImage-3.0)."""

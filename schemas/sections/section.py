@@ -44,7 +44,9 @@ class Section(BaseModel):
 
 
 def _annotation(model: type[BaseModel], info: ValidationInfo) -> object:
-    return model.model_fields[info.field_name].annotation if info.field_name else None
+    if info.field_name:
+        return model.model_fields[info.field_name].annotation
+    return None
 
 
 class DType(StrEnum):

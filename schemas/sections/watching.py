@@ -9,7 +9,7 @@ from schemas.sections.section import Section
 
 
 class Reaction(StrEnum):
-    """Reaction to a watcher that rings."""
+    """Reaction to a watcher that fires."""
 
     OFF = "off"
     """It is not looked for."""

@@ -43,7 +43,9 @@ logger = logging.getLogger(__name__)
 def shorten(text: object) -> str:
     """Shorten a text to the width of a table cell."""
     value = str(text)
-    return value if len(value) <= MAX_CELL else value[: MAX_CELL - 1] + "…"
+    if len(value) <= MAX_CELL:
+        return value
+    return value[: MAX_CELL - 1] + "…"
 
 
 def as_it_is(text: str) -> str:
@@ -62,7 +64,9 @@ def in_a_run() -> bool:
 def table(key: str, rows: list[dict[str, object]], description: str) -> None:
     """Publish rows as a table. Cell values are shown literally, such as a reply with `<think>` or
     `####` in it."""
-    shown = [{name: as_it_is(shorten(value)) for name, value in row.items()} for row in rows]
+    shown = []
+    for row in rows:
+        shown.append({name: as_it_is(shorten(value)) for name, value in row.items()})
     _send(lambda: create_table_artifact(key=key, table=shown, description=description))
 
 

@@ -26,7 +26,10 @@ def flow_run_tags() -> dict[str, str]:
         flow_run.ui_url or ""
     )  # without a server's UI Prefect builds one that begins with `None`
     named = (tag.partition("=") for tag in flow_run.tags or ())
-    chain = {key: value for key, _, value in named if key.split(".")[0] == CHAIN and value}
+    chain = {}
+    for key, _, value in named:
+        if key.split(".")[0] == CHAIN and value:
+            chain[key] = value
     return {
         **chain,
         "prefect.flow_run_id": str(flow_run.id or ""),

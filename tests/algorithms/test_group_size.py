@@ -11,7 +11,7 @@ import torch
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.advantages import AdvantageInputs, advantage_estimators
 from rl_core.algorithms.group_size import learning_tracks
-from rl_core.algorithms.requirements import WITHOUT_SIBLINGS
+from rl_core.algorithms.requirements import WITHOUT_GROUPS
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import load_recipe
 
@@ -61,7 +61,7 @@ PE_IMAGES = [
         (
             "text",
             [],
-            f"algorithm grpo compares .*set 2 or more, or use .* such as {WITHOUT_SIBLINGS}$",
+            f"algorithm grpo compares .*set 2 or more, or use .* such as {WITHOUT_GROUPS}$",
         ),
         (
             "text",
@@ -85,7 +85,7 @@ def test_one_sample_of_a_prompt_is_refused_where_it_would_be_compared(
 @pytest.mark.parametrize(
     ("recipe", "overrides"),
     [
-        ("text", [f"algorithm={{name: {WITHOUT_SIBLINGS}}}"]),
+        ("text", [f"algorithm={{name: {WITHOUT_GROUPS}}}"]),
         ("text", ["algorithm={name: remax}"]),
         ("text", ["algorithm={name: ppo}"]),
         ("text", ["algorithm={name: grpo, advantage: {name: remax}}"]),

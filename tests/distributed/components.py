@@ -121,7 +121,7 @@ class Probe:
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def answer(self, rows: DataProto, per_row: int) -> DataProto:
-        """So many answers to a row, siblings adjacent, with a wide column and narrow ones."""
+        """So many answers to a row, group by group, with a wide column and narrow ones."""
         many = rows.repeat(per_row)
         row = many.tensor("row")
         tensors = {

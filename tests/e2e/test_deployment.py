@@ -28,6 +28,7 @@ HAS_PICTURES = {
     "judge": False,
     "sft": False,
     "agent": False,
+    "tools": False,
     "diffusion": True,
     "pe": True,
     "unified": True,

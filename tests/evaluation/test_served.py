@@ -100,3 +100,28 @@ def test_a_refusal_is_the_users_and_silence_is_not(serve: Callable[[Answer], Ser
     with pytest.raises(Unreachable, match="answers 503"):
         Served(busy.url, "tiny", pause_s=0).play(ITEMS[:1], 32, None)
     assert len(busy.requests) == 4
+
+
+CALL = '{"a": 1, "b": 2}'
+
+
+def test_tools_are_offered_and_their_calls_answered_by_id(serve: Callable[[Answer], Server]):
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        if body["messages"][-1]["role"] == "tool":
+            return said(body["messages"][-2]["content"])
+        code, whole = said("")
+        whole["choices"][0]["message"]["tool_calls"] = [
+            {"id": f"id-{at}", "type": "function", "function": {"name": "add", "arguments": CALL}}
+            for at in range(2)
+        ]
+        return code, whole
+
+    server = serve(answer)
+    options = {"sums": {"tools": ["tests.envs.tool_env.tools_of_tests:add"], "max_turns": 3}}
+    (row,) = Served(server.url, "tiny", options).play([item("1+2", "3", "sums")], 32, None)
+    asked = server.requests[-1]
+    assert [tool["function"]["name"] for tool in asked["tools"]] == ["add"]
+    told = [one for one in asked["messages"] if one["role"] == "tool"]
+    assert [(one["tool_call_id"], one["content"]) for one in told] == [("id-0", "3"), ("id-1", "3")]
+    assert [call["id"] for call in asked["messages"][1]["tool_calls"]] == ["id-0", "id-1"]
+    assert row["reward"] == 1.0

@@ -76,8 +76,8 @@ def rows(*fails_at: int) -> Any:
 def test_a_row_whose_environment_failed_has_no_action_to_learn_from(engine: RolloutEngine) -> None:
     for batch in (engine.rollout(rows(0, 1, 2), 0), engine.evaluate(rows(0, 1, 2), 6)):
         assert batch is not None
-        num_siblings = len(batch) // 3
-        failed = torch.tensor([False, True, True]).repeat_interleave(num_siblings)
+        group_size = len(batch) // 3
+        failed = torch.tensor([False, True, True]).repeat_interleave(group_size)
         assert torch.equal(batch.tensor("failed"), failed)
         mask_BT = batch.tensor("response_mask")
         assert mask_BT[failed].count_nonzero() == 0

@@ -8,10 +8,10 @@ from rl_core.data_proto import DataProto
 from rl_core.rollout.sample_ids import (
     GROUP,
     SAMPLE,
+    group_columns,
     groups_of,
     id_columns,
     named_error,
-    sibling_columns,
 )
 from rl_core.trainers.track import prompt_batch
 
@@ -21,7 +21,7 @@ def items(*uids: str) -> list[dict[str, Any]]:
 
 
 def test_siblings_share_a_group_and_are_numbered_in_it():
-    columns = sibling_columns(groups_of(prompt_batch(items("a", "b"))), 2)
+    columns = group_columns(groups_of(prompt_batch(items("a", "b"))), 2)
     assert columns[GROUP] == ["a", "a", "b", "b"]
     assert columns[SAMPLE] == [
         "prompt:a:sample:0",

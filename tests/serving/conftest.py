@@ -13,12 +13,12 @@ import openai
 import pytest
 import uvicorn
 
+from rl_core.envs.calls.forms import ToolFormat
 from rl_core.serving.app import build_app
 from rl_core.serving.batching import InProcessEngine
 from rl_core.serving.endpoint import Endpoint
 from rl_core.serving.engine import Engine
 from rl_core.serving.loading import load_endpoint
-from rl_core.serving.tools.forms import ToolFormat
 from schemas.sections.policy import ModelConfig
 
 NAME = "models:/tiny@champion"

@@ -84,9 +84,12 @@ def make_stack(backend: FSDPBackend, setup: Setup) -> TrainStack:
     return TrainStack(backend, algorithm_cls(config), **{"micro_batch_size": 2, **setup.stack})
 
 
-def make_both(rank_info: RankInfo, setup: Setup) -> tuple[FSDPBackend, TrainStack]:
+def make_both(
+    rank_info: RankInfo, setup: Setup, bundle: ModelBundle | None = None
+) -> tuple[FSDPBackend, TrainStack]:
     algorithm_cls, config = algorithms.resolve(setup.algorithm, "algorithm")
-    backend = make_backend(rank_info, setup, with_reference=algorithm_cls(config).needs_reference)
+    needs_reference = algorithm_cls(config).needs_reference
+    backend = make_backend(rank_info, setup, with_reference=needs_reference, bundle=bundle)
     return backend, make_stack(backend, setup)
 
 

@@ -40,8 +40,8 @@ def rollout(
     return DataProto.from_dict(tensors, {"error": errors, "stop_reason": reasons})
 
 
-def by_adjacency(num_rows: int, num_siblings: int) -> torch.Tensor:
-    return torch.arange(num_rows) // num_siblings
+def by_adjacency(num_rows: int, group_size: int) -> torch.Tensor:
+    return torch.arange(num_rows) // group_size
 
 
 def test_a_failed_row_has_no_part_in_its_group(grpo: StageAlgorithm):

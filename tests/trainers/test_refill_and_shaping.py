@@ -61,7 +61,7 @@ def test_a_group_teaches_something_when_its_rows_with_a_verdict_differ() -> None
 
 
 def test_missing_groups_come_from_later_rollouts_and_the_surplus_is_counted() -> None:
-    found = Refill(num_groups=3, num_siblings=2)
+    found = Refill(num_groups=3, group_size=2)
     found.add(rollout([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]))
     assert found.num_missing == 2
     found.add(rollout([0.5, 0.5, 0.2, 0.9, 0.3, 0.1, 0.6, 0.4], num_prompt=4, num_response=2))
@@ -79,14 +79,14 @@ def test_missing_groups_come_from_later_rollouts_and_the_surplus_is_counted() ->
 
 def test_a_rollout_whose_groups_all_teach_is_trained_as_it_is() -> None:
     first = rollout([1.0, 0.0, 0.0, 1.0])
-    found = Refill(num_groups=2, num_siblings=2)
+    found = Refill(num_groups=2, group_size=2)
     found.add(first)
     assert found.batch() is first
 
 
 def test_without_any_group_that_teaches_the_first_rollout_stays() -> None:
     first = rollout([1.0, 1.0])
-    found = Refill(num_groups=1, num_siblings=2)
+    found = Refill(num_groups=1, group_size=2)
     found.add(first)
     found.add(rollout([0.0, 0.0]))
     assert found.batch() is first

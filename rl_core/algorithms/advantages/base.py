@@ -24,7 +24,7 @@ class AdvantageInputs:
 
     rewards_B: Tensor
     group_ids_B: Tensor
-    """Group numbers, equal for siblings, in any order."""
+    """Group numbers, equal within a group, in any order."""
     mask_BT: Tensor
     """Mask, 1 where the model acted; values elsewhere have no influence."""
     penalties_BT: Tensor | None = None

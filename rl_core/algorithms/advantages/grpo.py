@@ -32,11 +32,10 @@ def grpo(
     """
     if not norm_by_std:
         return groups.centred()
-    variance_B = (
-        groups.variance(unbiased)
-        if std_scope is StdScope.GROUP
-        else _batch_variance(groups, unbiased)
-    )
+    if std_scope is StdScope.GROUP:
+        variance_B = groups.variance(unbiased)
+    else:
+        variance_B = _batch_variance(groups, unbiased)
     return over_std(groups.centred(), variance_B, eps, eps_in_root)
 
 

@@ -76,10 +76,9 @@ class PassAtKAdvantage(RowEstimator):
         k."""
         right_B = groups.rewards_B >= self.config.pass_mark
         num_right_G = groups.total(right_B.double()).long().tolist()
-        pairs = [
-            _pair(n, n - r, self.config.k)
-            for n, r in zip(groups.counts_G.tolist(), num_right_G, strict=True)
-        ]
+        pairs = []
+        for n, r in zip(groups.counts_G.tolist(), num_right_G, strict=True):
+            pairs.append(_pair(n, n - r, self.config.k))
         table_G2 = groups.rewards_B.new_tensor(pairs)
         return table_G2[groups.index_B].gather(1, right_B.long()[:, None])[:, 0]
 

@@ -42,36 +42,40 @@ class BuiltinSpec(Section):
 
 def builtin_prompts(split: Split) -> list[MediaPrompt]:
     """Return the prompts for pictures of a split, in their order."""
-    return [
-        MediaPrompt(
-            f'the number "{number % 10}" on a {thing}',
-            f"builtin-{split}:{number}",
-            metadata={"digit": number % 10, "text": str(number % 10)},
+    prompts: list[MediaPrompt] = []
+    for number, thing in enumerate(_THINGS[split].split()):
+        prompts.append(
+            MediaPrompt(
+                f'the number "{number % 10}" on a {thing}',
+                f"builtin-{split}:{number}",
+                metadata={"digit": number % 10, "text": str(number % 10)},
+            )
         )
-        for number, thing in enumerate(_THINGS[split].split())
-    ]
+    return prompts
 
 
 def media_rows(split: Split) -> list[dict[str, object]]:
     """Return the prompts for pictures as rows of a prompt file."""
-    return [
-        {"prompt": one.prompt, "prompt_id": one.prompt_id, "metadata": one.metadata}
-        for one in builtin_prompts(split)
-    ]
+    rows: list[dict[str, object]] = []
+    for one in builtin_prompts(split):
+        rows.append({"prompt": one.prompt, "prompt_id": one.prompt_id, "metadata": one.metadata})
+    return rows
 
 
 def question_rows(split: Split) -> list[dict[str, object]]:
     """Return sums as rows of the environment `gsm8k`."""
-    return [
-        {
-            "data_source": "builtin",
-            "prompt": [{"role": "user", "content": _QUESTION.format(one=one, other=other)}],
-            "env_class": "gsm8k",
-            "reward_spec": {"method": "rule", "ground_truth": str(one + other)},
-        }
-        for one in _SUMMANDS[split]
-        for other in _SUMMANDS[split]
-    ]
+    rows: list[dict[str, object]] = []
+    for one in _SUMMANDS[split]:
+        for other in _SUMMANDS[split]:
+            rows.append(
+                {
+                    "data_source": "builtin",
+                    "prompt": [{"role": "user", "content": _QUESTION.format(one=one, other=other)}],
+                    "env_class": "gsm8k",
+                    "reward_spec": {"method": "rule", "ground_truth": str(one + other)},
+                }
+            )
+    return rows
 
 
 def planned_questions(spec: BuiltinSpec, folder: Path | str) -> Path:

@@ -89,10 +89,10 @@ def courteous_replies(num_rows: int, seed: int) -> list[dict[str, str]]:
             "questions there are"
         )
     rng = random.Random(f"courteous replies {seed}")
-    return [
-        _row(rng, question, f"{colour} {thing}")
-        for question, colour, thing in rng.sample(known, num_rows)
-    ]
+    rows: list[dict[str, str]] = []
+    for question, colour, thing in rng.sample(known, num_rows):
+        rows.append(_row(rng, question, f"{colour} {thing}"))
+    return rows
 
 
 def _row(rng: random.Random, question: str, thing: str) -> dict[str, str]:

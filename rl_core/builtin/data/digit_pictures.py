@@ -41,7 +41,9 @@ def digit_picture_rows(
     from sklearn.datasets import load_digits
 
     dataset: Any = load_digits()
-    places = [[at for at, digit in enumerate(dataset.target) if digit == one] for one in range(10)]
+    places = []
+    for one in range(10):
+        places.append([at for at, digit in enumerate(dataset.target) if digit == one])
     rng = random.Random(f"digit pictures {spec.split} {spec.seed}")
     folder.mkdir(parents=True, exist_ok=True)
     for prompt in draw_prompts(spec.split, spec.digit_pictures, spec.seed):

@@ -47,11 +47,9 @@ def planned_fixture(source: PairSource, folder: Path | str) -> Path:
         **source.model_dump(include={"fixture", "num_rows", "seed"}, mode="json"),
     }
     root = Path(folder).expanduser() / f"pairs-{source.fixture}-{text_digest(values)}"
-    return (
-        root / "prepared" / "MMPR-v1.2"
-        if source.fixture is PairFixture.MPO
-        else root / "pairs.jsonl"
-    )
+    if source.fixture is PairFixture.MPO:
+        return root / "prepared" / "MMPR-v1.2"
+    return root / "pairs.jsonl"
 
 
 def make_pairs(source: PairSource, folder: Path | str) -> Path:
@@ -96,7 +94,9 @@ def described_scenes(num_rows: int, seed: int) -> list[dict[str, str]]:
 
 def _described_scene(rng: random.Random) -> dict[str, str]:
     things, colours = rng.sample(THINGS, NUM_THINGS), rng.sample(COLOURS, NUM_THINGS)
-    scene = [f"a {colour} {thing}" for colour, thing in zip(colours, things, strict=True)]
+    scene = []
+    for colour, thing in zip(colours, things, strict=True):
+        scene.append(f"a {colour} {thing}")
     told = f"From left to right there are {', '.join(scene[:-1])} and {scene[-1]}."
     asked, other = rng.sample(range(NUM_THINGS), 2)
     question, right, wrong = rng.choice(

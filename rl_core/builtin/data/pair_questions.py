@@ -47,7 +47,10 @@ def materialise_pair_questions(spec: PairQuestionsSpec, folder: Path | str) -> P
         return path
     pairs = generated_rows(spec.fixture, spec.num_rows, spec.seed)
     wanted = spec.split == "eval"
-    kept = [one for one in pairs if belongs_to_eval(one["question"], spec.eval_fraction) == wanted]
+    kept = []
+    for one in pairs:
+        if belongs_to_eval(one["question"], spec.eval_fraction) == wanted:
+            kept.append(one)
     with atomic_writer(path) as file:
         for pair in kept[: spec.size]:
             file.write(json.dumps(_row(spec.fixture, pair)) + "\n")

@@ -179,7 +179,9 @@ def _rows(spec: MadeSpec, pictures: Path) -> Iterator[dict[str, object]]:
         return iter(media_rows(spec.builtin))
     if isinstance(spec, DigitsSpec):
         return _digit_rows(spec)
-    return _lettering_rows(spec) if isinstance(spec, LetteringSpec) else _oddity_rows(spec)
+    if isinstance(spec, LetteringSpec):
+        return _lettering_rows(spec)
+    return _oddity_rows(spec)
 
 
 def _digit_rows(spec: DigitsSpec) -> Iterator[dict[str, object]]:

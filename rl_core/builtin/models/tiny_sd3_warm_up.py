@@ -160,5 +160,10 @@ def probability_of(
         generator=torch.Generator().manual_seed(SEED),
     ).images
     samples = [Sample(prompt=text, image=image) for text, image in zip(texts, drawn, strict=True)]
-    scores = [float(score) for score in DigitScorer(DigitScorer.Config()).score_images(samples)]  # type: ignore[arg-type]
+    scores = [
+        float(score)
+        for score in DigitScorer(DigitScorer.Config()).score_images(  # type: ignore[attr-defined]
+            samples
+        )
+    ]
     return sum(scores) / len(scores)

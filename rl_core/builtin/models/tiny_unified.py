@@ -76,7 +76,7 @@ def make_tokenizer() -> Any:
     learned = Tokenizer(
         models.BPE(vocab={piece: index for index, piece in enumerate(alphabet)}, merges=[])
     )
-    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     learned.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     words = [*NAMES, *PLAN.format("").split()]
     learned.add_tokens([AddedToken(word, single_word=True, normalized=False) for word in words])

@@ -183,7 +183,12 @@ def drawn_probability(family: CompactUnified, prompts: Sequence[OddPrompt]) -> f
         Sample(prompt=prompt.text, image=as_image(picture), metadata={"digit": prompt.digit})
         for prompt, picture in zip(prompts, family.decode(x), strict=True)
     ]
-    scores = [float(score) for score in DigitScorer(DigitScorer.Config()).score_images(samples)]  # type: ignore[arg-type]
+    scores = [
+        float(score)
+        for score in DigitScorer(DigitScorer.Config()).score_images(  # type: ignore[attr-defined]
+            samples
+        )
+    ]
     return sum(scores) / len(scores)
 
 

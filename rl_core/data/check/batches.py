@@ -53,7 +53,10 @@ class Batch:
 
         Args: named_alone: leave out rows that name no environment.
         """
-        good = [one for one in self.accepted() if not named_alone or "env_class" in one[1]]
+        good = []
+        for one in self.accepted():
+            if not named_alone or "env_class" in one[1]:
+                good.append(one)
         numbers, rows = [number for number, _ in good], [row for _, row in good]
         tried = trials(rows, numbers, file, oracle_stride)
         self.rejections += tried.rejections
@@ -87,9 +90,9 @@ def checked_batches(
         ]
         batch.rejections += contract.validate(batch.rows, file=str(path), row_numbers=batch.numbers)
         if converses:
+            bad = batch.rejected_numbers
             batch.rows = [
                 row if number in bad else conversation_row(row, default_env_class)
-                for bad in [batch.rejected_numbers]
                 for number, row in zip(batch.numbers, batch.rows, strict=True)
             ]
         if overlaps is not None:
@@ -104,7 +107,9 @@ def checked_batches(
 
 
 def _as_object(value: Any) -> dict[str, Any]:
-    return {"prompt": value} if isinstance(value, str) else dict(value)
+    if isinstance(value, str):
+        return {"prompt": value}
+    return dict(value)
 
 
 def raw_batches(

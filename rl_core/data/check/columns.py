@@ -74,11 +74,10 @@ def facts(
     bad, users = _messages(columns.get(prompt_key, columns.get("prompt")), num_rows)
     env_codes, envs = _env_classes(columns.get("env_class"), default_env_class, num_rows)
     spec = _reward_spec(columns)
-    kinds = (
-        np.full(num_rows, _KINDS.index(NO_KIND))
-        if spec is None
-        else _kinds(_child(spec, "ground_truth"))
-    )
+    if spec is None:
+        kinds = np.full(num_rows, _KINDS.index(NO_KIND))
+    else:
+        kinds = _kinds(_child(spec, "ground_truth"))
     pairs = [f"{env}/{kind}" for env in envs for kind in _KINDS]
     pair_codes = np.where(env_codes < 0, -1, env_codes * len(_KINDS) + kinds)
     return pd.DataFrame(
@@ -136,7 +135,7 @@ def _env_classes(
         return np.full(num_rows, code), [default] if default is not None else []
     encoded = pc.dictionary_encode(column) if not hasattr(column, "indices") else column
     names = list(encoded.dictionary.to_pylist())  # pyright: ignore[reportAttributeAccessIssue]
-    codes = pc.fill_null(encoded.indices.cast("int64"), -1).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
+    codes = pc.fill_null(encoded.indices.cast("int64"), -1).to_numpy()
     if default is not None:
         names = names if default in names else [*names, default]
         codes = np.where(codes < 0, names.index(default), codes)
@@ -147,7 +146,9 @@ def _reward_spec(columns: "dict[str, pa.Array]") -> "pa.Array | None":
     import pyarrow as pa
 
     spec = columns.get("reward_spec", columns.get("reward_model"))
-    return spec if spec is not None and pa.types.is_struct(spec.type) else None
+    if spec is not None and pa.types.is_struct(spec.type):
+        return spec
+    return None
 
 
 def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
@@ -242,7 +243,9 @@ def _plain(values: Any) -> "pa.Array":
     """Return a column of categories (pandas writes them) as the texts that they stand for."""
     import pyarrow.types as types
 
-    return values.cast(values.type.value_type) if types.is_dictionary(values.type) else values
+    if types.is_dictionary(values.type):
+        return values.cast(values.type.value_type)
+    return values
 
 
 def _is_number(type_: "pa.DataType") -> bool:

@@ -89,7 +89,9 @@ def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
         raws = raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None)
         values = [raw.value for raw in islice(raws, NUM_LOOKED_AT)]
     votes = Counter(_kind_of(value, prompt_key) for value in values)
-    return votes.most_common(1)[0][0] if votes else SchemaName.PROMPT
+    if votes:
+        return votes.most_common(1)[0][0]
+    return SchemaName.PROMPT
 
 
 def _kind_of(value: str | Mapping[str, object], prompt_key: str) -> SchemaName:
@@ -105,8 +107,6 @@ def _kind_of(value: str | Mapping[str, object], prompt_key: str) -> SchemaName:
     if is_conversation(keys):
         return SchemaName.CONVERSATION
     is_text = isinstance(value.get(prompt_key), str) or "caption" in keys
-    return (
-        SchemaName.MEDIA
-        if is_text or keys & {"media", "media_refs", *LEGACY_FIELDS}
-        else SchemaName.PROMPT
-    )
+    if is_text or keys & {"media", "media_refs", *LEGACY_FIELDS}:
+        return SchemaName.MEDIA
+    return SchemaName.PROMPT

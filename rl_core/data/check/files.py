@@ -213,11 +213,10 @@ def _without_repeats(
     """Yield the findings of all parts of a split, with the rows that repeat the id of another."""
     ids = IdPlaces(files)
     for part, checked in found:
-        problems = [
-            problem.rejection(part.file, number)
-            for number, prompt_id in checked.ids
-            if (problem := ids.problem(prompt_id, f"{part.file}:{number}"))
-        ]
+        problems = []
+        for number, prompt_id in checked.ids:
+            if problem := ids.problem(prompt_id, f"{part.file}:{number}"):
+                problems.append(problem.rejection(part.file, number))
         checked.rejections += problems
         checked.rejections.sort(key=lambda rejection: rejection.row)
         checked.num_rejected += len(problems)
@@ -289,7 +288,9 @@ def _hash_parts(
 
 
 def _describe_trials(trials: TrialSettings | None) -> str:
-    return "none" if trials is None else f"version {TRIALS_VERSION} {trials.describe()}"
+    if trials is None:
+        return "none"
+    return f"version {TRIALS_VERSION} {trials.describe()}"
 
 
 def _warnings_path(rejects_path: Path) -> Path:

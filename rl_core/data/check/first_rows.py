@@ -29,11 +29,10 @@ def check_first_rows(
     a file cannot be read.
     """
     with settings.row_trials() as trials:
-        checked = [
-            _check(file, settings, trials, ids)
-            for files, ids in ((train, IdPlaces(train)), (held_out, IdPlaces(held_out)))
-            for file in files
-        ]
+        checked = []
+        for files, ids in ((train, IdPlaces(train)), (held_out, IdPlaces(held_out))):
+            for file in files:
+                checked.append(_check(file, settings, trials, ids))
     return sum(num for num, _ in checked), [one for _, found in checked for one in found]
 
 
@@ -57,6 +56,8 @@ def _check(
     if trials is not None and schema is SchemaName.PROMPT:
         batch.try_rows(trials, str(file))
     if schema is SchemaName.MEDIA:
-        found = [(n, ids.problem(prompt_id, f"{file}:{n}")) for n, prompt_id in own_ids(batch)]
+        found = []
+        for n, prompt_id in own_ids(batch):
+            found.append((n, ids.problem(prompt_id, f"{file}:{n}")))
         batch.rejections += [one.rejection(str(file), n) for n, one in found if one is not None]
     return batch.num_rows, sorted(batch.rejections, key=lambda one: one.row)

@@ -29,7 +29,9 @@ class Groups:
 
     def in_order(self) -> list[RowGroup]:
         """Return the groups, most frequent first."""
-        return [
-            RowGroup(field=field, reason=reason, count=count, first=self._first[field, reason])
-            for (field, reason), count in self._counts.most_common()
-        ]
+        groups: list[RowGroup] = []
+        for (field, reason), count in self._counts.most_common():
+            groups.append(
+                RowGroup(field=field, reason=reason, count=count, first=self._first[field, reason])
+            )
+        return groups

@@ -64,7 +64,9 @@ def _png_header(content: bytes) -> tuple[int, int] | None:
         ">IIBBBBB", content, 16
     )
     known = depth in _PNG_DEPTHS.get(colours, ()) and packing == filtering == 0 and interlace < 2
-    return (width, height) if known and width and height else None
+    if known and width and height:
+        return (width, height)
+    return None
 
 
 def _jpeg_size(content: bytes) -> tuple[int, int] | None:
@@ -95,4 +97,6 @@ def _jpeg_frame(body: bytes) -> tuple[int, int] | None:
         return None
     bits, height, width, layers = unpack_from(">BHHB", body)
     known = bits == 8 and layers in (1, 3, 4) and len(body) == 6 + 3 * layers
-    return (width, height) if known and width and height else None
+    if known and width and height:
+        return (width, height)
+    return None

@@ -44,6 +44,7 @@ def _problem(content: bytes, decode: bool) -> str | None:
         return f"not a readable image ({type(error).__name__}: {described(error)})"
     # PIL's verify reads no more of a JPEG than its header. Behind a picture that is complete there
     # may be anything, such as the film of a motion photo.
-    if kind in ("JPEG", "MPO") and not content.rstrip(b"\0").endswith(b"\xff\xd9"):
-        return "a truncated JPEG" if _problem(content, decode=True) else None
+    goes_on = not content.rstrip(b"\0").endswith(b"\xff\xd9")
+    if kind in ("JPEG", "MPO") and goes_on and _problem(content, decode=True):
+        return "a truncated JPEG"
     return None

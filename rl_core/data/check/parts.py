@@ -156,9 +156,9 @@ def check_part(
         if trials is None or part.schema not in PLAYED:
             return batch, Tried()
         if part.schema is SchemaName.CONVERSATION:
-            good = [
-                conversation_row(row, settings.default_env_class) for _, row in batch.accepted()
-            ]
+            good = []
+            for _, row in batch.accepted():
+                good.append(conversation_row(row, settings.default_env_class))
             batch = Batch([n for n, _ in batch.accepted()], good, batch.rejections)
             tried = batch.try_rows(trials, part.file, part.oracle_stride, named_alone=True)
             return batch, tried
@@ -206,7 +206,9 @@ def _check_arrow(
     def check(numbered: "tuple[int, pa.RecordBatch]") -> Checked:
         first, batch = numbered
         checked = _check_record_batch(batch, first, part.file, contract, settings)
-        return checked if trials is None else _try_arrow(checked, trials, batch, first, part, key)
+        if trials is None:
+            return checked
+        return _try_arrow(checked, trials, batch, first, part, key)
 
     def numbered() -> "Iterator[tuple[int, pa.RecordBatch]]":
         first = part.first_number
@@ -284,6 +286,6 @@ def _check_record_batch(
         batch.num_rows,
         len({rejection.row for rejection in rejections}),
         rejections,
-        # The screen sends every row with images here.
+        # The check of whole columns sends every row with images here.
         names_files=any(names_files(SchemaName.PROMPT, row) for row in rows),
     )

@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from rl_core.data.prepare.prompt_items import ItemMaker
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data.read.readers import normalise, raw_values
+from rl_core.envs.tool_env.offer import Offers
 from rl_core.errors import DataError
 from schemas.receipts import Rejection, ValidationReport
 from schemas.rows.contract import SchemaName
@@ -56,25 +58,31 @@ def with_tokens(
     refused: list[Rejection] = []
     num_refused = 0
     bad = _bad_rows(report)
-    counter = LengthCounter(tokens.tokenizer, tokens.template_kwargs, cache_dir=tokens.cache_dir)
-    for file in files:
-        if report.schemas.get(str(file)) != SchemaName.PROMPT:
-            continue
-        rows = _good_items(file, settings, bad)
-        while batch := list(islice(rows, BATCH)):
-            for number, item, count in _counted(batch, file, counter):
-                if isinstance(count, str):
-                    problem = Problem("prompt", REFUSED, _text(item), f"another prompt ({count})")
-                    found = problem.rejection(str(file), number)
-                    problems.add([found])
-                    refused = [*refused, found][:NUM_EXAMPLES]
-                    num_refused += 1
-                else:
-                    warnings.add(_control_tokens(item, str(file), number, counter))
-                if isinstance(count, int) and count > tokens.max_prompt_length:
-                    expected = f"at most {tokens.max_prompt_length}; a run drops this row"
-                    problem = Problem("prompt", TOO_LONG, f"{count} tokens", expected)
-                    warnings.add([problem.rejection(str(file), number)])
+    offer = Offers({} if settings.trials is None else settings.trials.options)
+    counter = LengthCounter(
+        tokens.tokenizer, tokens.template_kwargs, cache_dir=tokens.cache_dir, offer=offer
+    )
+    with closing(offer):
+        for file in files:
+            if report.schemas.get(str(file)) != SchemaName.PROMPT:
+                continue
+            rows = _good_items(file, settings, bad)
+            while batch := list(islice(rows, BATCH)):
+                for number, item, count in _counted(batch, file, counter):
+                    if isinstance(count, str):
+                        problem = Problem(
+                            "prompt", REFUSED, _text(item), f"another prompt ({count})"
+                        )
+                        found = problem.rejection(str(file), number)
+                        problems.add([found])
+                        refused = [*refused, found][:NUM_EXAMPLES]
+                        num_refused += 1
+                    else:
+                        warnings.add(_control_tokens(item, str(file), number, counter))
+                    if isinstance(count, int) and count > tokens.max_prompt_length:
+                        expected = f"at most {tokens.max_prompt_length}; a run drops this row"
+                        problem = Problem("prompt", TOO_LONG, f"{count} tokens", expected)
+                        warnings.add([problem.rejection(str(file), number)])
     reasons = Counter(report.rejected_by_reason) + Counter({REFUSED: num_refused})
     return report.model_copy(
         update={
@@ -93,13 +101,15 @@ def _control_tokens(
     """Return a warning for each message that has control tokens."""
     control = counter.template.control_tokens
     expected = "text alone; the model reads it as text, not as a token"
-    return [
-        Problem(f"prompt[{index}].content", CONTROL_TOKEN, found[0], expected).rejection(
-            file, number
-        )
-        for index, message in enumerate(item["prompt"])
-        if (found := control.in_message(message))
-    ]
+    rejections: list[Rejection] = []
+    for index, message in enumerate(item["prompt"]):
+        if found := control.in_message(message):
+            rejections.append(
+                Problem(f"prompt[{index}].content", CONTROL_TOKEN, found[0], expected).rejection(
+                    file, number
+                )
+            )
+    return rejections
 
 
 def _bad_rows(report: ValidationReport) -> set[tuple[str, int]]:

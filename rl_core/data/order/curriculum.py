@@ -77,10 +77,9 @@ class CurriculumSource(Generic[T]):
 
     def state_dict(self) -> dict[str, object]:
         """Return the state: the number of batches, and the counts of every uid that was tried."""
-        counts = {
-            self.uids[place]: [int(self.num_right_P[place]), int(self.num_tried_P[place])]
-            for place in self.num_tried_P.nonzero().flatten().tolist()
-        }
+        counts = {}
+        for place in self.num_tried_P.nonzero().flatten().tolist():
+            counts[self.uids[place]] = [int(self.num_right_P[place]), int(self.num_tried_P[place])]
         return {
             "seed": self.seed,
             "num_items": len(self.items),

@@ -35,7 +35,10 @@ class BlendedSource(Generic[T]):
                 f"blend: weights for {sorted(weights)}, but there are rows of {sorted(items)}; "
                 "name each once"
             )
-        bad = {name: weight for name, weight in weights.items() if not 0 < weight < float("inf")}
+        bad = {}
+        for name, weight in weights.items():
+            if not 0 < weight < float("inf"):
+                bad[name] = weight
         if bad or batch_size < 1:
             raise DataError(
                 f"blend: weights {bad or dict(weights)} in batches of {batch_size}; expected "

@@ -74,7 +74,9 @@ class PromptDataset(PromptSieve):
         kept = array("I")
         for first in range(0, len(items), BATCH_ROWS):
             some = items[first : first + BATCH_ROWS]
-            places = [f"{items.path}:{first + number}" for number in range(1, len(some) + 1)]
+            places = []
+            for number in range(1, len(some) + 1):
+                places.append(f"{items.path}:{first + number}")
             kept.extend(first + at for at in self.fitting(some, places))
         return Selected(items, kept)
 

@@ -74,9 +74,10 @@ class VisionRow:
 def vision_row(row: Mapping[str, Any], number: int) -> VisionRow:
     """Return the question, answer and image of an MMPR-Tiny row; no file is opened. Raises:
     RowRefused."""
-    messages = [
-        message for message in as_list(row.get("prompt")) or [] if isinstance(message, Mapping)
-    ]
+    messages = []
+    for message in as_list(row.get("prompt")) or []:
+        if isinstance(message, Mapping):
+            messages.append(message)
     question = next((_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
     if not question:
         raise RowRefused(
@@ -97,7 +98,10 @@ def cache_path(path: str) -> str:
 
     Raises: RowRefused when the path leads out of the cache.
     """
-    parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
+    parts = []
+    for part in path.replace("\\", "/").split("/"):
+        if part not in ("", "."):
+            parts.append(part)
     if ".." in parts or not parts:
         expected = "a path below images/"
         raise RowRefused(
@@ -219,12 +223,13 @@ def _text(content: object) -> str:
     """Return the text of a message: a string, or the text parts of a list."""
     if isinstance(content, str):
         return content.strip()
-    parts = [
-        part if isinstance(part, str) else get(part, "text", "content")
-        for part in as_list(content) or []
-    ]
+    parts = []
+    for part in as_list(content) or []:
+        parts.append(part if isinstance(part, str) else get(part, "text", "content"))
     return "\n".join(part.strip() for part in parts if isinstance(part, str) and part.strip())
 
 
 def _name(image: str | bytes) -> str:
-    return image if isinstance(image, str) else f"{len(image)} bytes in the row"
+    if isinstance(image, str):
+        return image
+    return f"{len(image)} bytes in the row"

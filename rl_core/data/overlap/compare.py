@@ -53,7 +53,9 @@ def grams_of(words: Sequence[str], size: int) -> Iterable[Gram]:
 def held_size(words: Sequence[str]) -> int:
     """Return the size of the n-grams by which a held-out text is found in a longer one; 0 for a
     text too short for that."""
-    return min(LONG_GRAM, len(words)) if num_words(words) >= MIN_HELD else 0
+    if num_words(words) >= MIN_HELD:
+        return min(LONG_GRAM, len(words))
+    return 0
 
 
 def compare(held: Sequence[str], train: Sequence[str], common: Common) -> Likeness | None:
@@ -101,7 +103,9 @@ def _numbers_differ(held: Sequence[str], train: Sequence[str], matcher: Sequence
     """Return True if, between words in common, one text has other numbers than the other."""
     for tag, a, a_end, b, b_end in matcher.get_opcodes():
         ours, theirs = held[a:a_end], train[b:b_end]
-        numbers = [[word for word in part if is_number(word)] for part in (ours, theirs)]
+        numbers = []
+        for part in (ours, theirs):
+            numbers.append([word for word in part if is_number(word)])
         if tag == "replace" and all(numbers) and numbers[0] != numbers[1]:
             return True
         inside = min(a, b) > 0 and a_end < len(held) and b_end < len(train)

@@ -67,18 +67,21 @@ class Overlaps:
         if self.policy is ContaminationPolicy.DROP:
             return []
         found = [(number, *known[number]) for number in numbers if number in known]
-        return [
-            Problem("prompt", REASON, text, f"a question that is not in {place}").rejection(
-                str(file), number
+        rejected: list[Rejection] = []
+        for number, text, place in found:
+            rejected.append(
+                Problem("prompt", REASON, text, f"a question that is not in {place}").rejection(
+                    str(file), number
+                )
             )
-            for number, text, place in found
-        ]
+        return rejected
 
     def all_rejections(self) -> list[Rejection]:
         """Return a rejection for each row that asks a held-out question."""
-        return [
-            one for file, known in self.verbatim.items() for one in self.rejections(file, known)
-        ]
+        rejected: list[Rejection] = []
+        for file, known in self.verbatim.items():
+            rejected.extend(self.rejections(file, known))
+        return rejected
 
     def each(self) -> Iterator[Overlap]:
         """Yield all that was found, in the order of the rows."""
@@ -188,8 +191,9 @@ def _key(train: Sequence[Rows], held_out: Sequence[Rows]) -> str:
 
 
 def _named(files: Sequence[Rows]) -> str:
-    parts: list[Mapping[str, str]] = [
-        {"file": rows.file, "identity": rows.identity, "benchmark": str(rows.benchmark)}
-        for rows in files
-    ]
+    parts: list[Mapping[str, str]] = []
+    for rows in files:
+        parts.append(
+            {"file": rows.file, "identity": rows.identity, "benchmark": str(rows.benchmark)}
+        )
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()

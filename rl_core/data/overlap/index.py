@@ -110,12 +110,13 @@ class HeldIndex:
         return Common(grams)
 
     def _hashed_long(self, size: int) -> Mapping[int, np.ndarray]:
-        return {
-            number: hashes
-            for number, held in enumerate(self.texts)
-            if held_size(held.words) == size
-            and len(hashes := self._hashes(self.common.own(held.words, size), size))
-        }
+        hashes_by_number: dict[int, np.ndarray] = {}
+        for number, held in enumerate(self.texts):
+            if held_size(held.words) == size and len(
+                hashes := self._hashes(self.common.own(held.words, size), size)
+            ):
+                hashes_by_number[number] = hashes
+        return hashes_by_number
 
     def _near_texts(self) -> tuple[np.ndarray, MinHashLSH]:
         from datasketch import MinHashLSH
@@ -148,9 +149,13 @@ class HeldIndex:
 
     def _hashes(self, grams: Iterable[Gram], size: int) -> np.ndarray:
         """Return the sorted hashes of n-grams; those with a word that is not indexed have none."""
-        known = [[self._ids.get(word, 0) for word in gram] for gram in grams]
+        known = []
+        for gram in grams:
+            known.append([self._ids.get(word, 0) for word in gram])
         ids = np.array([one for one in known if all(one)], np.uint64).reshape(-1, size)
-        return np.unique(_mixed(ids.T)) if len(ids) else np.empty(0, np.uint64)
+        if len(ids):
+            return np.unique(_mixed(ids.T))
+        return np.empty(0, np.uint64)
 
 
 @dataclass

@@ -31,12 +31,14 @@ def question_of(row: Mapping[str, Any]) -> Question:
     Two rows ask the same if their messages agree in role and text up to surrounding spaces, and
     they name the same media.
     """
-    parts = [
-        ""
-        if message.get("role") == "system"
-        else f"{message.get('role')}{_PART}{_text(message.get('content')).strip(_SPACES)}"
-        for message in _messages(row)
-    ]
+    parts = []
+    for message in _messages(row):
+        if message.get("role") == "system":
+            parts.append("")
+        else:
+            parts.append(
+                f"{message.get('role')}{_PART}{_text(message.get('content')).strip(_SPACES)}"
+            )
     return _MESSAGE.join(parts).strip(_MESSAGE), _PART.join(map(_medium, media_of(row)))
 
 
@@ -87,7 +89,9 @@ class Pixels:
         if not isinstance(named, str) or not named.strip() or is_remote(named):
             return str(named)
         uri = resolve_uri(named, folder)
-        return uri if is_remote(uri) else self._decoded(uri, str(local_path(uri)))
+        if is_remote(uri):
+            return uri
+        return self._decoded(uri, str(local_path(uri)))
 
     def _decoded(self, key: str, source: str | bytes) -> str:
         if key not in self._known:
@@ -113,7 +117,10 @@ def _messages(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    parts = [get(part, "text") for part in as_list(content) or [] if isinstance(part, Mapping)]
+    parts = []
+    for part in as_list(content) or []:
+        if isinstance(part, Mapping):
+            parts.append(get(part, "text"))
     return "\n".join(part for part in parts if isinstance(part, str))
 
 

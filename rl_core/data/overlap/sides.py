@@ -57,9 +57,10 @@ def rows_of(
     pictures begin; unset is each file's own folder.
     Raises: DataError when there is no such file.
     """
-    return [
-        _rows_of(str(file), memo_dir, prompt_key, schema, media_root, benchmark) for file in files
-    ]
+    sides: list[Rows] = []
+    for file in files:
+        sides.append(_rows_of(str(file), memo_dir, prompt_key, schema, media_root, benchmark))
+    return sides
 
 
 def row_of_pair(pair: PreferencePair) -> dict[str, Any]:

@@ -104,7 +104,9 @@ def readable(words: Iterable[str], longest: int = 160) -> str:
         parts.append(word)
     text = "".join(parts).encode("utf-8", "backslashreplace").decode()
     half = (longest - 3) // 2
-    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+    if len(text) <= longest:
+        return text
+    return f"{text[:half]}...{text[-half:]}"
 
 
 def _folded(text: str) -> str:

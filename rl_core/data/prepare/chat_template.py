@@ -30,6 +30,14 @@ Conversation = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 PROBE = "\u241fprobe\u241f"
 """A text that no template contains by itself."""
+PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": PROBE,
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    },
+}
 
 
 class ChatTemplate:
@@ -59,6 +67,17 @@ class ChatTemplate:
     def conversation(self, messages: Conversation) -> str:
         """Return the text of a complete conversation, without opening a turn after it."""
         return self._render(messages, add_generation_prompt=False)
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """True if the template writes the tools that it is given: a prompt with one differs from
+        the prompt without."""
+        asked = [{"role": "user", "content": "."}]
+        try:
+            return "probe_tool" in self._render(asked, [PROBE_TOOL], add_generation_prompt=True)
+        # Templates run as Jinja and raise what they like, and so does the check of the rendering.
+        except Exception:
+            return False
 
     @cached_property
     def marks_answers(self) -> bool:
@@ -134,9 +153,10 @@ class ChatTemplate:
             text = self._render(messages, tools, continue_final_message=True)
         # transformers raises ValueError, templates raise what they like.
         except Exception as error:
-            reason = (
-                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            )
+            if str(error).strip():
+                reason = str(error).strip().splitlines()[0]
+            else:
+                reason = type(error).__name__
             raise ModelError(
                 f"the chat template cannot continue the assistant's last message {said[:60]!r} "
                 f"({reason}); end the prompt with a user's message"

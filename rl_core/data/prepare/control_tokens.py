@@ -23,11 +23,10 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Return special tokens by their text: those with names in transformers, and those of the
     tokenizer's own file."""
     named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
-    own = {
-        str(token): place
-        for place, token in tokenizer.added_tokens_decoder.items()
-        if token.special
-    }
+    own = {}
+    for place, token in tokenizer.added_tokens_decoder.items():
+        if token.special:
+            own[str(token)] = place
     return named | own
 
 
@@ -64,7 +63,9 @@ class ControlTokens:
 
         def part(match: re.Match[str]) -> str:
             token = match[0]
-            return token if token in kept else token[0] + JOINER + token[1:]
+            if token in kept:
+                return token
+            return token[0] + JOINER + token[1:]
 
         # Again, since a token may have another one inside.
         while any(token not in kept for token in self.found(text)):
@@ -74,17 +75,20 @@ class ControlTokens:
     def in_message(self, message: Mapping[str, object]) -> list[str]:
         """Return the control tokens in what a message says."""
         kept = _kept(message)
-        return [
-            token for text in _texts(message) for token in self.found(text) if token not in kept
-        ]
+        tokens: list[str] = []
+        for text in _texts(message):
+            for token in self.found(text):
+                if token not in kept:
+                    tokens.append(token)
+        return tokens
 
     def message(self, message: Mapping[str, object]) -> dict[str, object]:
         """Return a message whose control tokens are read as text, whatever its content's form."""
         kept = _kept(message)
-        return {
-            key: value if key == "role" else self._parted(value, kept)
-            for key, value in message.items()
-        }
+        parted: dict[str, object] = {}
+        for key, value in message.items():
+            parted[key] = value if key == "role" else self._parted(value, kept)
+        return parted
 
     def _parted(self, value: object, kept: Collection[str]) -> object:
         if isinstance(value, str):
@@ -97,7 +101,9 @@ class ControlTokens:
 
 
 def _kept(message: Mapping[str, object]) -> Collection[str]:
-    return REASONING if message.get("role") == "assistant" else ()
+    if message.get("role") == "assistant":
+        return REASONING
+    return ()
 
 
 def _texts(message: Mapping[str, object]) -> Sequence[str]:

@@ -75,10 +75,9 @@ def file_parts(files: Mapping[str, list[SourceFile]]) -> dict[str, str]:
     names = [Path(source.path).name for sources in files.values() for source in sources]
     parts: dict[str, str] = {}
     for split, sources in files.items():
-        labels = [
-            name if names.count(name) == 1 else f"{split}/{position}/{name}"
-            for position, name in enumerate(Path(source.path).name for source in sources)
-        ]
+        labels = []
+        for position, name in enumerate(Path(source.path).name for source in sources):
+            labels.append(name if names.count(name) == 1 else f"{split}/{position}/{name}")
         parts |= dict(zip(labels, (source.sha256 for source in sources), strict=True))
         parts[f"{split} files"] = ", ".join(labels)
     return parts
@@ -110,4 +109,6 @@ def _remembered(memo: Path, key: dict[str, object]) -> str | None:
         return None
     same = isinstance(known, dict) and all(known.get(name) == value for name, value in key.items())
     digest = known.get("sha256") if same else None
-    return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
+    if isinstance(digest, str) and _DIGEST.fullmatch(digest):
+        return digest
+    return None

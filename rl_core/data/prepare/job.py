@@ -1,9 +1,9 @@
-"""The driver of every preparation: plan, build under a lock, publish, and write a receipt of every
+"""The steps of every preparation: plan, build under a lock, publish, and write a receipt of every
 attempt.
 
 The text prompts of a recipe (`rl_core.data.prepare.prompts`) and the stages `mpo`, `text`,
-`vision`, `diffusion` (`rl_core.data.stages`) are jobs of this driver. They differ only in their
-inputs and in how they are built.
+`vision`, `diffusion` (`rl_core.data.stages`) are such jobs. They differ only in their inputs and
+in how they are built.
 """
 
 import hashlib
@@ -233,18 +233,21 @@ def _latest_parts(job: Job) -> dict[str, str] | None:
     if job.hashed_folder:
         pattern = re.compile(rf"{re.escape(job.name)}-[0-9a-f]{{{HASH_CHARS}}}")
         root = job.target.parent / RECEIPTS
-        folders = (
-            [path for path in root.iterdir() if pattern.fullmatch(path.name)]
-            if root.is_dir()
-            else []
-        )
-    receipts = [
-        read_receipt(path)
-        for folder in folders
-        for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json")
-    ]
-    done = [one for one in receipts if one is not None and one.status is PrepStatus.COMPLETED]
-    return max(done, key=lambda one: one.finished_at or "").hash_parts if done else None
+        if root.is_dir():
+            folders = [path for path in root.iterdir() if pattern.fullmatch(path.name)]
+        else:
+            folders = []
+    receipts = []
+    for folder in folders:
+        for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json"):
+            receipts.append(read_receipt(path))
+    done = []
+    for one in receipts:
+        if one is not None and one.status is PrepStatus.COMPLETED:
+            done.append(one)
+    if done:
+        return max(done, key=lambda one: one.finished_at or "").hash_parts
+    return None
 
 
 def _hit_explanation(job: Job) -> str:

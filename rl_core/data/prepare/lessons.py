@@ -30,11 +30,10 @@ class Lessons:
 
     def refuse(self, batch: Batch, path: Path | str) -> None:
         """Add the rows that cannot be trained to a batch's rejections."""
-        found = [
-            problem.rejection(str(path), number)
-            for number, row in batch.accepted()
-            if (problem := self._problem(row)) is not None
-        ]
+        found = []
+        for number, row in batch.accepted():
+            if (problem := self._problem(row)) is not None:
+                found.append(problem.rejection(str(path), number))
         batch.rejections = sorted([*batch.rejections, *found], key=_row_of)
 
     def _problem(self, row: dict[str, Any]) -> Problem | None:

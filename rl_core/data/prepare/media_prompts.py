@@ -98,9 +98,9 @@ def prepare_media(
 
 def _job(files: PromptFiles, settings: MediaSettings) -> Job:
     data = settings.recipe.data
-    sources: dict[str, list[SourceFile]] = {
-        split: [fingerprint(path, settings.memo_dir) for path in files[split]] for split in SPLITS
-    }
+    sources: dict[str, list[SourceFile]] = {}
+    for split in SPLITS:
+        sources[split] = [fingerprint(path, settings.memo_dir) for path in files[split]]
     parts = {
         "code version": CODE_VERSION,
         "tokenizer": settings.tokenizer_id,
@@ -194,11 +194,10 @@ class _Build:
         with PreparedWriter(target) as writer:
             for found, place in _all_prompts(paths):
                 num_rows += 1
-                bad = (
-                    found
-                    if isinstance(found, Exception)
-                    else self._problem(found, place, ids, overlaps)
-                )
+                if isinstance(found, Exception):
+                    bad = found
+                else:
+                    bad = self._problem(found, place, ids, overlaps)
                 if bad is not None:
                     if self.data.on_invalid == "fail":
                         raise bad

@@ -63,19 +63,22 @@ def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[s
     when a path does not exist.
     """
     entries = {"train": recipe.data.train, "eval": recipe.data.eval}
-    return {
-        split: [
+    located: dict[str, list[Located]] = {}
+    for split in SPLITS:
+        located[split] = [
             Located(source, path, number, goes_on=position > 0)
             for number, entry in enumerate(entries[split])
             for position, (source, path) in enumerate(_locate(entry, data_dir / "generated", make))
         ]
-        for split in SPLITS
-    }
+    return located
 
 
 def files_of(sources: Mapping[str, Sequence[Located]]) -> list[Path]:
     """Return the row files of all sources, each once, for validation."""
-    files = [file for split in SPLITS for one in sources[split] for file in content_files(one.path)]
+    files = []
+    for split in SPLITS:
+        for one in sources[split]:
+            files.extend(content_files(one.path))
     return list(
         dict.fromkeys(
             file.resolve() for file in files if file.suffix != ".json" or file.name[:5] != "meta_"

@@ -54,7 +54,11 @@ def plan_pairs(
     """Predict whether `prepare_pairs` would be a cache hit, with the reason; makes and writes
     nothing but digests."""
     sources = pair_sources(recipe, data_dir, make=False)
-    absent = [one.path for split in SPLITS for one in sources[split] if not one.path.exists()]
+    absent = []
+    for split in SPLITS:
+        for one in sources[split]:
+            if not one.path.exists():
+                absent.append(one.path)
     if absent:
         return CachePlan("", False, "the pairs would be made or fetched first", absent[0])
     return plan_of(_job(recipe, sources, cache_root, data_dir / "memo", contamination))
@@ -77,7 +81,10 @@ def prepare_pairs(
     job = _job(recipe, sources, cache_root, memo_dir, contamination)
     if contamination.policy is ContaminationPolicy.FAIL:  # also where the cache is a hit
         _overlaps(sources, contamination, memo_dir)
-    places = {digest_of(one.path): str(one.path) for split in SPLITS for one in sources[split]}
+    places = {}
+    for split in SPLITS:
+        for one in sources[split]:
+            places[digest_of(one.path)] = str(one.path)
     return publish_cache(
         job, lambda work: _build(work, sources, recipe, contamination, memo_dir), places=places
     )
@@ -93,11 +100,10 @@ def _job(
     files: dict[str, list[SourceFile]] = {}
     for split in SPLITS:
         known = {file.path for found in files.values() for file in found}
-        found = [
-            fingerprint(file, memo_dir)
-            for one in sources[split]
-            for file in content_files(one.path)
-        ]
+        found = []
+        for one in sources[split]:
+            for file in content_files(one.path):
+                found.append(fingerprint(file, memo_dir))
         files[split] = [file for file in found if file.path not in known]
     parts = {
         "code version": CODE_VERSION,

@@ -78,7 +78,10 @@ class ItemMaker:
 
 def env_extras(row: Mapping[str, object], env_class_key: str = "env_class") -> dict[str, object]:
     """Return what an environment gets of a row: all but the prompt and the environment's name."""
-    extras = {key: value for key, value in row.items() if key not in ("prompt", env_class_key)}
+    extras = {}
+    for key, value in row.items():
+        if key not in ("prompt", env_class_key):
+            extras[key] = value
     if is_missing(extras.get("reward_spec")) and "reward_model" in extras:
         extras["reward_spec"] = extras.pop("reward_model")
     return extras

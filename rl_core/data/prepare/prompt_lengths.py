@@ -16,7 +16,8 @@ from rl_core.data.prepare.parallel import ordered_map
 from rl_core.data.prepare.prompt_items import to_json
 from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data.store.atomic import storage_error
-from rl_core.errors import DataError
+from rl_core.envs.tool_env.offer import TOOLS
+from rl_core.errors import DataError, EnvError
 
 BATCH = 1024
 COUNTING_VERSION = "2"
@@ -34,7 +35,8 @@ class LengthCounter:
     images take tokens too; with `why_no_images`, rows with images are refused with that text.
     template_kwargs: the rollout's arguments of the chat template. num_workers: threads; 0 means all
     cores. The tokenizer works outside the interpreter lock. cache_dir: folder of the counts; None
-    keeps none.
+    keeps none. offer: returns an item as its model reads it, with the tools of its environment;
+    unset reads items as they are.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class LengthCounter:
         *,
         num_workers: int = 0,
         cache_dir: Path | None = None,
+        offer: Callable[[PromptItem], PromptItem] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
         self.template = ChatTemplate(tokenizer, self.template_kwargs)
         self.num_workers = num_workers
         self.cache_dir = cache_dir
+        self.offer = offer
         self.why_no_images: str | None = getattr(tokenizer, "why_no_images", None)
         self.count_by_itself: CountItems | None = getattr(tokenizer, "count_items", None)
         self.num_counted = 0
@@ -69,6 +73,8 @@ class LengthCounter:
             for item, place in zip(items, places, strict=True):
                 if item.get("env_extras", {}).get("images"):
                     raise DataError(f"{place}: {self.why_no_images}")
+        if self.offer is not None:
+            items = [_offered(self.offer, *one) for one in zip(items, places, strict=True)]
         batches = ordered_map(self._batch, _batches(items, places), self.num_workers)
         return [length for batch in batches for length in batch]
 
@@ -119,7 +125,7 @@ class LengthCounter:
         texts = []
         for item, place in zip(items, places, strict=True):
             try:
-                texts.append(self.template.prompt(item["prompt"]))
+                texts.append(self.template.prompt(item["prompt"], item.get(TOOLS, ())))
             # Templates run as Jinja and raise what they like; only here is the row known.
             except Exception as error:
                 raise DataError(
@@ -130,7 +136,18 @@ class LengthCounter:
 
 def _shown(item: PromptItem) -> object:
     images = item.get("env_extras", {}).get("images")
-    return [item["prompt"], images] if images else item["prompt"]
+    if tools := item.get(TOOLS):
+        return {"prompt": item["prompt"], "images": images, TOOLS: tools}
+    if images:
+        return [item["prompt"], images]
+    return item["prompt"]
+
+
+def _offered(offer: Callable[[PromptItem], PromptItem], item: PromptItem, place: str) -> PromptItem:
+    try:
+        return offer(item)
+    except EnvError as error:
+        raise DataError(f"{place}: {error}") from error
 
 
 def _batches(
@@ -147,9 +164,10 @@ def _batches(
 
 def _tokenizer_key(tokenizer: Tokenizer, template_kwargs: Mapping[str, object]) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    vocabulary = (
-        backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")
-    )
+    if backend is not None:
+        vocabulary = backend.to_str()
+    else:
+        vocabulary = to_json(tokenizer.get_vocab(), "tokenizer")
     parts = [
         COUNTING_VERSION,
         vocabulary,

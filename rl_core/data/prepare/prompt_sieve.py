@@ -37,8 +37,9 @@ class PromptSieve:
     def fitting(self, items: Sequence[PromptItem], places: Sequence[str]) -> dict[int, int]:
         """Return the indices of those that fit among some items, with their prompts' tokens."""
         lengths = self.counter.lengths(items, places)
-        fitting = {
-            at: length for at, length in enumerate(lengths) if length <= self.max_prompt_length
-        }
+        fitting = {}
+        for at, length in enumerate(lengths):
+            if length <= self.max_prompt_length:
+                fitting[at] = length
         self.num_dropped += len(items) - len(fitting)
         return fitting

@@ -8,6 +8,7 @@ content of the inputs; never the paths of inputs or output. Everything else is
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -34,6 +35,7 @@ from rl_core.data.store.split_cache import (
     plan_of,
     publish_cache,
 )
+from rl_core.envs.tool_env.offer import Offers, described_tools
 from rl_core.envs.trials.settings import VERSION as TRIALS_VERSION
 from rl_core.envs.trials.settings import TrialSettings
 from rl_core.errors import DataError
@@ -90,6 +92,9 @@ class PreparationSettings:
         needed = self.needs_answers and split == "train"
         return Lessons(tokenizer, template, self.turns, needed=needed)
 
+    def _tools(self) -> str:
+        return "" if self.trials is None else described_tools(self.trials.options)
+
     def _conversations(self) -> str:
         return f"{self.schema} {self.turns}" + ("" if self.needs_answers else ", asked alone")
 
@@ -105,6 +110,7 @@ class PreparationSettings:
             left_out
             | ({"trials": f"version {TRIALS_VERSION} {trials}"} if dropping else {})
             | ({"rows": self._conversations()} if self.converses else {})
+            | ({"tools": tools} if (tools := self._tools()) else {})
             | {
                 "schema version": SCHEMA_VERSION,
                 "code version": CODE_VERSION,
@@ -168,10 +174,9 @@ def _job(
 ) -> Job:
     if not train_paths:
         raise DataError("no training files; name at least one")
-    files: dict[str, list[SourceFile]] = {
-        split: [fingerprint(path, settings.memo_dir) for path in paths]
-        for split, paths in zip(SPLITS, (train_paths, eval_paths), strict=True)
-    }
+    files: dict[str, list[SourceFile]] = {}
+    for split, paths in zip(SPLITS, (train_paths, eval_paths), strict=True):
+        files[split] = [fingerprint(path, settings.memo_dir) for path in paths]
     parts = settings.hash_parts()
     if also_held_out:
         digests = [fingerprint(path, settings.memo_dir).sha256 for path in also_held_out]
@@ -188,10 +193,11 @@ def _build(
 ) -> Built:
     loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
     lengths_dir = settings.memo_dir.expanduser() / "lengths"
-    counter = LengthCounter(loaded, settings.template_kwargs, cache_dir=lengths_dir)
+    offer = Offers({} if settings.trials is None else settings.trials.options)
+    counter = LengthCounter(loaded, settings.template_kwargs, cache_dir=lengths_dir, offer=offer)
     overlaps = {"train": _overlaps(paths, settings, also_held_out), "eval": Overlaps()}
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
-    with row_trials(settings.trials, settings.default_env_class) as trials:
+    with closing(offer), row_trials(settings.trials, settings.default_env_class) as trials:
         counts = {
             split: _build_split(
                 work / f"{split}.parquet",
@@ -277,11 +283,10 @@ def _build_split(
                     )
                 num_rows += batch.num_rows
                 num_invalid += len(batch.rejected_numbers)
-                kept = [
-                    (number, row)
-                    for number, row in batch.accepted()
-                    if not overlaps.leaves_out(path, number)
-                ]
+                kept = []
+                for number, row in batch.accepted():
+                    if not overlaps.leaves_out(path, number):
+                        kept.append((number, row))
                 num_left_out += batch.num_rows - len(batch.rejected_numbers) - len(kept)
                 writer.write(*sieve.of_rows(kept, path))
     dropped["too_long"] += sieve.num_dropped

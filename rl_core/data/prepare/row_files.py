@@ -39,10 +39,10 @@ def row_files(recipe: Recipe, home: Home) -> SplitFiles:
 
 def set_files(recipe: Recipe, home: Home) -> dict[str, list[Path]]:
     """Return the files of each set in `evaluation.sets`, made or fetched on first use."""
-    return {
-        name: resolve_sources(one.data, home.data, recipe.data.column_map)
-        for name, one in recipe.evaluation.sets.items()
-    }
+    files: dict[str, list[Path]] = {}
+    for name, one in recipe.evaluation.sets.items():
+        files[name] = resolve_sources(one.data, home.data, recipe.data.column_map)
+    return files
 
 
 def compared_rows(
@@ -63,7 +63,9 @@ def compared_rows(
         rows = recipe.domain.traits.rows
         return sides_of(*files, contamination.benchmarks, memo_dir, schema=rows)
     sources = pair_sources(recipe, home.data, make=make)
-    located = {split: [one for one in ones if one.path.exists()] for split, ones in sources.items()}
+    located = {}
+    for split, ones in sources.items():
+        located[split] = [one for one in ones if one.path.exists()]
     return pair_sides(located, contamination.benchmarks, memo_dir)
 
 
@@ -93,9 +95,9 @@ def rows_that_are_here(recipe: Recipe, home: Home) -> SplitFiles:
     """Return those of the files that exist already; nothing is generated, fetched or mapped."""
     if recipe.has_pairs:
         sources = pair_sources(recipe, home.data, make=False)
-        located = {
-            split: [one for one in ones if one.path.exists()] for split, ones in sources.items()
-        }
+        located = {}
+        for split, ones in sources.items():
+            located[split] = [one for one in ones if one.path.exists()]
         return files_of(located), []
     if recipe.draws:
         files, _ = planned_prompt_files(recipe, home.data)

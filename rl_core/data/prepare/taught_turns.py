@@ -45,11 +45,10 @@ def taught_tokens(
     apart.
     """
     messages = [*prompt, *completion]
-    places = [
-        place
-        for place in range(len(prompt), len(messages))
-        if messages[place]["role"] == "assistant"
-    ]
+    places = []
+    for place in range(len(prompt), len(messages)):
+        if messages[place]["role"] == "assistant":
+            places.append(place)
     wanted = places if turns is TaughtTurns.ALL else places[-1:]
     if template.marks_answers:
         return _marked(tokenizer, template, messages, wanted)

@@ -111,11 +111,11 @@ def member_name(info: zipfile.ZipInfo) -> str:
 def folder_members(folder: Path, files: Sequence[Path], place: Place) -> list[Member]:
     """Return the same for files that lie unpacked below `folder`."""
     named = [(path, place(path.relative_to(folder).parts)) for path in files]
-    return [
-        Member(path.relative_to(folder).as_posix(), target, path.stat().st_size)
-        for path, target in named
-        if target is not None
-    ]
+    members: list[Member] = []
+    for path, target in named:
+        if target is not None:
+            members.append(Member(path.relative_to(folder).as_posix(), target, path.stat().st_size))
+    return members
 
 
 def refuse_clashes(members: Sequence[Member], where: str) -> None:
@@ -162,9 +162,14 @@ def extract(
     for parent in sorted({member.target.rpartition("/")[0] for member in members}):
         (folder / parent).mkdir(parents=True, exist_ok=True)
     shares = _shares(members, num_workers)
-    jobs = [Extraction(str(path.resolve()), str(folder), share, check) for share in shares]
+    jobs = []
+    for share in shares:
+        jobs.append(Extraction(str(path.resolve()), str(folder), share, check))
     results: list[Extracted] = run("rl_core.data.read.unpack:unpack_share", jobs, advance)
-    digests = {target: digest for result in results for target, digest in result.digests.items()}
+    digests = {}
+    for result in results:
+        for target, digest in result.digests.items():
+            digests[target] = digest
     return Extracted(digests, {k: v for result in results for k, v in result.bad_images.items()})
 
 
@@ -240,4 +245,6 @@ def _checked_parts(path: Path, info: zipfile.ZipInfo) -> Parts:
 
 
 def _folded(target: str) -> str:
-    return target.lower() if target.isascii() else unicodedata.normalize("NFC", target).casefold()
+    if target.isascii():
+        return target.lower()
+    return unicodedata.normalize("NFC", target).casefold()

@@ -87,7 +87,12 @@ def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bo
     num_rows = 0
     with atomic_writer(target) as file:
         for row in rows:
-            opening = "" if suffix == ".jsonl" else "[\n" if not num_rows else ",\n"
+            if suffix == ".jsonl":
+                opening = ""
+            elif not num_rows:
+                opening = "[\n"
+            else:
+                opening = ",\n"
             text = json.dumps(row, ensure_ascii=False, default=_refuse)
             file.write(opening + text + ("\n" if suffix == ".jsonl" else ""))
             num_rows += 1
@@ -104,11 +109,10 @@ def convert_row(
     if kind is to and to is not SchemaName.PROMPT:
         return _judged_by(dict(row), env_class if to is SchemaName.RESPONSE else None)
     if SchemaName.PREFERENCE in (kind, to):
-        said = (
-            "it holds two answers: use --to preference"
-            if kind is SchemaName.PREFERENCE
-            else "it holds one answer"
-        )
+        if kind is SchemaName.PREFERENCE:
+            said = "it holds two answers: use --to preference"
+        else:
+            said = "it holds one answer"
         raise DataError(f"{place}: a {kind} row cannot become a {to} row, since {said}")
     prompt_row = _judged_by(_TO_PROMPT[kind](row, place), env_class)
     if to is SchemaName.PROMPT:
@@ -210,7 +214,9 @@ def _prompt_to_response(row: Row, place: str) -> Row:
 
 def _judged_by(row: Row, env_class: str | None) -> Row:
     named = env_class is None or get(row, "env_class") is not None
-    return row if named else {**row, "env_class": env_class}
+    if named:
+        return row
+    return {**row, "env_class": env_class}
 
 
 def _complete(row: Row, place: str) -> Row:

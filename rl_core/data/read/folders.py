@@ -45,11 +45,10 @@ def files_of_folder(folder: Path, split: str | None = None) -> list[Path]:
         return _of_saved_splits(folder, split)
     if (folder / _SAVED).is_file():
         return _of_saved(folder, split)
-    files = [
-        file
-        for file in walk(folder)
-        if format_by_name(file) and not is_aside(file.relative_to(folder))
-    ]
+    files = []
+    for file in walk(folder):
+        if format_by_name(file) and not is_aside(file.relative_to(folder)):
+            files.append(file)
     if not files:
         raise DataError(f"{folder}: no data file in this folder; expected {KNOWN}")
     return of_split(folder, sorted(files), split)
@@ -180,7 +179,9 @@ def _labels_of_name(name: str) -> set[str]:
 def _stem(path: Path) -> str:
     """Return the name without the suffixes of its format: `a.b` of `a.b.jsonl.gz`."""
     stem = Path(path.stem)
-    return stem.stem if path.suffix.lower() in OPENERS else stem.name
+    if path.suffix.lower() in OPENERS:
+        return stem.stem
+    return stem.name
 
 
 def _listed(folder: Path, files: Sequence[Path]) -> str:

@@ -119,16 +119,17 @@ def _alpaca(row: Row, place: str) -> Row:
 
 def _mmpr(row: Row, place: str) -> Row:
     """Preference rows are ours already."""
-    return row if "question" in row else _verl(row, place)
+    if "question" in row:
+        return row
+    return _verl(row, place)
 
 
 def _asked(row: Row, messages: Messages) -> Row:
     """The conversation up to the assistant's last message, which is what it should have said."""
-    answer = (
-        messages.pop()["content"]
-        if len(messages) > 1 and messages[-1]["role"] == "assistant"
-        else None
-    )
+    if len(messages) > 1 and messages[-1]["role"] == "assistant":
+        answer = messages.pop()["content"]
+    else:
+        answer = None
     row["prompt"] = messages
     return _with_truth(row, answer)
 
@@ -170,11 +171,10 @@ def _content(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
     parts = as_list(value) or []
-    texts = [
-        part.get("text")
-        for part in parts
-        if isinstance(part, Mapping) and part.get("type") == "text"
-    ]
+    texts = []
+    for part in parts:
+        if isinstance(part, Mapping) and part.get("type") == "text":
+            texts.append(part.get("text"))
     if not texts or len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
         raise DataError(f"{where}: expected a text or parts of type text, got {value!r}")
     return "".join(str(text) for text in texts)
@@ -198,7 +198,9 @@ def _json(text: str, where: str, *, plain: bool) -> object:
         if plain:
             return text
         raise DataError(f"{where}: expected an object, or one as JSON, got {text!r}") from error
-    return text if plain and not isinstance(value, list) else value
+    if plain and not isinstance(value, list):
+        return text
+    return value
 
 
 _READERS: dict[RowFormat, Callable[[Row, str], Row]] = {

@@ -34,7 +34,9 @@ def format_by_name(file: Path) -> str | None:
     suffix = file.suffix.lower()
     if suffix in OPENERS:
         inner = Path(file.stem).suffix.lower()
-        return inner if inner in READERS and inner not in _BINARY else None
+        if inner in READERS and inner not in _BINARY:
+            return inner
+        return None
     return suffix if suffix in READERS else None
 
 

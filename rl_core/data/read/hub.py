@@ -16,7 +16,8 @@ from rl_core.errors import DataError
 from rl_core.runtime.hub_access import hub_problem, is_unreachable, unreachable
 
 _NAME = re.compile(
-    r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
+    r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?"
+    r"(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
 )
 _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
@@ -117,10 +118,16 @@ def _fetched(name: HubName) -> list[Path]:
 
     commit = HfApi().dataset_info(name.repo, revision=name.revision).sha
     prefix = re.compile(rf"^hf://datasets/{re.escape(name.repo)}(@[^/]+)?/")
-    return [
-        Path(hf_hub_download(name.repo, prefix.sub("", file), repo_type="dataset", revision=commit))
-        for file in _files_of_split(name.repo, name, commit)
-    ]
+    paths: list[Path] = []
+    for file in _files_of_split(name.repo, name, commit):
+        paths.append(
+            Path(
+                hf_hub_download(
+                    name.repo, prefix.sub("", file), repo_type="dataset", revision=commit
+                )
+            )
+        )
+    return paths
 
 
 def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:

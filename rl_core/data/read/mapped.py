@@ -128,4 +128,6 @@ def _has_bytes(file: Path) -> bool:
 
 
 def _as_row(value: Any) -> Row:
-    return {"prompt": value} if isinstance(value, str) else dict(value)
+    if isinstance(value, str):
+        return {"prompt": value}
+    return dict(value)

@@ -73,7 +73,9 @@ def missing_files(input_dir: Path, required: Sequence[str]) -> list[str]:
         return [f"the rest of {mark.get('source_uri')}, whose download was interrupted"]
     if required:
         return [name for name in required if not (input_dir / name).is_file()]
-    return [] if any(True for _ in content_files(input_dir)) else ["any data file"]
+    if any(True for _ in content_files(input_dir)):
+        return []
+    return ["any data file"]
 
 
 def ensure_raw_dir(
@@ -154,7 +156,9 @@ def _fetch(folder: Path, source_uri: str, note: Note | None) -> None:
 def recorded_revision(folder: Path) -> str | None:
     """Return the commit at which a folder was fetched, or None for files from elsewhere."""
     mark = _read_mark(folder)
-    return mark.get("revision") if mark is not None else None
+    if mark is not None:
+        return mark.get("revision")
+    return None
 
 
 def _read_mark(folder: Path) -> dict[str, str] | None:

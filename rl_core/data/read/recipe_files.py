@@ -36,7 +36,7 @@ from rl_core.data.read.mapped import mapped_files, planned_mapped
 from rl_core.data.read.sources import data_files
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.agent import is_agent
-from rl_core.envs.registration import kinds_of, portable_options, spec
+from rl_core.envs.registration import TOOLS_KEY, kinds_of, portable_options, spec
 from rl_core.envs.trials.settings import TrialSettings, source_digest
 from rl_core.runtime.home import Home
 from schemas.recipe import Recipe
@@ -218,11 +218,11 @@ def _is_sentences(entry: str | Block) -> TypeGuard[Block]:
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
     """Return the environments outside the project, which the recipe names by import path."""
-    named = {
-        env_id: options
-        for env_id, options in recipe.environments.items()
-        if ":" in env_id or "target" in options or is_agent(env_id, options)
-    }
+    named = {}
+    for env_id, options in recipe.environments.items():
+        is_own = ":" in env_id or "target" in options or TOOLS_KEY in options
+        if is_own or is_agent(env_id, options):
+            named[env_id] = options
     return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 

@@ -64,10 +64,10 @@ def remote_files(address: str, *, download: bool = True) -> list[Path]:
     """
     with _explained(address):
         files, path = _filesystem(address)
-        return [
-            _local(files, one, files.unstrip_protocol(one), download=download)
-            for one in _found(files, path, address)
-        ]
+        local: list[Path] = []
+        for one in _found(files, path, address):
+            local.append(_local(files, one, files.unstrip_protocol(one), download=download))
+        return local
 
 
 def base_of(file: Path) -> Path | str:
@@ -133,7 +133,10 @@ def _found(files: Any, path: str, address: str) -> list[str]:
 
 def _of_folder(files: Any, folder: str, split: str | None, address: str) -> list[str]:
     inner = _readable(files.find(folder), f"{address}: no data file in this folder")
-    return [path.as_posix() for path in of_split(Path(folder), [Path(one) for one in inner], split)]
+    paths: list[str] = []
+    for path in of_split(Path(folder), [Path(one) for one in inner], split):
+        paths.append(path.as_posix())
+    return paths
 
 
 def _readable(paths: list[str], problem: str) -> list[str]:
@@ -195,7 +198,10 @@ def _folder_name(address: str) -> str:
     it."""
     place, _, query = address.partition("?")
     scheme, _, rest = place.partition("://")
-    parts = [quote(part, safe=" ()+,=@") for part in rest.split("/") if part not in ("", ".", "..")]
+    parts = []
+    for part in rest.split("/"):
+        if part not in ("", ".", ".."):
+            parts.append(quote(part, safe=" ()+,=@"))
     digest = [hashlib.sha256(query.encode()).hexdigest()[:_NAME_CHARS]] if query else []
     return "/".join([scheme.lower(), *parts, *digest])
 

@@ -33,10 +33,10 @@ def placed_images(images: Sequence[object], file: Path | str, place: str) -> lis
     Raises: DataError, naming `place`, when there is neither bytes nor a path, or no such file.
     """
     folder = base_of(Path(file))
-    return [
-        _placed(image, folder, f"{place} field images[{index}]")
-        for index, image in enumerate(images)
-    ]
+    placed: list[str] = []
+    for index, image in enumerate(images):
+        placed.append(_placed(image, folder, f"{place} field images[{index}]"))
+    return placed
 
 
 def located_image(path: str, folder: Path | str) -> str:

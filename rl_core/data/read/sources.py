@@ -84,7 +84,9 @@ def data_files(source: str | Path | Block, *, download: bool = True) -> list[Pat
     if folder.strip() and _SPLIT.fullmatch(split) and Path(folder).expanduser().is_dir():
         return _folder(Path(folder).expanduser(), split)
     if format_by_name(path) or path.is_file():
-        return [path] if path.exists() or not glob.has_magic(text) else _matching(text)
+        if path.exists() or not glob.has_magic(text):
+            return [path]
+        return _matching(text)
     if glob.has_magic(text):
         return _matching(text)
     if isinstance(source, Path) or text.startswith(("/", "~", ".")) or not HubName.is_name(text):

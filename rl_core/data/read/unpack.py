@@ -98,11 +98,10 @@ def unpack_share(job: Extraction, advance: Advance) -> Extracted:
     try:
         for member in job.members:
             path = f"{job.folder}/{member.target}"
-            pieces = (
-                _loose(f"{job.source}/{member.name}")
-                if member.packed is None
-                else _unpacked(archive, member)
-            )
+            if member.packed is None:
+                pieces = _loose(f"{job.source}/{member.name}")
+            else:
+                pieces = _unpacked(archive, member)
             digests[member.target], whole = _write(pieces, path)
             if job.check is not ImageCheck.NONE:
                 problem = image_problem(

@@ -34,7 +34,9 @@ class AnnotationSource:
     member: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.member}" if self.member else self.path
+        if self.member:
+            return f"{self.path}:{self.member}"
+        return self.path
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,6 @@ def _best(
 
 
 def _rows_only(parts: Parts) -> str | None:
-    return (
-        "/".join(parts)
-        if parts[-1].lower().endswith(ROWS_SUFFIX) and parts[0] != "__MACOSX"
-        else None
-    )
+    if parts[-1].lower().endswith(ROWS_SUFFIX) and parts[0] != "__MACOSX":
+        return "/".join(parts)
+    return None

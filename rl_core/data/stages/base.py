@@ -118,7 +118,9 @@ class Context:
     def runner(self, num_bytes: int) -> Runner:
         """Return the runner for jobs over that many bytes: small ones run in this process, which is
         faster than starting another."""
-        return self.run if num_bytes > SMALL_BYTES else run_here
+        if num_bytes > SMALL_BYTES:
+            return self.run
+        return run_here
 
     def advance(self, phase: str, total: int) -> Advance:
         """Return a progress counter for one phase."""
@@ -193,13 +195,13 @@ class Stage(ABC, Generic[ConfigT]):
         values = self.config.model_dump(mode="json", exclude=set(_PLACES))
         # A source that is fetched counts by its files and its commit, wherever it came from.
         values.pop("source_uri")
-        return {
-            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-            for key, value in values.items()
-        }
+        texts: dict[str, str] = {}
+        for key, value in values.items():
+            texts[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        return texts
 
     def job(self, sources: Mapping[str, SourceFile], revision: str | None) -> Job:
-        """Return the driver's job for these inputs."""
+        """Return the preparation job for these inputs."""
         named = self.target or self.config.stage
         parts = {"stage": named, "code version": self.code_version, **self.parameters()}
         parts |= {"revision": revision} if revision else {}

@@ -87,11 +87,9 @@ def read_blend(path: Path) -> list[Part]:
             f'{path}: keys {", ".join(document)}; expected "datasets", "train" and "val", or '
             '"datasets" and "val"'
         )
-    parts = [
-        part
-        for key, split in named.items()
-        for part in _parts(path, sections[key], split, f"{key}.")
-    ]
+    parts = []
+    for key, split in named.items():
+        parts.extend(_parts(path, sections[key], split, f"{key}."))
     return sorted(parts, key=lambda part: part.split is not Split.VAL)
 
 

@@ -168,11 +168,9 @@ class Diffusion(Stage[DiffusionConfig]):
         """Return the image's path below the prompt files, or its position; never its path on this
         machine."""
         inside = path.is_relative_to(self.input_dir)
-        return (
-            path.relative_to(self.input_dir).as_posix()
-            if inside
-            else f"outside/{position}/{path.name}"
-        )
+        if inside:
+            return path.relative_to(self.input_dir).as_posix()
+        return f"outside/{position}/{path.name}"
 
     def _prompts(self, names: Sequence[str], tally: Tally) -> Iterator[tuple[str, MediaPrompt]]:
         """Yield the prompts of some files with their places; those that break the contract are
@@ -186,9 +184,10 @@ class Diffusion(Stage[DiffusionConfig]):
 
             accepted = 0
             for raw in raw_values(file, prompt_key=self.config.prompt_key, on_bad_line=unreadable):
-                row = (
-                    {self.config.prompt_key: raw.value} if isinstance(raw.value, str) else raw.value
-                )
+                if isinstance(raw.value, str):
+                    row = {self.config.prompt_key: raw.value}
+                else:
+                    row = raw.value
                 place = f"{file}:{raw.number}"
                 if problems := contract.problems(row):
                     tally.refuse(slug(problems[0]), place, problems[0].at("").strip())
@@ -230,7 +229,9 @@ class Diffusion(Stage[DiffusionConfig]):
         seen.add(prompt.prompt_id)
         tally.keep()
         row = {"prompt": prompt.prompt, "prompt_id": prompt.prompt_id, "metadata": prompt.metadata}
-        return {**row, "media_refs": refs} if refs else row
+        if refs:
+            return {**row, "media_refs": refs}
+        return row
 
     def _store_images(self, work: Path, context: Context) -> dict[Path, tuple[str, str | None]]:
         """Store the images; return the name inside the cache, or the problem, by path."""
@@ -238,13 +239,16 @@ class Diffusion(Stage[DiffusionConfig]):
         limits = MediaLimits(
             max_bytes=self.config.max_image_bytes, max_pixels=self.config.max_image_pixels
         )
-        shares = [paths[i :: self.num_workers] for i in range(min(self.num_workers, len(paths)))]
-        jobs = [
-            ImageJob(
-                str(work), share, self.config.max_image_side, self.config.side_multiple, limits
+        shares = []
+        for i in range(min(self.num_workers, len(paths))):
+            shares.append(paths[i :: self.num_workers])
+        jobs = []
+        for share in shares:
+            jobs.append(
+                ImageJob(
+                    str(work), share, self.config.max_image_side, self.config.side_multiple, limits
+                )
             )
-            for share in shares
-        ]
         run = context.runner(sum(path.stat().st_size for path in self._images if path.is_file()))
         results = run(
             "rl_core.data.stages.diffusion:store_images",

@@ -78,7 +78,9 @@ class MPO(Stage[MPOConfig]):
     @property
     def output(self) -> Path:
         output = super().output
-        return output if output.name == FOLDER else output / FOLDER
+        if output.name == FOLDER:
+            return output
+        return output / FOLDER
 
     @property
     def artifact_path(self) -> Path:
@@ -90,10 +92,10 @@ class MPO(Stage[MPOConfig]):
                 f"{self.input_dir}: no {self.config.meta_file}; set meta_file to the name of the "
                 "meta there"
             )
-        return {
-            path.relative_to(self.input_dir).as_posix(): path
-            for path in content_files(self.input_dir)
-        }
+        files: dict[str, Path] = {}
+        for path in content_files(self.input_dir):
+            files[path.relative_to(self.input_dir).as_posix()] = path
+        return files
 
     def parameters(self) -> dict[str, str]:
         parts = super().parameters()
@@ -114,17 +116,18 @@ class MPO(Stage[MPOConfig]):
         )
         files = name_annotations({name: entry["annotation"] for name, entry in meta.items()})
         (work / ANNOTATIONS).mkdir(parents=True)
-        subsets = [
-            Subset(
-                name=name,
-                source=sources[name],
-                work=str(work),
-                root=cache_root_of(entry["root"]),
-                target=f"{ANNOTATIONS}/{files[name]}",
-                preview_rows=self.config.preview_rows,
+        subsets = []
+        for name, entry in meta.items():
+            subsets.append(
+                Subset(
+                    name=name,
+                    source=sources[name],
+                    work=str(work),
+                    root=cache_root_of(entry["root"]),
+                    target=f"{ANNOTATIONS}/{files[name]}",
+                    preview_rows=self.config.preview_rows,
+                )
             )
-            for name, entry in meta.items()
-        ]
         judged = context.runner(sum(path.stat().st_size for path in self.inputs().values()))(
             "rl_core.data.stages.annotations:judge_subsets",
             [
@@ -191,7 +194,9 @@ class MPO(Stage[MPOConfig]):
         return Built(stated.get("row_stats", {"total": num_rows, "kept": num_rows}))
 
     def _place_in_meta(self, inside: str) -> str:
-        return inside if self.config.meta_paths == "relative" else str(self.output / inside)
+        if self.config.meta_paths == "relative":
+            return inside
+        return str(self.output / inside)
 
     def _read_meta(self) -> dict[str, dict[str, Any]]:
         path = self.input_dir / self.config.meta_file
@@ -204,9 +209,10 @@ class MPO(Stage[MPOConfig]):
                 f"{path}: expected an object, subset name -> {{{', '.join(_ENTRY_KEYS)}}}"
             )
         for name, entry in meta.items():
-            missing = [
-                key for key in _ENTRY_KEYS if not isinstance(entry, dict) or entry.get(key) is None
-            ]
+            missing = []
+            for key in _ENTRY_KEYS:
+                if not isinstance(entry, dict) or entry.get(key) is None:
+                    missing.append(key)
             if missing:
                 raise DataError(
                     f"{path}: subset {name!r} lacks {', '.join(missing)}; expected "
@@ -262,9 +268,10 @@ def cache_root_of(root: str, where: str = "root") -> str:
 
     Raises: DataError when it leads out of the cache.
     """
-    parts = [
-        part for part in PurePosixPath(str(root).replace("\\", "/")).parts if part not in ("/", ".")
-    ]
+    parts = []
+    for part in PurePosixPath(str(root).replace("\\", "/")).parts:
+        if part not in ("/", "."):
+            parts.append(part)
     if ".." in parts:
         raise DataError(f"{where}: {root!r} climbs; expected a path below images/")
     last = len(parts) - 1 - parts[::-1].index("images") if "images" in parts else None

@@ -69,7 +69,9 @@ def placeholder_of(row: Mapping[str, object]) -> tuple[str, int] | None:
         and not isinstance(number, bool)
         and number >= 0
     )
-    return (str(name), int(number or 0)) if valid else None
+    if valid:
+        return (str(name), int(number or 0))
+    return None
 
 
 def fetch_rows(
@@ -108,9 +110,10 @@ def resolve(row: Mapping[str, Any], found: Mapping[int, tuple[str, str]]) -> dic
     text = fill_template(row[KEY].get("question_template"), question)
     params = dict(get(row, PARAMS) or {})
     # Instructions that came with the row stay; only the question was missing.
-    kept = [
-        m for m in as_list(params.get("input")) or [] if get(m, "role") in ("system", "developer")
-    ]
+    kept = []
+    for m in as_list(params.get("input")) or []:
+        if get(m, "role") in ("system", "developer"):
+            kept.append(m)
     params["input"] = [*kept, {"role": "user", "content": text}]
     rest = {key: value for key, value in row.items() if key != KEY}
     return {**rest, "question": text, "expected_answer": answer, PARAMS: params}
@@ -144,4 +147,6 @@ def _follow(value: object, path: Sequence[str | int]) -> object:
 
 
 def _as_text(answer: object) -> str:
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    if isinstance(answer, str):
+        return answer
+    return json.dumps(answer, ensure_ascii=False)

@@ -129,11 +129,10 @@ def plan_stage(stage: Stage[Any], home: Home | None = None) -> StagePlan:
         settings = {"target": stage.target, **settings}
     if missing := stage.missing():
         fetched = f"{stage.config.source_uri} would be fetched into {stage.input_dir} first"
-        advice = (
-            fetched
-            if stage.config.source_uri
-            else "nothing says where to fetch them from (source_uri is not set)"
-        )
+        if stage.config.source_uri:
+            advice = fetched
+        else:
+            advice = "nothing says where to fetch them from (source_uri is not set)"
         return StagePlan(
             *place, False, f"missing {', '.join(missing)}: {advice}", settings=settings
         )

@@ -182,7 +182,9 @@ def _with_params(row: Row, text_field: str | None) -> Row:
 
 
 def _split_of(key: bytes, job: ShardJob) -> Split:
-    return Split.VAL if _fraction(f"{job.seed}:".encode() + key) < job.val_fraction else Split.TRAIN
+    if _fraction(f"{job.seed}:".encode() + key) < job.val_fraction:
+        return Split.VAL
+    return Split.TRAIN
 
 
 def _copies(text: str, job: ShardJob) -> int:
@@ -203,14 +205,14 @@ def _plain(messages: list[Row]) -> list[Row]:
     plain = []
     for message in messages:
         parts = as_list(message.get("content"))
-        content = (
-            message.get("content")
-            if parts is None
-            else json.dumps(parts, sort_keys=True, ensure_ascii=False)
-        )
-        whole = (
-            {"role": message["role"], "content": content} if "role" in message else _item(message)
-        )
+        if parts is None:
+            content = message.get("content")
+        else:
+            content = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+        if "role" in message:
+            whole = {"role": message["role"], "content": content}
+        else:
+            whole = _item(message)
         plain.append(whole)
     return plain
 

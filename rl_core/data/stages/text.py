@@ -79,11 +79,10 @@ class Text(Stage[TextConfig]):
         return self.output / MANIFEST
 
     def inputs(self) -> Mapping[str, Path]:
-        tables = {
-            f"table {name}/{index}": file
-            for name, files in self._tables.items()
-            for index, file in enumerate(files)
-        }
+        tables = {}
+        for name, files in self._tables.items():
+            for index, file in enumerate(files):
+                tables[f"table {name}/{index}"] = file
         return {
             self.config.blend: self._blend,
             **{one.label: one.file for one in self._inputs},
@@ -111,10 +110,9 @@ class Text(Stage[TextConfig]):
         self._refuse_unresolved(tally, sum(one.num_placeholders for one in ordered))
         tally.apply(self.config, self._blend)
         shards = [shard for one in ordered for shard in one.shards]
-        counts = {
-            split.value: sum(s["num_rows"] for s in shards if s["split"] == split)
-            for split in Split
-        }
+        counts = {split.value: 0 for split in Split}
+        for shard in shards:
+            counts[shard["split"]] += shard["num_rows"]
         if not counts[Split.TRAIN]:
             raise DataError(
                 f"{self._blend}: no training row is left; lower val_fraction, or raise a weight"
@@ -134,20 +132,27 @@ class Text(Stage[TextConfig]):
     @property
     def _blend(self) -> Path:
         own = self.input_dir / self.config.blend
-        return self._shipped if self._shipped and not own.is_file() else own
+        if self._shipped and not own.is_file():
+            return self._shipped
+        return own
 
     @property
     def _folder(self) -> Path:
         """Folder to which the paths in the blend are relative."""
-        return self.input_dir if self._blend == self._shipped else self._blend.parent
+        if self._blend == self._shipped:
+            return self.input_dir
+        return self._blend.parent
 
     @cached_property
     def _inputs(self) -> list[_Input]:
-        found = [
-            _Input(f"{part.split or 'data'}/{part.entry.name}/{index}/{file.name}", file, part)
-            for part in read_blend(self._blend)
-            for index, file in enumerate(entry_files(part.entry, self._folder, download=True))
-        ]
+        found = []
+        for part in read_blend(self._blend):
+            for index, file in enumerate(entry_files(part.entry, self._folder, download=True)):
+                found.append(
+                    _Input(
+                        f"{part.split or 'data'}/{part.entry.name}/{index}/{file.name}", file, part
+                    )
+                )
         labels = [one.label for one in found]
         if twice := {label for label in labels if labels.count(label) > 1}:
             raise DataError(
@@ -159,11 +164,13 @@ class Text(Stage[TextConfig]):
     @cached_property
     def _tables(self) -> dict[str, list[Path]]:
         """Files of the tables that some row refers to; others are not fetched."""
-        return {
-            name: self.config.placeholder_tables[name].files(self._folder, download=True)
-            for name in sorted(self._pointers)
-            if name in self.config.placeholder_tables
-        }
+        tables: dict[str, list[Path]] = {}
+        for name in sorted(self._pointers):
+            if name in self.config.placeholder_tables:
+                tables[name] = self.config.placeholder_tables[name].files(
+                    self._folder, download=True
+                )
+        return tables
 
     @cached_property
     def _pointers(self) -> dict[str, set[int]]:

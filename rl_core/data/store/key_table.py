@@ -34,7 +34,9 @@ class KeyTable:
         if found is not None or not self._levels:
             return found
         level = self._level_of(key)
-        return None if level is None else int(self._levels[level[0]][1][level[1]])
+        if level is None:
+            return None
+        return int(self._levels[level[0]][1][level[1]])
 
     def __setitem__(self, key: int, number: int) -> None:
         level = self._level_of(key) if key not in self._recent else None

@@ -40,10 +40,11 @@ class PreparedWriter:
         """Append items and the token counts of their prompts."""
         import pyarrow as pa
 
-        texts = [
-            to_json({k: v for k, v in item.items() if k != "uid"}, f"row {item['uid']}")
-            for item in items
-        ]
+        texts = []
+        for item in items:
+            texts.append(
+                to_json({k: v for k, v in item.items() if k != "uid"}, f"row {item['uid']}")
+            )
         columns = [texts, [item["uid"] for item in items], num_tokens]
         table = pa.table(dict(zip(COLUMNS, columns, strict=True)), schema=self._schema)
         self._writer.write_table(table)

@@ -138,11 +138,9 @@ def publish(
 
     def found() -> Sentinel | None:
         known = None if force else parse_sentinel(target, sentinel_name)
-        return (
-            known
-            if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None
-            else None
-        )
+        if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None:
+            return known
+        return None
 
     try:
         # A hit writes nothing, so it needs no lock and no permission.
@@ -157,10 +155,9 @@ def publish(
             draft = Sentinel(run_hash=run_hash, parts=dict(parts or {}), counts={}, files={})
             sentinel = _build_and_rename(target, build, check, sentinel_name, draft)
             if memo is not None:
-                values = {
-                    f"{d} {name}": _stat_key(f"{target}/{name}")
-                    for name, d in sentinel.files.items()
-                }
+                values = {}
+                for name, d in sentinel.files.items():
+                    values[f"{d} {name}"] = _stat_key(f"{target}/{name}")
                 _write_memo(memo, values)
             return sentinel, False
     except NETWORK_ERRORS:
@@ -199,10 +196,9 @@ def _build_and_rename(
         built = build(work)
         if check is not None:
             check(work, built)
-        digests = {
-            name: built.digests.get(name) or sha256_file(work / name)
-            for name in sorted(files_below(work))
-        }
+        digests = {}
+        for name in sorted(files_below(work)):
+            digests[name] = built.digests.get(name) or sha256_file(work / name)
         sync_tree(work)
         if target.exists():
             target.rename(work.with_name(work.name.replace(".build-", ".old-", 1)))

@@ -29,9 +29,10 @@ class ReferenceStore:
     def __init__(self, folder: Path, uids: Sequence[str]) -> None:
         self._offsets = np.load(folder / OFFSETS)
         size = (folder / VALUES).stat().st_size
-        self._values = (
-            np.memmap(folder / VALUES, np.float32, "r") if size else np.zeros(0, np.float32)
-        )
+        if size:
+            self._values = np.memmap(folder / VALUES, np.float32, "r")
+        else:
+            self._values = np.zeros(0, np.float32)
         if len(self._offsets) != 2 * len(uids) + 1 or size != 4 * int(self._offsets[-1]):
             raise DataError(
                 f"{folder}: does not hold the {len(uids)} pairs it was made for; remove it"

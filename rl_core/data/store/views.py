@@ -82,4 +82,6 @@ def places_of(count: int) -> "array[int]":
 def uids_of(items: Sequence[Item]) -> Sequence[str]:
     """Return the uid of each item, without making the items where their sequence knows them."""
     known = getattr(items, "uids", None)
-    return known if known is not None else [str(item["uid"]) for item in items]
+    if known is not None:
+        return known
+    return [str(item["uid"]) for item in items]

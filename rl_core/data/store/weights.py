@@ -15,5 +15,9 @@ def weights_digest(folder: Path | str) -> str:
     """
     root = Path(folder)
     files = sorted(root.rglob("*.safetensors"))
-    lines = [f"{sha256_file(path)} {path.relative_to(root).as_posix()}" for path in files]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
+    lines = []
+    for path in files:
+        lines.append(f"{sha256_file(path)} {path.relative_to(root).as_posix()}")
+    if lines:
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return ""

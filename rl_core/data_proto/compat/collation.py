@@ -26,7 +26,9 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
         )
         ragged = frozenset().union(*(item.jagged_keys for item in x))
         shared_offsets: dict[tuple[int, ...], Tensor] = {}
-        values = {key: _stacked(rows, key in ragged, shared_offsets) for key, rows in table.items()}
+        values = {}
+        for key, rows in table.items():
+            values[key] = _stacked(rows, key in ragged, shared_offsets)
         batch = TensorDict(values, batch_size=[len(x)])
     columns = list_of_dict_to_dict_of_list([item.non_tensor_batch for item in x])
     return DataProto(batch, {key: column_of_rows(rows) for key, rows in columns.items()})
@@ -35,9 +37,10 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
 def _stacked(
     rows: list[Tensor], ragged: bool, shared_offsets: dict[tuple[int, ...], Tensor]
 ) -> Tensor:
-    lengths = (
-        tuple(len(row) for row in rows) if isinstance(rows[0], Tensor) and rows[0].dim() else ()
-    )
+    if isinstance(rows[0], Tensor) and rows[0].dim():
+        lengths = tuple(len(row) for row in rows)
+    else:
+        lengths = ()
     if not ragged and len(set(lengths)) <= 1:
         return torch.stack(rows)
     if lengths not in shared_offsets:

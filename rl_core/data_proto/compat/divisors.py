@@ -29,11 +29,9 @@ def pad_dataproto_to_divisor(data: Proto, size_divisor: int) -> tuple[Proto, int
         logger.warning("a batch without rows cannot be padded to a multiple of %d", size_divisor)
         return data, 0
     pad_size = -len(data) % size_divisor
-    return (
-        (data.select_idxs(np.arange(len(data) + pad_size) % len(data)), pad_size)
-        if pad_size
-        else (data, 0)
-    )
+    if pad_size:
+        return (data.select_idxs(np.arange(len(data) + pad_size) % len(data)), pad_size)
+    return (data, 0)
 
 
 def unpad_dataproto(data: Proto, pad_size: int) -> Proto:
@@ -41,4 +39,6 @@ def unpad_dataproto(data: Proto, pad_size: int) -> Proto:
     fewer."""
     if not 0 <= pad_size <= len(data):
         raise DataProtoError(f"cannot take {pad_size} padding rows off {len(data)} rows")
-    return data.slice(0, len(data) - pad_size) if pad_size else data
+    if pad_size:
+        return data.slice(0, len(data) - pad_size)
+    return data

@@ -40,10 +40,9 @@ def _reshaped(data: Proto, leading: tuple[int, ...], replaced: int) -> Proto:
             (len(value) for value in values.values()), len(data) if leading[0] < 0 else leading[0]
         )
         batch = TensorDict(values, batch_size=[num_rows], device=data.batch.device)
-    columns = {
-        key: _reshape(key, column, leading, replaced)
-        for key, column in data.non_tensor_batch.items()
-    }
+    columns = {}
+    for key, column in data.non_tensor_batch.items():
+        columns[key] = _reshape(key, column, leading, replaced)
     folded = data.derived(batch, columns, copied(data.meta_info))
     folded.check_consistency()
     return folded

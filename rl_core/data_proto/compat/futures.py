@@ -48,12 +48,14 @@ class DataProtoFuture:
 
     def chunk(self, chunks: int) -> list[DataProtoFuture]:
         """Return futures of equal consecutive parts."""
-        return [
-            DataProtoFuture(
-                self.collect_fn, self.futures, partial(_chunk, index=index, chunks=chunks)
+        parts: list[DataProtoFuture] = []
+        for index in range(chunks):
+            parts.append(
+                DataProtoFuture(
+                    self.collect_fn, self.futures, partial(_chunk, index=index, chunks=chunks)
+                )
             )
-            for index in range(chunks)
-        ]
+        return parts
 
     def get(self) -> DataProto:
         """Wait and fetch. Raises: the error of a worker, or DataProtoError for an answer that is
@@ -70,7 +72,9 @@ class DataProtoFuture:
                 )
             answers.append(answer)
         whole = self.collect_fn(answers)
-        return whole if self.dispatch_fn is None else self.dispatch_fn(whole)
+        if self.dispatch_fn is None:
+            return whole
+        return self.dispatch_fn(whole)
 
 
 def _chunk(whole: DataProto, index: int, chunks: int) -> DataProto:

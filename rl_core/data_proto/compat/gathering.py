@@ -41,10 +41,9 @@ def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | No
     data.non_tensor_batch = cat_columns([columns for _, _, columns in gathered])
     if data.batch is not None:
         known_offsets: list[Tensor] = []
-        values = {
-            key: _gathered(value, process_group, known_offsets)
-            for key, value in sorted(data.batch.items())
-        }
+        values = {}
+        for key, value in sorted(data.batch.items()):
+            values[key] = _gathered(value, process_group, known_offsets)
         num_rows = sum(rows for _, rows, _ in gathered)
         columns = {key: values[key] for key in data.batch.keys()}  # noqa: SIM118
         data.batch = TensorDict(columns, [num_rows], device=data.batch.device)
@@ -86,9 +85,9 @@ def _rows_of_all(dense: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """Return [sum of N over ranks, ...]; ranks are padded to the longest, because a collective
     moves equal shapes."""
     device = _collective_device(group)
-    counts = [
-        torch.zeros(1, dtype=torch.long, device=device) for _ in range(dist.get_world_size(group))
-    ]
+    counts = []
+    for _ in range(dist.get_world_size(group)):
+        counts.append(torch.zeros(1, dtype=torch.long, device=device))
     dist.all_gather(counts, torch.tensor([dense.shape[0]], device=device), group=group)
     rows = [int(count) for count in counts]
     # As bytes, because not every backend carries every dtype.
@@ -99,17 +98,14 @@ def _rows_of_all(dense: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     received = [torch.empty_like(flat) for _ in rows]
     if flat.numel():
         dist.all_gather(received, flat, group=group)
-    tables = [
-        one.view(dense.dtype).view(max(rows), width)[:count]
-        for one, count in zip(received, rows, strict=True)
-    ]
+    tables = []
+    for one, count in zip(received, rows, strict=True):
+        tables.append(one.view(dense.dtype).view(max(rows), width)[:count])
     return torch.cat(tables).view(sum(rows), *dense.shape[1:]).to(dense.device)
 
 
 def _collective_device(group: dist.ProcessGroup | None) -> torch.device:
     backend = dist.get_backend(group)
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if "nccl" in backend
-        else torch.device("cpu")
-    )
+    if "nccl" in backend:
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

@@ -34,11 +34,10 @@ class VerlMethods:
     def sample_level_repeat(self, repeat_times: Sequence[int] | np.ndarray | Tensor) -> Self:
         """Repeat row i `repeat_times[i]` times. Raises: DataProtoError unless there is one
         non-negative integer per row."""
-        times = (
-            repeat_times.detach().cpu().numpy()
-            if isinstance(repeat_times, Tensor)
-            else np.asarray(repeat_times)
-        )
+        if isinstance(repeat_times, Tensor):
+            times = repeat_times.detach().cpu().numpy()
+        else:
+            times = np.asarray(repeat_times)
         whole = not times.size or np.issubdtype(times.dtype, np.integer)
         if times.shape != (len(self),) or not whole or (times.size and times.min() < 0):
             raise DataProtoError(
@@ -60,15 +59,13 @@ class VerlMethods:
         rows = Rows(np.repeat(np.arange(len(self)), n_split), len(self))
         batch = None
         if self.batch is not None:
-            values = {
-                key: chunked(key, value, n_split) if key in wanted else rows.of(value)
-                for key, value in self.batch.items()
-            }
+            values = {}
+            for key, value in self.batch.items():
+                values[key] = chunked(key, value, n_split) if key in wanted else rows.of(value)
             batch = TensorDict(values, batch_size=[rows.count], device=self.batch.device)
-        columns = {
-            key: chunked(key, column, n_split) if key in wanted else column[rows.array]
-            for key, column in self.non_tensor_batch.items()
-        }
+        columns = {}
+        for key, column in self.non_tensor_batch.items():
+            columns[key] = chunked(key, column, n_split) if key in wanted else column[rows.array]
         return self.derived(batch, columns, copied(self.meta_info))
 
     def reorder(self, indices: Index) -> Self:

@@ -41,21 +41,27 @@ def read_answer(reply: str, place: AnswerPlace) -> str | None:
         AnswerPlace.TEXT: str,
     }
     answer = readers[place](reply)
-    return (answer.strip() or None) if answer is not None else None
+    if answer is not None:
+        return answer.strip() or None
+    return None
 
 
 def written_at(answer: str, place: AnswerPlace) -> str:
     """Return a reply with the answer at `place`."""
     if place is AnswerPlace.ANSWER_TAG:
         return f"<answer>{answer}</answer>"
-    return f"\\boxed{{{answer}}}" if place is AnswerPlace.BOXED else answer
+    if place is AnswerPlace.BOXED:
+        return f"\\boxed{{{answer}}}"
+    return answer
 
 
 def last_number(reply: str) -> str | None:
     """Return the last number: sign, thousands separators (removed) and decimals; `42.` reads as
     42."""
     found = _NUMBER.findall(reply.replace("\u2212", "-"))
-    return found[-1].replace(",", "") if found else None
+    if found:
+        return found[-1].replace(",", "")
+    return None
 
 
 def last_tag(reply: str) -> str | None:

@@ -31,4 +31,6 @@ def last_code_block(reply: str) -> str | None:
             fence = match[1]
             blocks.append((match[2].strip().split(" ")[0].strip("{.}").lower(), []))
     code = ["\n".join(lines) + "\n" for language, lines in blocks if language in _PYTHON]
-    return code[-1] if code and code[-1].strip() else None
+    if code and code[-1].strip():
+        return code[-1]
+    return None

@@ -107,4 +107,6 @@ def _number(word: str) -> Decimal | None:
         number = Decimal(word)
     except InvalidOperation:
         return None
-    return number if number.is_finite() and abs(number.adjusted()) < 300 else None
+    if number.is_finite() and abs(number.adjusted()) < 300:
+        return number
+    return None

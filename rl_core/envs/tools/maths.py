@@ -65,16 +65,20 @@ math_verifiers: Shared[None, MathVerifier] = Shared(MathVerifier)
 
 def _bare(text: str) -> str:
     text = text.strip().strip("$").strip()
-    return (
-        text[2:-2].strip() if text[:2] in (r"\(", r"\[") and text[-2:] in (r"\)", r"\]") else text
-    )
+    if text[:2] in (r"\(", r"\[") and text[-2:] in (r"\)", r"\]"):
+        return text[2:-2].strip()
+    return text
 
 
 def _number(text: str) -> Decimal | None:
-    return Decimal(text.replace(",", "").rstrip(".")) if _NUMBER.fullmatch(text) else None
+    if _NUMBER.fullmatch(text):
+        return Decimal(text.replace(",", "").rstrip("."))
+    return None
 
 
 def _word(text: str) -> str | None:
     inner = re.fullmatch(r"\\(?:text|textbf|mathrm)\{([^{}]*)\}", text)
     text = (inner[1] if inner else text).strip().rstrip(".")
-    return text.casefold() if _WORD.fullmatch(text) else None
+    if _WORD.fullmatch(text):
+        return text.casefold()
+    return None

@@ -125,16 +125,14 @@ class Sandbox:
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
-        self._home = (
-            tempfile.mkdtemp(prefix="rl-train-unsafe-")
-            if settings.mode == SandboxMode.UNSAFE
-            else None
-        )
-        self._process = (
-            bubblewrap.start_unsafe(self._home)
-            if self._home
-            else bubblewrap.start(settings.packages)
-        )
+        if settings.mode == SandboxMode.UNSAFE:
+            self._home = tempfile.mkdtemp(prefix="rl-train-unsafe-")
+        else:
+            self._home = None
+        if self._home:
+            self._process = bubblewrap.start_unsafe(self._home)
+        else:
+            self._process = bubblewrap.start(settings.packages)
         self._is_open = True
 
     @property
@@ -234,9 +232,10 @@ class Sandbox:
         elif any(length == limit for length in lengths):
             outcome = Outcome.OUTPUT_LIMIT
         else:
-            outcome = (
-                Outcome.FINISHED if (how, code) == (sandbox_worker.EXITED, 0) else Outcome.FAILED
-            )
+            if (how, code) == (sandbox_worker.EXITED, 0):
+                outcome = Outcome.FINISHED
+            else:
+                outcome = Outcome.FAILED
         return Execution(outcome, stdout, stderr, result, wall_s, cpu_s)
 
     def _read(self, size: int, deadline: float) -> bytes:
@@ -257,11 +256,9 @@ class Sandbox:
             self._process.wait(GRACE_S)
         stderr = self._process.stderr
         ready = stderr is not None and select.select([stderr], [], [], 0)[0]
-        return (
-            os.read(stderr.fileno(), 4096).decode(errors="replace").strip()
-            if ready and stderr
-            else ""
-        )
+        if ready and stderr:
+            return os.read(stderr.fileno(), 4096).decode(errors="replace").strip()
+        return ""
 
 
 class SandboxPool:

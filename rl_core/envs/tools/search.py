@@ -91,10 +91,9 @@ class SearchClient:
 def _documents(body: bytes) -> list[str]:
     try:
         groups = json.loads(body)["result"]
-        found = [
-            item["document"]["contents"] if "document" in item else item["contents"]
-            for item in _flat(groups)
-        ]
+        found = []
+        for item in _flat(groups):
+            found.append(item["document"]["contents"] if "document" in item else item["contents"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SearchError(
             'the answer is not {"result": [[{"document": {"contents": ...}}]]}'

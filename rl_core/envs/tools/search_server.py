@@ -117,10 +117,10 @@ def build_app(corpus: Corpus) -> FastAPI:
 
 
 def _answer(found: list[tuple[Document, float]], with_scores: bool) -> list[dict[str, object]]:
-    return [
-        {"document": document, **({"score": score} if with_scores else {})}
-        for document, score in found
-    ]
+    entries: list[dict[str, object]] = []
+    for document, score in found:
+        entries.append({"document": document, **({"score": score} if with_scores else {})})
+    return entries
 
 
 def _document(line: str, index: int, place: str) -> Document:

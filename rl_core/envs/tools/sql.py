@@ -109,16 +109,16 @@ def same_rows(
     """Return True if two results are equal, as lists if `ordered`, else as multisets. Floats are
     compared to nine digits."""
     got_keys, expected_keys = ([tuple(map(_key, row)) for row in rows] for rows in (got, expected))
-    return (
-        got_keys == expected_keys
-        if ordered
-        else sorted(got_keys, key=repr) == sorted(expected_keys, key=repr)
-    )
+    if ordered:
+        return got_keys == expected_keys
+    return sorted(got_keys, key=repr) == sorted(expected_keys, key=repr)
 
 
 def _key(value: object) -> object:
     if isinstance(value, float):
-        return int(value) if value.is_integer() else float(f"{value:.9g}")
+        if value.is_integer():
+            return int(value)
+        return float(f"{value:.9g}")
     return value
 
 

@@ -74,9 +74,9 @@ class Builder:
 def told(error: Exception) -> str:
     """Return an error's message without the place; with its type if it is not this project's."""
     text = _WHERE.sub("", str(error), count=1)
-    return (
-        text if type(error).__module__.startswith("rl_core") else f"{type(error).__name__}: {text}"
-    )
+    if type(error).__module__.startswith("rl_core"):
+        return text
+    return f"{type(error).__name__}: {text}"
 
 
 def field_of(error: Exception, message: str, trial: Trial) -> str:
@@ -88,7 +88,9 @@ def field_of(error: Exception, message: str, trial: Trial) -> str:
     places = {name: at.start() for name in columns if (at := _word(name, message))}
     if places:
         return min(places, key=places.__getitem__)
-    return str(error.args[0]) if isinstance(error, KeyError) and error.args else ""
+    if isinstance(error, KeyError) and error.args:
+        return str(error.args[0])
+    return ""
 
 
 def _word(name: object, text: str) -> re.Match[str] | None:

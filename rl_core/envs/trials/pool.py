@@ -52,11 +52,10 @@ class TrialPool:
 
     def _findings(self, trials: Sequence[Trial], offset: int) -> list[Finding]:
         sent = [i for i, trial in enumerate(trials) if self._lost[trial.env_class] < MAX_LOST]
-        found = [
-            Finding(offset + i, Verdict.REFUSED, self._why_lost[trial.env_class])
-            for i, trial in enumerate(trials)
-            if self._lost[trial.env_class] >= MAX_LOST
-        ]
+        found = []
+        for i, trial in enumerate(trials):
+            if self._lost[trial.env_class] >= MAX_LOST:
+                found.append(Finding(offset + i, Verdict.REFUSED, self._why_lost[trial.env_class]))
         if not sent:
             return found
         answer = self._ask([trials[i] for i in sent])

@@ -116,7 +116,9 @@ def start_of(path: str, source: str) -> Path | None:
     """Return the file of the adapters that `model.path` names, if the loaded model is their base;
     None for a whole model. Raises: ModelError."""
     adapters = adapter_folder(path)
-    return adapters.weights if adapters is not None and adapters.base == source else None
+    if adapters is not None and adapters.base == source:
+        return adapters.weights
+    return None
 
 
 def _read(file: Path, where: str) -> dict[str, Any]:
@@ -137,4 +139,6 @@ def _base(values: Mapping[str, Any], where: str) -> str:
             f"{where}: {ADAPTER_CONFIG} names no base model; set base_model_name_or_path to its "
             "folder or hub id"
         )
-    return f"{name}@{revision}" if revision and not Path(name).is_dir() else name
+    if revision and not Path(name).is_dir():
+        return f"{name}@{revision}"
+    return name

@@ -12,8 +12,11 @@ from torch import nn
 
 from rl_core.errors import ModelError
 from rl_core.models.policy import Policy
+from rl_core.models.quantized import QuantizedLinear
 from schemas.recipe import LoraConfig
 
+PRODUCTS = (nn.Linear.forward, QuantizedLinear.forward)
+"""Forward passes of linear layers that compute a product and nothing else."""
 TRAINED = "default"
 """Name of the adapter that the optimizer updates."""
 AVERAGED = "ema"
@@ -92,7 +95,9 @@ def load_adapters(policy: Policy, file: Path) -> None:
         raise ModelError(f"{file} cannot be read ({error!s:.200}); save the adapters") from error
     wanted = get_peft_model_state_dict(policy.model, adapter_name=TRAINED)
     for name in sorted(found.keys() | wanted.keys()):
-        sizes = [tuple(side[name].shape) if name in side else None for side in (found, wanted)]
+        sizes = []
+        for side in (found, wanted):
+            sizes.append(tuple(side[name].shape) if name in side else None)
         if sizes[0] != sizes[1]:
             has, needs = ("no such tensor" if size is None else str(size) for size in sizes)
             raise ModelError(
@@ -142,7 +147,8 @@ def _left_out(model: nn.Module, targets: list[str] | str) -> list[str]:
         if isinstance(targets, str):
             # Some routers are linear layers that answer with scores besides (Llama 4).
             is_linear = isinstance(module, nn.Linear)
-            is_left_out = is_linear and (is_frozen or type(module).forward is not nn.Linear.forward)
+            computes_more = type(module).forward not in PRODUCTS
+            is_left_out = is_linear and (is_frozen or computes_more)
         else:
             is_left_out = is_frozen and any(
                 name == one or name.endswith(f".{one}") for one in targets
@@ -179,7 +185,10 @@ def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
     """Run forward passes of the block with another adapter, without gradients."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
+    layers = []
+    for module in policy.modules():
+        if isinstance(module, BaseTunerLayer):
+            layers.append(module)
     # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must
     # not see. This can go when it can leave them alone.
     for layer in layers:

@@ -69,9 +69,10 @@ def _merge(adapters: AdapterFolder, base: str, out: Path) -> None:
     policy = bundle.policy.eval()
     inject_lora(policy, adapters.lora, seed=0)
     load_adapters(policy, adapters.weights)
-    trained: dict[str, Tensor] = {
-        name: value for name, value in policy.named_parameters() if is_adapter(name)
-    }
+    trained: dict[str, Tensor] = {}
+    for name, value in policy.named_parameters():
+        if is_adapter(name):
+            trained[name] = value
     live = Live(bundle.said_by(policy, torch.device("cpu")), torch.float32)
     bundle.export(trained, adapters.lora, out, live)
 

@@ -71,7 +71,9 @@ class Adapted:
             return (up @ down).T * scaling
         if isinstance(self.layer, lora.Linear | lora.ParamWrapper):
             delta = (up @ down) * scaling
-            return delta.T if getattr(self.layer, "fan_in_fan_out", False) else delta
+            if getattr(self.layer, "fan_in_fan_out", False):
+                return delta.T
+            return delta
         base = self.layer.get_base_layer()
         if isinstance(base, nn.modules.conv._ConvNd) and base.groups == 1:
             return (up.flatten(1) @ down.flatten(1)).view(base.weight.shape) * scaling
@@ -115,9 +117,10 @@ def places(model: nn.Module) -> dict[str, list[str]]:
 def unties(model: nn.Module, adapted: dict[str, Adapted]) -> bool:
     """Return True if merging unties matrices: an adapter belongs to one that is used in several
     places."""
-    return any(
-        name in adapted for names in places(model).values() if len(names) > 1 for name in names
-    )
+    for names in places(model).values():
+        if len(names) > 1 and any(name in adapted for name in names):
+            return True
+    return False
 
 
 def untie(model: nn.Module) -> None:

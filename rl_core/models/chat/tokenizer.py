@@ -51,7 +51,9 @@ def _template_of_processor(name: str, revision: str) -> str | None:
         revision=revision or None,
         _raise_exceptions_for_missing_entries=False,
     )
-    return json.loads(Path(path).read_text(encoding="utf-8"))["chat_template"] if path else None
+    if path:
+        return json.loads(Path(path).read_text(encoding="utf-8"))["chat_template"]
+    return None
 
 
 def load_processor(source: str) -> ProcessorMixin:
@@ -104,11 +106,10 @@ def check_words(tokenizer: Tokenizer, model: PreTrainedModel, path: str) -> int 
     embeddings: Any = model.get_input_embeddings()
     num_rows: int = embeddings.weight.shape[0]
     added = tokenizer.added_tokens_decoder
-    words = [
-        number
-        for number in tokenizer.get_vocab().values()
-        if number not in added or not added[number].special
-    ]
+    words = []
+    for number in tokenizer.get_vocab().values():
+        if number not in added or not added[number].special:
+            words.append(number)
     ends = getattr(model.generation_config, "eos_token_id", None)
     used = [*(ends if isinstance(ends, list | tuple) else [ends])]
     used += [
@@ -120,7 +121,9 @@ def check_words(tokenizer: Tokenizer, model: PreTrainedModel, path: str) -> int 
     last = max([*words, *(number for number in used if number is not None)], default=-1)
     if last >= num_rows:
         raise ModelError(too_many_words(f"model.path {path}", last, num_rows))
-    return num_rows if max(added, default=-1) >= num_rows else None
+    if max(added, default=-1) >= num_rows:
+        return num_rows
+    return None
 
 
 def encode_chat(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rl_core.data.prepare.chat_template import ChatTemplate, Message, with_reply
+from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, with_reply
 from rl_core.data.prepare.control_tokens import special_ids
 from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
@@ -68,18 +68,23 @@ def mark_of(turn: int) -> str:
 
 
 def continuation(
-    template: ChatTemplate, history: Sequence[Message], messages: Sequence[Message], *, strict: bool
+    template: ChatTemplate,
+    history: Sequence[Message],
+    messages: Sequence[Message],
+    *,
+    strict: bool,
+    tools: Tools = (),
 ) -> str:
     """Return the text between a reply and the next one, as the template renders the conversation.
 
     Args: history: the conversation before the reply. messages: messages after it. strict: refuse a
-    template that changes the text before the reply.
+    template that changes the text before the reply. tools: functions that the prompt shows.
     Raises: CannotContinue.
     """
     mark = mark_of(len(history))
     try:
-        before = template.prompt(history)
-        whole = template.prompt([*with_reply(history, mark), *messages])
+        before = template.prompt(history, tools)
+        whole = template.prompt([*with_reply(history, mark), *messages], tools)
     # Templates run as Jinja and raise what they like.
     except Exception as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
@@ -110,16 +115,18 @@ def derive_turns(template: ChatTemplate, tokenizer: Tokenizer) -> Turns:
         # In such a template, the tokens after the last reply open the next one.
         closing = None
     found = {one for one in (*openings.values(), closing) if one is not None}
-    opening_ids = {
-        one
-        for role, one in openings.items()
-        if one is not None
-        and one != closing
-        and _opens(template, tokenizer, role, openings["user"])
-    }
-    ends = [
-        one for one in (closing, openings["user"]) if one is not None and one not in opening_ids
-    ]
+    opening_ids = set()
+    for role, one in openings.items():
+        if (
+            one is not None
+            and one != closing
+            and _opens(template, tokenizer, role, openings["user"])
+        ):
+            opening_ids.add(one)
+    ends = []
+    for one in (closing, openings["user"]):
+        if one is not None and one not in opening_ids:
+            ends.append(one)
     cannot = _refusal(template, strict=False)
     return Turns(
         stop_ids=frozenset(found),
@@ -138,7 +145,9 @@ def _between(template: ChatTemplate, role: str) -> str:
         rest = continuation(template, FIRST, [{"role": role, "content": NEXT}], strict=False)
     except CannotContinue:
         return ""
-    return rest.partition(NEXT)[0] if NEXT in rest else ""
+    if NEXT in rest:
+        return rest.partition(NEXT)[0]
+    return ""
 
 
 def _closing(template: ChatTemplate) -> str:

@@ -114,12 +114,14 @@ def token_rows(
 
 def places_in(rows: Sequence[TokenRow]) -> list[str]:
     """Describe the place of each value that rows give."""
-    return [
-        f"token {place} of the reply in "
-        f"{'a row with a picture' if row.media is not None else f'row {number}'}"
-        for number, row in enumerate(rows)
-        for place in range(row.num_reply)
-    ]
+    places: list[str] = []
+    for number, row in enumerate(rows):
+        for place in range(row.num_reply):
+            places.append(
+                f"token {place} of the reply in "
+                f"{'a row with a picture' if row.media is not None else f'row {number}'}"
+            )
+    return places
 
 
 def explained(
@@ -172,11 +174,10 @@ def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
         )
         return (value * (1 + unit * noise)).to(value.dtype)
 
-    layers = [
-        module
-        for module in model.modules()
-        if next(module.parameters(recurse=False), None) is not None
-    ]
+    layers = []
+    for module in model.modules():
+        if next(module.parameters(recurse=False), None) is not None:
+            layers.append(module)
     hooks = [
         layer.register_forward_hook(lambda _layer, _inputs, output: moved(output))
         for layer in layers

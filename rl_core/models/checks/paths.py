@@ -113,7 +113,9 @@ class Paths:
     def notes(self, name: str) -> list[str]:
         """Return a line for everything that is computed in an unusual way. Args: name: name of the
         model."""
-        lines = [f"{name}: {path} {why}; {path.instead}" for path, why in self.refused.items()]
+        lines = []
+        for path, why in self.refused.items():
+            lines.append(f"{name}: {path} {why}; {path.instead}")
         if self.attention != self.asked_attention and self.attention == "eager":
             lines.append(
                 f"{name} has no {self.asked_attention} attention; it runs with model.attention: "

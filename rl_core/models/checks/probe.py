@@ -134,9 +134,10 @@ def check_weights(model: PreTrainedModel) -> None:
             "from"
         )
     weights = dict(model.named_parameters())
-    narrow = [
-        key for key, one in weights.items() if not one.is_floating_point() or one.element_size() < 2
-    ]
+    narrow = []
+    for key, one in weights.items():
+        if not one.is_floating_point() or one.element_size() < 2:
+            narrow.append(key)
     if narrow:
         kind = str(weights[narrow[0]].dtype).removeprefix("torch.")
         raise ModelError(
@@ -195,7 +196,10 @@ def _rows(
                 special |= set(value) if isinstance(value, list | tuple) else {value}
     longest = longest_row_of(model)
     most = sys.maxsize if longest is None else longest.num_tokens
-    words = [word for word in range(config.get_text_config().vocab_size) if word not in special]
+    words = []
+    for word in range(config.get_text_config().vocab_size):
+        if word not in special:
+            words.append(word)
     generator = torch.Generator().manual_seed(0)
 
     def draw(length: int) -> tuple[int, ...]:
@@ -234,11 +238,10 @@ def row_by_row(policy: TokenPolicy, truth: Truth, device: torch.device | str = "
     for row, used_L in enumerate(batch["attention_mask_BL"].bool()):
         first, last = int(used_L.int().argmax()), int(used_L.nonzero()[-1]) + 1
         length = last - (len(used_L) - num_response)
-        columns = {
-            name: value[row : row + 1, first:last]
-            for name, value in batch.items()
-            if name.endswith("BL")
-        }
+        columns = {}
+        for name, value in batch.items():
+            if name.endswith("BL"):
+                columns[name] = value[row : row + 1, first:last]
         acts_BT = batch["response_mask_BT"][row : row + 1, :length]
         log_probs_BT[row, :length] = policy(**columns, response_mask_BT=acts_BT)[0][0]
     return log_probs_BT

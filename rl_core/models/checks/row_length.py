@@ -103,7 +103,9 @@ def row_limit(asked: int | None, longest: LongestRow | None, key: str, model: st
         raise ModelError(
             f"{key} is {asked}, but {model} {longest.why}; set it to {longest.num_tokens} or less"
         )
-    return min(USUAL_CONTEXT, longest.num_tokens) if asked is None else asked
+    if asked is None:
+        return min(USUAL_CONTEXT, longest.num_tokens)
+    return asked
 
 
 def limit_note(asked: int | None, longest: LongestRow | None, key: str, model: str) -> str | None:
@@ -168,15 +170,22 @@ def _stated(section: Section, key: str) -> int:
     """Return a number of a recipe's section; 0 if it is the default, as recorded recipes leave it
     out."""
     value = getattr(section, key)
-    return 0 if value == type(section).model_fields[key].default else value
+    if value == type(section).model_fields[key].default:
+        return 0
+    return value
 
 
 def _rotations(config: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the parameters of rotary embeddings: one set, or one for each type of layer."""
     found = [config.get(name) for name in ("rope_parameters", "rope_scaling")]
     sets = [one for one in found if isinstance(one, Mapping)]
-    return [*sets, *(part for one in sets for part in one.values() if isinstance(part, Mapping))]
+    by_layer_type = []
+    for one in sets:
+        by_layer_type.extend(part for part in one.values() if isinstance(part, Mapping))
+    return sets + by_layer_type
 
 
 def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    return None

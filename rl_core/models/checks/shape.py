@@ -62,7 +62,9 @@ def read_config(folder: Path) -> dict[str, Any] | None:
     Raises: ModelError when it is not the JSON object that it should be.
     """
     path = folder / "config.json"
-    return read_object(path) if path.is_file() else None
+    if path.is_file():
+        return read_object(path)
+    return None
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def decode(
     graphs: bool = True,
     text_of: TextOf | None = None,
 ) -> list[Reply]:
-    """Decode replies to every request in order, siblings adjacent.
+    """Decode replies to every request in order, group by group.
 
     Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged.
     packed: result of `packed_weights` for the policy's layers. graphs: allow recording of steps on

@@ -146,7 +146,9 @@ class Siblings:
     def apart(self, states_PKQD: Tensor, num_queries: int) -> Tensor:
         """Convert back to rows, [R, K, G, D]. Args: num_queries: G."""
         states = states_PKQD.unflatten(2, (-1, num_queries)).transpose(1, 2).flatten(0, 1)
-        return states if self.is_full else states.index_select(0, self.seat_R)
+        if self.is_full:
+            return states
+        return states.index_select(0, self.seat_R)
 
     def select(self, rows: Tensor) -> tuple[Tensor, Siblings]:
         """Keep these rows, ascending. Returns: the prompts that still have rows, and their rows'

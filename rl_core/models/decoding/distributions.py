@@ -127,9 +127,10 @@ class ComparedDistribution:
         parts = []
         for start in range(0, max(1, len(targets_N)), CHUNK):
             given = hidden_NH[start : start + CHUNK], targets_N[start : start + CHUNK], start
-            parts.append(
-                checkpoint(chunk, *given, use_reentrant=False) if recompute else chunk(*given)
-            )
+            if recompute:
+                parts.append(checkpoint(chunk, *given, use_reentrant=False))
+            else:
+                parts.append(chunk(*given))
         said, apart, entropies, kls = (torch.cat(column) for column in zip(*parts, strict=True))
         self.entropy_N, self.kl_N = entropies.detach(), kls.detach()
         return said, apart

@@ -104,7 +104,9 @@ class GrowingLayer(DynamicLayer):
 def cache_argument(model: PreTrainedModel) -> str:
     """Return the argument name of a cache in a model's forward: `cache` since transformers 5.24,
     except for remote code."""
-    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
+    if "cache" in signature(model.forward).parameters:
+        return "cache"
+    return "past_key_values"
 
 
 def is_plain(cache: Cache) -> bool:

@@ -140,11 +140,15 @@ class JoinedRows:
 def _layers(read: Reader) -> list[GrowingLayer] | None:
     """Return the layers of a reader's cache; None if rows cannot join it."""
     if isinstance(read, ByPlainDecoder):
-        return read.memory.layers if isinstance(read.memory, WholeRows) else None
+        if isinstance(read.memory, WholeRows):
+            return read.memory.layers
+        return None
     if not isinstance(read, ByTransformers):
         return None
     layers = [one for one in read.cache.layers if isinstance(one, GrowingLayer)]
-    return layers if len(layers) == len(read.cache.layers) else None
+    if len(layers) == len(read.cache.layers):
+        return layers
+    return None
 
 
 def _memory(read: Reader) -> WholeRows:

@@ -63,7 +63,9 @@ def next_states(
     # Several axes of positions are for pictures.
     may_be_plain = _is_plain_decoder.get(model, True) and is_plain(cache) and probe_P[1].dim() == 2
     on_gpu = counts_P.device.type == "cuda"
-    plain = plain_decoder(model, layer_by_layer if on_gpu else packed.get) if may_be_plain else None
+    plain = None
+    if may_be_plain:
+        plain = plain_decoder(model, layer_by_layer if on_gpu else packed.get)
     if plain is None or (on_gpu and not (graphs and can_be_graphed(plain))):
         return ByTransformers(model, cache, counts_P, attention_PL)
     if model not in _is_plain_decoder:
@@ -149,11 +151,10 @@ class ByRecomputing:
         """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
         self.ids_RL = torch.cat([self.ids_RL, tokens_R[:, None]], 1)
         self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
-        rows = (
-            [slice(None)]
-            if self.together
-            else [slice(row, row + 1) for row in range(len(self.ids_RL))]
-        )
+        if self.together:
+            rows = [slice(None)]
+        else:
+            rows = [slice(row, row + 1) for row in range(len(self.ids_RL))]
         return torch.cat(
             [self._last_states(self.ids_RL[some], self.attention_RL[some]) for some in rows]
         )
@@ -197,4 +198,6 @@ def _mask_format(model: PreTrainedModel, cache: Cache) -> torch.dtype | None:
     keys = plain_layers(cache)[0].keys
     makes_own = not getattr(model, "_supports_attention_backend", False)
     is_sdpa = attention_of(model).startswith("sdpa")
-    return keys.dtype if keys.is_cpu and is_sdpa and not makes_own else None
+    if keys.is_cpu and is_sdpa and not makes_own:
+        return keys.dtype
+    return None

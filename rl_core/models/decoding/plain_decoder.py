@@ -85,11 +85,9 @@ def layer_by_layer(layers: Layers) -> LayerByLayer | None:
     """Return the product of unchanged layers; None if one is not linear, or cut over ranks."""
     weights = [weight for layer in layers for weight in layer.parameters()]
     is_linear = all(hasattr(layer, "out_features") for layer in layers)
-    return (
-        LayerByLayer(layers)
-        if is_linear and not any(isinstance(weight, DTensor) for weight in weights)
-        else None
-    )
+    if is_linear and not any(isinstance(weight, DTensor) for weight in weights):
+        return LayerByLayer(layers)
+    return None
 
 
 class PlainDecoder:
@@ -169,7 +167,9 @@ def plain_decoder(
     plain = [block for block in blocks if block is not None]
     turned = 2 * len(getattr(model.rotary_emb, "inv_freq", ()))
     is_whole = all(block.attention.head_dim == turned for block in plain)
-    return PlainDecoder(model, plain) if len(plain) == len(blocks) and is_whole else None
+    if len(plain) == len(blocks) and is_whole:
+        return PlainDecoder(model, plain)
+    return None
 
 
 def _block(block: Any, product_of: Callable[[Layers], Product | None]) -> _Block | None:
@@ -191,7 +191,10 @@ def _block(block: Any, product_of: Callable[[Layers], Product | None]) -> _Block
     norms = block.input_layernorm, block.post_attention_layernorm
     layers = attention.q_proj, attention.k_proj, attention.v_proj
     groups = layers, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
-    products = [product for group in groups if (product := product_of(group)) is not None]
+    products = []
+    for group in groups:
+        if (product := product_of(group)) is not None:
+            products.append(product)
     if len(products) < len(groups) or not all(
         isinstance(norm, RMSNorm) for norm in (*norms, *(head_norms or ()))
     ):

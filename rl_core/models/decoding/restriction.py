@@ -128,9 +128,10 @@ class Restricted:
         parts = []
         for start in range(0, max(1, len(targets_N)), size):
             given = hidden_NH[start : start + size], targets_N[start : start + size], start
-            parts.append(
-                checkpoint(chunk, *given, use_reentrant=False) if recompute else chunk(*given)
-            )
+            if recompute:
+                parts.append(checkpoint(chunk, *given, use_reentrant=False))
+            else:
+                parts.append(chunk(*given))
         log_probs_N = torch.cat([log_probs for log_probs, _ in parts])
         return log_probs_N, torch.cat([one for _, one in parts]) if with_entropy else None
 
@@ -139,7 +140,9 @@ def projected(hidden_NH: Tensor, weight_VH: Tensor, scale: float) -> Tensor:
     """Return scale * hidden @ weight.T in float32, with a gradient whatever the format of the
     factors."""
     logits_NV: Tensor = _Projection.apply(hidden_NH.to(weight_VH.dtype), weight_VH)
-    return logits_NV if scale == 1.0 else logits_NV * scale
+    if scale == 1.0:
+        return logits_NV
+    return logits_NV * scale
 
 
 class _ProjectionContext(AutogradContext, Protocol):
@@ -150,13 +153,13 @@ class _Projection(torch.autograd.Function):
     """Product of a head that is not rounded to the format of its factors, as in sampling."""
 
     @staticmethod
-    def forward(ctx: _ProjectionContext, hidden_NH: Tensor, weight_VH: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: _ProjectionContext, hidden_NH: Tensor, weight_VH: Tensor) -> Tensor:
         ctx.save_for_backward(hidden_NH, weight_VH)
         return product_in_float32(hidden_NH, weight_VH.t())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _ProjectionContext, grad_NV: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: _ProjectionContext, grad_NV: Tensor) -> tuple[Tensor | None, ...]:
         hidden_NH, weight_VH = ctx.saved_tensors
         grad_NV = grad_NV.to(weight_VH.dtype)
         grad_hidden = grad_NV @ weight_VH if ctx.needs_input_grad[0] else None

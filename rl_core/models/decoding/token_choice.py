@@ -130,9 +130,14 @@ class StepSupport:
 
 def support_of(steps: Sequence[StepSupport | None]) -> Support:
     """Return the support of a reply, step by step; None stands for the whole vocabulary."""
-    sizes = [
-        -1 if one is None else len(one.ids) if one.is_kept else -1 - len(one.ids) for one in steps
-    ]
+    sizes = []
+    for one in steps:
+        if one is None:
+            sizes.append(-1)
+        elif one.is_kept:
+            sizes.append(len(one.ids))
+        else:
+            sizes.append(-1 - len(one.ids))
     ids = [one.ids for one in steps if one is not None]
     return Support(
         np.array(sizes, np.int32), np.concatenate([np.empty(0, np.int32), *ids], dtype=np.int32)

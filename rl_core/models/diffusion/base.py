@@ -216,9 +216,9 @@ class DiffusionFamily(ABC):
         }
         for name in self.padded:
             batched[name] = pad_sequence(columns[name], batch_first=True)
-            whole = [
-                torch.ones(len(row), dtype=torch.bool, device=row.device) for row in columns[name]
-            ]
+            whole = []
+            for row in columns[name]:
+                whole.append(torch.ones(len(row), dtype=torch.bool, device=row.device))
             batched[f"{name}_mask"] = pad_sequence(whole, batch_first=True)
         return batched
 

@@ -33,11 +33,10 @@ class Experts(nn.Module):
         """Compute like diffusers' transformers; every tensor among the inputs is [B, ...]. Returns:
         a tuple of one [B, ...]."""
         # With a timestep per token the given frames are at 0 and the noisy ones share a level.
-        high_B = (
-            timestep.flatten(1).amax(dim=1) >= self.boundary
-            if timestep.dim() > 1
-            else timestep >= self.boundary
-        )
+        if timestep.dim() > 1:
+            high_B = timestep.flatten(1).amax(dim=1) >= self.boundary
+        else:
+            high_B = timestep >= self.boundary
         predicted = None
         for expert, mine_B in ((self.transformer, high_B), (self.transformer_2, ~high_B)):
             rows = mine_B.nonzero().squeeze(1)
@@ -52,11 +51,10 @@ class Experts(nn.Module):
                 return_dict=False,
                 **chosen,
             )[0]
-            predicted = (
-                part.new_zeros(len(hidden_states), *part.shape[1:])
-                if predicted is None
-                else predicted
-            )
+            if predicted is None:
+                predicted = part.new_zeros(len(hidden_states), *part.shape[1:])
+            else:
+                predicted = predicted
             predicted = predicted.index_add(0, rows, part * kept)
         return (predicted,)
 

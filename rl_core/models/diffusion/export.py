@@ -70,7 +70,9 @@ def _write(
     formats = {name: _stored_dtype(Path(bundle.source) / name) for name in parts}
 
     def format_of(name: str) -> torch.dtype:
-        return next(iter(formats.values())) if len(formats) == 1 else formats[name.split(".")[1]]
+        if len(formats) == 1:
+            return next(iter(formats.values()))
+        return formats[name.split(".")[1]]
 
     def write() -> nn.Module | None:
         if adapters_alone:

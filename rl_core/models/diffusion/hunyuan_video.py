@@ -54,10 +54,12 @@ class HunyuanVideo(DiffusionFamily):
         embeds_BLD, pooled_BP, mask_BL = self.pipeline.encode_prompt(
             list(prompts), device=self.device
         )
-        return [
-            Condition({"prompt_embeds": embeds, "prompt_mask": mask, "pooled": pooled})
-            for embeds, mask, pooled in zip(embeds_BLD, mask_BL.bool(), pooled_BP, strict=True)
-        ]
+        conditions: list[Condition] = []
+        for embeds, mask, pooled in zip(embeds_BLD, mask_BL.bool(), pooled_BP, strict=True):
+            conditions.append(
+                Condition({"prompt_embeds": embeds, "prompt_mask": mask, "pooled": pooled})
+            )
+        return conditions
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """Return [C, F, H, W]."""
@@ -82,9 +84,10 @@ class HunyuanVideo(DiffusionFamily):
         conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output, which is eps - x_0."""
-        guidance = (
-            {"guidance": conditions["guidance"] * TRAIN_TIMESTEPS} if self.embedded_guidance else {}
-        )
+        if self.embedded_guidance:
+            guidance = {"guidance": conditions["guidance"] * TRAIN_TIMESTEPS}
+        else:
+            guidance = {}
         return transformer(
             hidden_states=latents,
             timestep=sigma_B * TRAIN_TIMESTEPS,

@@ -24,4 +24,6 @@ def noise_levels(family: DiffusionFamily, config: DiffusionConfig, num_steps: in
 
 def shift_of(family: DiffusionFamily, config: DiffusionConfig, num_steps: int) -> float:
     """Return the shift of the schedule."""
-    return family.shift(size_of(config), num_steps) if config.shift is None else config.shift
+    if config.shift is None:
+        return family.shift(size_of(config), num_steps)
+    return config.shift

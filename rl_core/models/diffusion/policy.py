@@ -58,7 +58,9 @@ class DiffusionPolicy(Policy):
     def transformer(self) -> Any:
         """The diffusers model, below any adapters."""
         # diffusers, too, leaves a `peft_config` on a transformer that it loads adapters into.
-        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        if hasattr(self.model, "get_base_model"):
+            return self.model.get_base_model()
+        return self.model
 
     @property
     def block_classes(self) -> tuple[str, ...]:
@@ -81,10 +83,9 @@ class DiffusionPolicy(Policy):
         guidance, the negative half comes first. A prompt that occurs several times is batched once.
         """
         told, rows_N = self.distinct(prompts, copies, scale)
-        conditions = {
-            name: values[rows_N.to(values.device)]
-            for name, values in self.family.batch(told).items()
-        }
+        conditions = {}
+        for name, values in self.family.batch(told).items():
+            conditions[name] = values[rows_N.to(values.device)]
         if self.family.embedded_guidance:
             conditions["guidance"] = torch.full((len(rows_N),), scale)
         return conditions
@@ -121,7 +122,9 @@ class DiffusionPolicy(Policy):
             latents, sigma_N = latents.repeat(2, *[1] * (latents.ndim - 1)), sigma_N.repeat(2)
         told = {name: _like(first, value) for name, value in noisy.conditions.items()}
         velocity = self.family.velocity(self.transformer, latents, sigma_N, told).float()
-        return guided(self.family, velocity, scale) if halves else velocity
+        if halves:
+            return guided(self.family, velocity, scale)
+        return velocity
 
 
 def _like(weight: Tensor, value: Tensor) -> Tensor:

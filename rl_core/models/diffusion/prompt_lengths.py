@@ -25,18 +25,18 @@ class PromptLengths:
         import transformers
 
         folder = snapshot(source, path)
-        parts = {
-            name: part
-            for name, part in pipeline_index(folder).items()
-            if name.startswith("tokenizer")
-        }
-        loaded = [
-            getattr(transformers, str(part[1])).from_pretrained(
-                folder / name, local_files_only=True
-            )
-            for name, part in parts.items()
-            if part[1] is not None
-        ]
+        parts = {}
+        for name, part in pipeline_index(folder).items():
+            if name.startswith("tokenizer"):
+                parts[name] = part
+        loaded = []
+        for name, part in parts.items():
+            if part[1] is not None:
+                loaded.append(
+                    getattr(transformers, str(part[1])).from_pretrained(
+                        folder / name, local_files_only=True
+                    )
+                )
         # Some families keep a processor in the tokenizer's place.
         self.tokenizers: list[PreTrainedTokenizerBase] = [
             getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in loaded
@@ -51,8 +51,7 @@ class PromptLengths:
         """Return the tokens of each text by the tokenizer that needs most, including start and
         end."""
         # `verbose` would warn of every prompt over the limit, which is the caller's question.
-        counts = [
-            [len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
-            for tokenizer in self.tokenizers
-        ]
+        counts = []
+        for tokenizer in self.tokenizers:
+            counts.append([len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]])
         return [max(lengths) for lengths in zip(*counts, strict=True)]

@@ -43,7 +43,9 @@ class QwenImage(DiffusionFamily):
     def condition_images(self) -> ConditionImages:
         """Required or none, depending on the pipeline."""
         edits = type(self.pipeline).__name__ == "QwenImageEditPipeline"
-        return ConditionImages.REQUIRED if edits else ConditionImages.NONE
+        if edits:
+            return ConditionImages.REQUIRED
+        return ConditionImages.NONE
 
     def encode(
         self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
@@ -51,7 +53,10 @@ class QwenImage(DiffusionFamily):
         """Return `prompt_embeds` [L, D] and, for a condition image, `image_latents` [C, H, W]."""
         check_images(self.name, images, self.condition_images)
         width, height = self._reference_size(size)
-        references = [fitted(image, width, height) for image in images if image is not None]
+        references = []
+        for image in images:
+            if image is not None:
+                references.append(fitted(image, width, height))
         read: dict[str, list[Image]] = {"image": references} if references else {}
         embeds_BLD, mask_BL = self.pipeline.encode_prompt(
             prompt=list(prompts), device=self.device, **read
@@ -102,7 +107,9 @@ class QwenImage(DiffusionFamily):
             *([conditions["image_latents"]] if "image_latents" in conditions else []),
         ]
         tokens = [packed(picture) for picture in pictures]
-        shapes = [(1, picture.shape[-2] // 2, picture.shape[-1] // 2) for picture in pictures]
+        shapes = []
+        for picture in pictures:
+            shapes.append((1, picture.shape[-2] // 2, picture.shape[-1] // 2))
         predicted = transformer(
             hidden_states=torch.cat(tokens, dim=1),
             timestep=sigma_B,

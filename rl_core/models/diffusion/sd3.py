@@ -49,10 +49,10 @@ class SD3(DiffusionFamily):
             max_sequence_length=pipeline.tokenizer_max_length,
             device=self.device,
         )
-        return [
-            Condition({"prompt_embeds": embeds, "pooled": pooled})
-            for embeds, pooled in zip(embeds_BLD, pooled_BD, strict=True)
-        ]
+        conditions: list[Condition] = []
+        for embeds, pooled in zip(embeds_BLD, pooled_BD, strict=True):
+            conditions.append(Condition({"prompt_embeds": embeds, "pooled": pooled}))
+        return conditions
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """Return [C, H, W]."""

@@ -56,11 +56,10 @@ class Wan(DiffusionFamily):
     @property
     def lora_targets(self) -> list[str]:
         """The attention layers to the video and to the prompt, and to the image in 2.1."""
-        blocks = [
-            f"attn{which}.{layer}"
-            for which in (1, 2)
-            for layer in ("to_q", "to_k", "to_v", "to_out.0")
-        ]
+        blocks = []
+        for which in (1, 2):
+            for layer in ("to_q", "to_k", "to_v", "to_out.0"):
+                blocks.append(f"attn{which}.{layer}")
         sees = self.config.added_kv_proj_dim is not None
         return [*blocks, *(["attn2.add_k_proj", "attn2.add_v_proj"] if sees else [])]
 
@@ -73,7 +72,9 @@ class Wan(DiffusionFamily):
     def condition_images(self) -> ConditionImages:
         """Required or none, depending on the pipeline."""
         animates = type(self.pipeline).__name__ == "WanImageToVideoPipeline"
-        return ConditionImages.REQUIRED if animates else ConditionImages.NONE
+        if animates:
+            return ConditionImages.REQUIRED
+        return ConditionImages.NONE
 
     def encode(
         self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
@@ -180,11 +181,10 @@ class Wan(DiffusionFamily):
         timesteps: Tensor,
         conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        seen = (
-            {"encoder_hidden_states_image": conditions["image_embeds"]}
-            if "image_embeds" in conditions
-            else {}
-        )
+        if "image_embeds" in conditions:
+            seen = {"encoder_hidden_states_image": conditions["image_embeds"]}
+        else:
+            seen = {}
         return transformer(
             hidden_states=inputs,
             timestep=timesteps,
@@ -207,11 +207,10 @@ class Wan(DiffusionFamily):
             return
         for expert, file in (("transformer", None), ("transformer_2", SECOND_ADAPTERS)):
             prefix = f"{expert}."
-            own = {
-                name.removeprefix(prefix): value
-                for name, value in state.items()
-                if name.startswith(prefix)
-            }
+            own = {}
+            for name, value in state.items():
+                if name.startswith(prefix):
+                    own[name.removeprefix(prefix)] = value
             type(self.pipeline).save_lora_weights(
                 str(folder),
                 transformer_lora_layers=own,

@@ -60,9 +60,9 @@ class ZImage(DiffusionFamily):
         import torch
 
         lengths = conditions["prompt_embeds_mask"].sum(dim=1).tolist()
-        texts = [
-            row[:length] for row, length in zip(conditions["prompt_embeds"], lengths, strict=True)
-        ]
+        texts = []
+        for row, length in zip(conditions["prompt_embeds"], lengths, strict=True):
+            texts.append(row[:length])
         predicted = transformer(list(latents.unsqueeze(2)), 1 - sigma_B, texts, return_dict=False)[
             0
         ]

@@ -17,6 +17,7 @@ from rl_core.models.export.stored_weights import Written, formats, write_stored
 from rl_core.models.export.untouched import carry_over
 from rl_core.models.family import seeing_policy
 from rl_core.models.policy import Policy
+from rl_core.models.quantized import unpack
 from rl_core.models.text_part import TextPartPolicy
 from schemas.recipe import ExportKind, LoraConfig
 
@@ -111,6 +112,7 @@ def trained_policy(bundle: Loads[P], trained: dict[str, Tensor], lora: LoraConfi
     from transformers import PreTrainedModel
 
     policy = bundle.load_policy()
+    unpack(policy)
     if lora is not None:
         inject_lora(policy, lora, seed=0)
     unexpected = policy.load_state_dict(trained, strict=False).unexpected_keys
@@ -138,4 +140,6 @@ def stored_dtype(bundle: TokenBundle) -> torch.dtype:
     name, _, revision = bundle.source.partition("@")
     config = AutoConfig.from_pretrained(name, revision=revision or None)
     stored = config.dtype or config.get_text_config().dtype
-    return stored if isinstance(stored, torch.dtype) else torch.float32
+    if isinstance(stored, torch.dtype):
+        return stored
+    return torch.float32

@@ -177,10 +177,14 @@ def _splits(description: dict[str, Any]) -> str | None:
         return "gpt-2" if by_words else None
     first = parts[0]
     if len(parts) == 2 and first.get("type") == "Digits":
-        return "smollm" if by_words and first.get("individual_digits") else None
+        if by_words and first.get("individual_digits"):
+            return "smollm"
+        return None
     pattern = (first.get("pattern") or {}).get("Regex", "")
     is_llama_3 = len(parts) == 2 and first.get("type") == "Split" and pattern.startswith(LLAMA_3)
-    return "llama-bpe" if is_llama_3 and not by_words else None
+    if is_llama_3 and not by_words:
+        return "llama-bpe"
+    return None
 
 
 def _tensors(folder: Path, config: Any) -> Iterator[tuple[str, np.ndarray]]:
@@ -239,10 +243,9 @@ def _check(out: Path, written: dict[str, np.ndarray]) -> None:
     import gguf
 
     found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(out).tensors}
-    bad = [
-        name
-        for name, data in written.items()
-        if name not in found or found[name].tobytes() != data.tobytes()
-    ]
+    bad = []
+    for name, data in written.items():
+        if name not in found or found[name].tobytes() != data.tobytes():
+            bad.append(name)
     if bad or len(found) != len(written):
         raise ExportMismatch(f"{out}: {bad[:3] or 'tensors'} were not read back as written")

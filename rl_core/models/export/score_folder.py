@@ -124,7 +124,9 @@ def _class(config: PreTrainedConfig) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
     found = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
-    return found[0] if isinstance(found, tuple) else found
+    if isinstance(found, tuple):
+        return found[0]
+    return found
 
 
 def _one_label(config: PreTrainedConfig, padding: int | None) -> PreTrainedConfig:

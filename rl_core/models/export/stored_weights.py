@@ -143,11 +143,11 @@ def take_stored(policy: Policy, merged: dict[str, Tensor], format_of: FormatOf) 
 def _saved_buffers(policy: nn.Module) -> list[tuple[str, Tensor]]:
     """Return floating-point buffers that are saved with a model and never trained."""
     saved = policy.state_dict().keys()
-    return [
-        (name, value)
-        for name, value in policy.named_buffers()
-        if name in saved and value.is_floating_point()
-    ]
+    buffers: list[tuple[str, Tensor]] = []
+    for name, value in policy.named_buffers():
+        if name in saved and value.is_floating_point():
+            buffers.append((name, value))
+    return buffers
 
 
 def formats(model: nn.Module, dtype: torch.dtype) -> FormatOf:
@@ -161,11 +161,11 @@ def formats(model: nn.Module, dtype: torch.dtype) -> FormatOf:
 
 def saved_tensors(model: nn.Module) -> dict[str, Saved]:
     """Return everything that a model saves in numbers of two or four bytes, by name."""
-    return {
-        name: Saved(value.dtype, checksum(value))
-        for name, value in model.state_dict().items()
-        if value.is_floating_point() and value.element_size() in WIDTHS
-    }
+    tensors: dict[str, Saved] = {}
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and value.element_size() in WIDTHS:
+            tensors[name] = Saved(value.dtype, checksum(value))
+    return tensors
 
 
 def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) -> None:
@@ -176,11 +176,10 @@ def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) ->
     found = model.state_dict()
     # What is read may stand in a wider format than it was saved in; back in that it is the same,
     # bit for bit.
-    bad = [
-        name
-        for name, saved in expected.items()
-        if name not in found or checksum(found[name].to(saved.dtype)) != saved.checksum
-    ]
+    bad = []
+    for name, saved in expected.items():
+        if name not in found or checksum(found[name].to(saved.dtype)) != saved.checksum:
+            bad.append(name)
     if bad:
         raise ExportMismatch(
             f"{where}: {len(bad)} of {len(expected)} tensors were not read back as they were to "

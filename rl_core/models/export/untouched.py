@@ -48,15 +48,13 @@ def carry_over(source: str, model: PreTrainedModel, out: Path) -> None:
     assert exported is not None
     for path, names in exported.by_file().items():
         _restore(path, names, base)
-    unread = [
-        re.compile(pattern)
-        for pattern in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    ]
-    missing = [
-        name
-        for name in base.files
-        if name not in exported.files and any(one.search(name) for one in unread)
-    ]
+    unread = []
+    for pattern in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ():
+        unread.append(re.compile(pattern))
+    missing = []
+    for name in base.files:
+        if name not in exported.files and any(one.search(name) for one in unread):
+            missing.append(name)
     if missing:
         _add(out, exported, {name: base.tensor(name) for name in missing})
 

@@ -192,4 +192,4 @@ class UnifiedFamily(DiffusionFamily):
         transformer: the parts."""
         parts: Any = transformer
         told = self.read(parts, conditions) if ROWS in conditions else conditions
-        return super().velocity(parts.transformer, latents, sigma_B, told)  # type: ignore[safe-super]
+        return super().velocity(parts.transformer, latents, sigma_B, told)

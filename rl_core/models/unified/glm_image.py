@@ -92,9 +92,9 @@ class GlmImage(UnifiedFamily, GlmTransformer):
         self, messages: Sequence[Message], size: Size, template_kwargs: Mapping[str, object]
     ) -> BatchFeature:
         """Return the processor's output for a conversation, called as in the pipeline."""
-        parts = [
-            {**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages
-        ]
+        parts = []
+        for turn in messages:
+            parts.append({**turn, "content": [{"type": "text", "text": turn["content"]}]})
         sides = {"target_h": size.height, "target_w": size.width}
         return self.pipeline.processor.apply_chat_template(
             [parts],
@@ -110,12 +110,14 @@ class GlmImage(UnifiedFamily, GlmTransformer):
     ) -> list[Condition | str]:
         """Return the glyphs of the prompt, and the codes of the large image, each for 2 x 2 tokens
         of the transformer."""
-        glyphs = {text: self.encode([text], [None], size)[0] for text in dict.fromkeys(prompts)}
+        glyphs = {}
+        for text in dict.fromkeys(prompts):
+            glyphs[text] = self.encode([text], [None], size)[0]
         layout = self.layout(size)
-        return [
-            self._planned(glyphs[prompt], context, layout, size)
-            for prompt, context in zip(prompts, contexts, strict=True)
-        ]
+        planned: list[Condition | str] = []
+        for prompt, context in zip(prompts, contexts, strict=True):
+            planned.append(self._planned(glyphs[prompt], context, layout, size))
+        return planned
 
     def _planned(
         self, glyphs: Condition, context: list[int], layout: PlanLayout, size: Size

@@ -101,7 +101,9 @@ class GlmTransformer(DiffusionFamily):
             config.get("base_shift", 0.25),
             config.get("max_shift", 0.75),
         )
-        return math.exp(mu) if config.get("time_shift_type", "exponential") == "exponential" else mu
+        if config.get("time_shift_type", "exponential") == "exponential":
+            return math.exp(mu)
+        return mu
 
     def velocity(
         self,

@@ -76,7 +76,10 @@ class Panel:
         ballots = [self._ballot(question, values) for question in questions]
         asked = list(dict.fromkeys(one for ballot in ballots for one in ballot))
         answers = dict(zip(asked, self._answers(asked, values), strict=True))
-        return [self._counted([answers[one] for one in ballot], values) for ballot in ballots]
+        counted: list[Verdict] = []
+        for ballot in ballots:
+            counted.append(self._counted([answers[one] for one in ballot], values))
+        return counted
 
     def close(self) -> None:
         """Release the judge and the kept answers."""
@@ -88,7 +91,9 @@ class Panel:
         settings = self.settings
         reads_token = settings.read is Reading.LOG_PROB
         system = [("system", settings.system)] if settings.system else []
-        turns = [(("user", "assistant")[place % 2], text) for place, text in enumerate(question)]
+        turns = []
+        for place, text in enumerate(question):
+            turns.append((("user", "assistant")[place % 2], text))
         request = Request(
             messages=(*system, *turns),
             max_tokens=settings.max_tokens or (1 if reads_token else LOCAL_TOKENS),
@@ -110,11 +115,10 @@ class Panel:
         fresh = self.judge.answer([requests[place] for place in missing]) if missing else []
         given |= {digests[place]: one for place, one in zip(missing, fresh, strict=True)}
         self._spent([one for one in fresh if isinstance(one, Answer)])
-        heard = {
-            digests[place]: one
-            for place, one in zip(missing, fresh, strict=True)
-            if isinstance(one, Answer) and self._is_readable(one, values)
-        }
+        heard = {}
+        for place, one in zip(missing, fresh, strict=True):
+            if isinstance(one, Answer) and self._is_readable(one, values):
+                heard[digests[place]] = one
         if self._cache is not None and heard:
             self._cache.keep(heard)
         return [given[digest] for digest in digests]

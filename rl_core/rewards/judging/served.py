@@ -109,7 +109,9 @@ class ServedJudge:
             found = json.loads(body)
             choice, usage = found["choices"][0], found.get("usage") or {}
             text = str(choice["message"].get("content") or "")
-            tokens = [int(usage.get(f"{name}_tokens") or 0) for name in ("prompt", "completion")]
+            tokens = []
+            for name in ("prompt", "completion"):
+                tokens.append(int(usage.get(f"{name}_tokens") or 0))
             probs = label_probs(choice, request.labels) if request.labels else None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             said = redact(body.decode("utf-8", "replace")[:300])

@@ -95,9 +95,10 @@ class JudgeSettings(Scorer.Config):
         words = {True: "yes", False: "no"}
         if not isinstance(value, dict):
             return value
-        return {
-            words[key] if isinstance(key, bool) else str(key): one for key, one in value.items()
-        }
+        entries = {}
+        for key, one in value.items():
+            entries[words[key] if isinstance(key, bool) else str(key)] = one
+        return entries
 
     @field_validator("pattern")
     @classmethod

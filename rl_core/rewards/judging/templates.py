@@ -111,7 +111,9 @@ def value_of(sample: Sample, name: str) -> str:
             f"the template's field {{{name}}}: the row with the prompt {sample.prompt[:60]!r} has "
             f"no such value; its columns are: {has}"
         )
-    return found if isinstance(found, str) else _written(found)
+    if isinstance(found, str):
+        return found
+    return _written(found)
 
 
 def _is_known(name: str, known: Collection[str]) -> bool:

@@ -34,10 +34,9 @@ class AestheticScorer(ImageScorer):
         super().__init__(config, device)
         self.clip = Clip(config.model, None, device)
         self.head = scoring_head(self.clip.model.config.projection_dim).to(device).eval()
-        weights = {
-            name.removeprefix("layers."): tensor
-            for name, tensor in weights_file(config.weights).items()
-        }
+        weights = {}
+        for name, tensor in weights_file(config.weights).items():
+            weights[name.removeprefix("layers.")] = tensor
         fill(self.head, weights, f"rewards.aesthetic.weights {config.weights}")
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:

@@ -52,4 +52,6 @@ class CodeScorer(Scorer):
         finally:
             env.close()
         passed = outcome["metadata"]["passed"] / outcome["metadata"]["tests"]
-        return passed if self.config.partial else outcome["reward"]
+        if self.config.partial:
+            return passed
+        return outcome["reward"]

@@ -43,7 +43,10 @@ class ColourScorer(ImageScorer):
         return [self._one(sample) for sample in samples]
 
     def _one(self, sample: Sample) -> float | Unscored:
-        named = {COLOURS[word] for word in _WORD.findall(sample.prompt.lower()) if word in COLOURS}
+        named = set()
+        for word in _WORD.findall(sample.prompt.lower()):
+            if word in COLOURS:
+                named.add(COLOURS[word])
         if len(named) != 1:
             return Unscored(
                 f"the prompt must name one colour of {', '.join(COLOURS)}; got "

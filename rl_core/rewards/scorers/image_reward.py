@@ -73,11 +73,10 @@ class ImageRewardScorer(ImageScorer):
         blip, head = split_weights(weights_file(config.weights))
         own = self.blip.state_dict()
         # The heads for matching and retrieval are not used, and not published.
-        unused = {
-            name: tensor
-            for name, tensor in own.items()
-            if name.startswith(("vision_proj", "text_proj", "itm"))
-        }
+        unused = {}
+        for name, tensor in own.items():
+            if name.startswith(("vision_proj", "text_proj", "itm")):
+                unused[name] = tensor
         fill(self.blip, unused | blip, place)
         fill(self.head, head, place)
         self.blip.to(device).eval()

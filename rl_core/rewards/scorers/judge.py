@@ -132,7 +132,9 @@ class JudgeScorer(Scorer):
             return self._compared(samples)
         prompt = self.config.prompt
         before = shown(self.config.examples, prompt, self.own)
-        questions = [(*before, prompt.filled(sample, self.own, {})) for sample in samples]
+        questions = []
+        for sample in samples:
+            questions.append((*before, prompt.filled(sample, self.own, {})))
         return [_given(one) for one in self.panel.verdicts(questions)]
 
     def counts(self) -> dict[str, float]:
@@ -169,10 +171,14 @@ class JudgeScorer(Scorer):
         if against == "siblings":
             others = [*group[place + 1 :], *group[:place]]
             return others[: self.config.max_opponents]
-        return [group[0]] if against == "first" and group else self._anchor(sample)
+        if against == "first" and group:
+            return [group[0]]
+        return self._anchor(sample)
 
     def _anchor(self, sample: Sample) -> list[str]:
-        return [] if self.config.against == "first" else [value_of(sample, self.config.against)]
+        if self.config.against == "first":
+            return []
+        return [value_of(sample, self.config.against)]
 
     def _bout(
         self,

@@ -51,10 +51,9 @@ class OcrScorer(ImageScorer):
             raise RecipeError(
                 f"reward ocr needs the extra `rewards`: pip install 'rl-train[rewards]' ({error})"
             ) from error
-        threads = {
-            f"EngineConfig.onnxruntime.{kind}_op_num_threads": config.num_threads
-            for kind in ("intra", "inter")
-        }
+        threads = {}
+        for kind in ("intra", "inter"):
+            threads[f"EngineConfig.onnxruntime.{kind}_op_num_threads"] = config.num_threads
         wanted = {"Global.log_level": "error", "Global.text_score": config.min_confidence}
         # Any: its result has another type for each kind of reading.
         self._reader: Any = RapidOCR(params=wanted | threads)

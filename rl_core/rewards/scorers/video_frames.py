@@ -90,9 +90,10 @@ class VideoFramesScorer(Scorer):
         bad = next((answer for answer in answers if isinstance(answer, Unscored)), None)
         if bad is not None:
             return bad
-        scores = [
-            answer.score if isinstance(answer, Judged) else float(answer)
-            for answer in answers
-            if not isinstance(answer, Unscored)
-        ]
-        return min(scores) if self.config.average is FrameAverage.MIN else sum(scores) / len(scores)
+        scores = []
+        for answer in answers:
+            if not isinstance(answer, Unscored):
+                scores.append(answer.score if isinstance(answer, Judged) else float(answer))
+        if self.config.average is FrameAverage.MIN:
+            return min(scores)
+        return sum(scores) / len(scores)

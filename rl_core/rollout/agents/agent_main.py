@@ -155,10 +155,12 @@ def _read(result):
     if isinstance(result, (list, tuple)) and result:
         if all(isinstance(one, (int, float)) for one in result):
             return {"rewards": [float(one) for one in result]}
-        messages = [
-            one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one
-            for one in result
-        ]
+        messages = []
+        for one in result:
+            if hasattr(one, "model_dump"):
+                messages.append(one.model_dump(exclude_none=True))
+            else:
+                messages.append(one)
         if all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
             return {"messages": messages}
     shown = repr(result)[:80]

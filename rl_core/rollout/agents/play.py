@@ -17,6 +17,7 @@ from typing import Any
 
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs.agent import AgentEnv, is_agent
+from rl_core.envs.calls.forms import form_of
 from rl_core.envs.registration import make
 from rl_core.errors import WorkerDied
 from rl_core.models.checks.row_length import LongestRow
@@ -30,7 +31,6 @@ from rl_core.rollout.episodes.env_calls import EnvCall
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.serving.app import build_app_by_key
 from rl_core.serving.served_model import KnownModel
-from rl_core.serving.tools.forms import form_of
 from schemas.sections.rollout import EpisodeConfig
 
 Generate = Callable[[list[Request]], list[Reply]]
@@ -104,7 +104,7 @@ class Limits:
 
 def play_agents(
     items: list[tuple[int, PlayedItem]],
-    num_siblings: int,
+    group_size: int,
     stage: AgentStage,
     generate: Generate,
     limits: Limits,
@@ -112,7 +112,7 @@ def play_agents(
     *,
     one_row: bool = False,
 ) -> list[Episode]:
-    """Play rows of agents `num_siblings` times; an episode gives a row, or several if it was split.
+    """Play rows of agents `group_size` times; an episode gives a row, or several if it was split.
 
     Args: items: rows with their numbers, which become their episodes' `group`. generate: called in
     this thread with at most `max_batch_size` requests. one_row: keep only the last row of each
@@ -120,14 +120,14 @@ def play_agents(
     """
     if not items:
         return []
-    return _Rollout(items, num_siblings, stage, generate, limits, seed).played(one_row)
+    return _Rollout(items, group_size, stage, generate, limits, seed).played(one_row)
 
 
 class _Rollout:
     def __init__(
         self,
         items: list[tuple[int, PlayedItem]],
-        num_siblings: int,
+        group_size: int,
         stage: AgentStage,
         generate: Generate,
         limits: Limits,
@@ -137,7 +137,7 @@ class _Rollout:
         self.configs = {item["env_class"]: stage.config(item["env_class"]) for _, item in items}
         changed = threading.Condition(threading.RLock())
         chat = stage.model.chat
-        played = [(group, item) for group, item in items for _ in range(num_siblings)]
+        played = [(group, item) for group, item in items for _ in range(group_size)]
         self.plays = [
             Play(
                 number,
@@ -272,7 +272,10 @@ def _rewarded(
     if not all(math.isfinite(number) for number in numbers):
         return f"the agent returned the reward {numbers}; it must be a finite number"
     if ended.messages is not None:
-        said = [str(m.get("content") or "") for m in ended.messages if m["role"] == "assistant"]
+        said = []
+        for m in ended.messages:
+            if m["role"] == "assistant":
+                said.append(str(m.get("content") or ""))
         if not said:
             return "the agent returned messages without one of role assistant"
         for row in rows:

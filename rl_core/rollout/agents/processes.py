@@ -61,12 +61,15 @@ class AgentProcesses:
         self._ready.wait(START_TIMEOUT_S)
         if self._broken is not None or not self.alive or not self._ready.is_set():
             self.close()
-            why = self._broken or (
-                f"its process ended at once (exit code {self._process.returncode}); "
-                f"{config.python or 'the interpreter'} must have Python 3.11 or newer"
-                if not self.alive
-                else f"importing it took longer than {START_TIMEOUT_S:g} s"
-            )
+            if self._broken:
+                why = self._broken
+            elif not self.alive:
+                why = (
+                    f"its process ended at once (exit code {self._process.returncode}); "
+                    f"{config.python or 'the interpreter'} must have Python 3.11 or newer"
+                )
+            else:
+                why = f"importing it took longer than {START_TIMEOUT_S:g} s"
             raise EnvError(f"environments.{name}: the agent {config.agent} cannot be used: {why}")
 
     def start(

@@ -39,7 +39,9 @@ class Turn:
     @property
     def context(self) -> list[int]:
         """Tokens of prompt and reply."""
-        return self.prompt if self.reply is None else self.prompt + self.reply.token_ids
+        if self.reply is None:
+            return self.prompt
+        return self.prompt + self.reply.token_ids
 
 
 class TurnLog:
@@ -53,11 +55,10 @@ class TurnLog:
 
     def begin(self, prompt: list[int]) -> Turn:
         """Add a request."""
-        found = [
-            turn
-            for turn in self.turns
-            if turn.delivered and prompt[: len(turn.context)] == turn.context
-        ]
+        found = []
+        for turn in self.turns:
+            if turn.delivered and prompt[: len(turn.context)] == turn.context:
+                found.append(turn)
         former = max(found, key=lambda turn: len(turn.context), default=None)
         self.turns.append(Turn(len(self.turns), prompt, former, tools=self._tools))
         self._tools = []

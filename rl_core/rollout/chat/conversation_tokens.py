@@ -34,10 +34,11 @@ class ConversationEncoder:
         texts = [answer_text(item[side], self.config.think) for side in SIDES]
         if texts[0].strip() == texts[1].strip() or not all(text.strip() for text in texts):
             return self._idle(Idle.EQUAL)
-        whole = [
-            conversation_ids(self.chat.tokenizer, self.chat.template, item["prompt"], text)
-            for text in texts
-        ]
+        whole = []
+        for text in texts:
+            whole.append(
+                conversation_ids(self.chat.tokenizer, self.chat.template, item["prompt"], text)
+            )
         if max(map(len, whole)) > self.max_length:
             return self._idle(Idle.OVERLONG)
         # The shared prompt may not be empty, nor hold the last token of either conversation.

@@ -61,7 +61,9 @@ class PairEncoder:
         model does not support."""
         encoded = self.chat.encode_prompt(item["prompt"], item)
         prompt = encoded.token_ids
-        texts = [answer_text(item[side], self.config.think) for side in ("chosen", "rejected")]
+        texts = []
+        for side in ("chosen", "rejected"):
+            texts.append(answer_text(item[side], self.config.think))
         chosen, rejected = (self._answer(text, prompt) for text in texts)
         if texts[0].strip() == texts[1].strip() or not all(text.strip() for text in texts):
             return self._idle(Idle.EQUAL)
@@ -86,11 +88,9 @@ def answer_text(answer: str, mode: ThinkMode) -> str:
     none."""
     before, close, after = answer.partition(CLOSE)
     if mode is ThinkMode.STRIP:
-        return (
-            (before.partition(OPEN)[0] + after).strip()
-            if close
-            else answer.partition(OPEN)[0].strip()
-        )
+        if close:
+            return (before.partition(OPEN)[0] + after).strip()
+        return answer.partition(OPEN)[0].strip()
     if mode is ThinkMode.EMPTY and OPEN not in answer and not close:
         return f"{OPEN}{CLOSE}{answer}"
     return answer

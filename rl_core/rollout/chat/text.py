@@ -10,7 +10,7 @@ from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, wit
 from rl_core.data.prepare.control_tokens import special_ids
 from rl_core.data.prepare.items import PromptItem
 from rl_core.data.prepare.tokenizer import Tokenizer
-from rl_core.errors import ModelError, RecipeError
+from rl_core.errors import DataError, ModelError, RecipeError
 from rl_core.models.chat.turns import (
     FIRST,
     CannotContinue,
@@ -79,12 +79,14 @@ class ChatFormat:
         self._never_kept = self.stop_ids | {tokenizer.bos_token_id, tokenizer.pad_token_id}
         self._kept = self._kept_ids(keep_special_tokens)
 
-    def encode_prompt(self, messages: list[Message], item: PromptItem) -> Encoded:
-        """Encode a row's prompt, ending where the reply begins. Raises: ModelError when the row has
-        images."""
+    def encode_prompt(
+        self, messages: list[Message], item: PromptItem, tools: Tools = ()
+    ) -> Encoded:
+        """Encode a row's prompt, ending where the reply begins. Args: tools: functions that the
+        model may call. Raises: ModelError when the row has images."""
         if item["env_extras"].get("images"):
             raise ModelError(self.why_no_images)
-        return Encoded(self.encode(messages))
+        return Encoded(self.encode(messages, tools))
 
     def encode(self, messages: list[Message], tools: Tools = ()) -> list[int]:
         """Return the token ids of a prompt, ending where the reply begins; a last message of the
@@ -108,11 +110,16 @@ class ChatFormat:
 
     def said(self, messages: Sequence[Message]) -> list[Message]:
         """Return an environment's messages in the form in which `observation` puts them after a
-        reply."""
+        reply. Raises: DataError when they hold anything but text."""
+        check_is_text(messages)
         return [dict(message) for message in messages]
 
     def observation(
-        self, messages: Sequence[Message], after: list[int], history: Sequence[Message] = FIRST
+        self,
+        messages: Sequence[Message],
+        after: list[int],
+        history: Sequence[Message] = FIRST,
+        tools: Tools = (),
     ) -> list[int]:
         """Return the tokens between a reply and the next one: the end of the reply's turn (unless
         the reply wrote one itself), the observation messages, and the opening of the next turn. The
@@ -121,12 +128,16 @@ class ChatFormat:
         A reply may have ended with another stop token than the one the template writes. It then
         counts as the end of the turn, but not as a mark that opens the next role's.
         Args: history: the conversation before the reply, rendered again to check that the template
-        continues it.
+        continues it. tools: functions that the prompt shows.
         Raises: CannotContinue when the template cannot continue the conversation.
         """
         self.check_several_turns()
         rest = continuation(
-            self.template, history, self.said(messages), strict=not self.keep_earlier_turns
+            self.template,
+            history,
+            self.said(messages),
+            strict=not self.keep_earlier_turns,
+            tools=tools,
         )
         token_ids = self._encode_rest(rest)
         first = first_control(self.tokenizer, token_ids, self._added)
@@ -138,7 +149,9 @@ class ChatFormat:
         ):
             return token_ids
         is_written = after[-1] == token_ids[first] or token_ids[first] not in self.turns.opening_ids
-        return token_ids[first + 1 :] if is_written else token_ids
+        if is_written:
+            return token_ids[first + 1 :]
+        return token_ids
 
     def gone_on(self, history: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
         """Return the history of the next reply: one more reply, of which only the position is
@@ -170,7 +183,9 @@ class ChatFormat:
             return token_ids
         anchor = self.tokenizer.encode(ANCHOR, add_special_tokens=False)
         anchored = self.tokenizer.encode(ANCHOR + rest, add_special_tokens=False)
-        return anchored[len(anchor) :] if anchored[: len(anchor)] == anchor else token_ids
+        if anchored[: len(anchor)] == anchor:
+            return anchored[len(anchor) :]
+        return token_ids
 
     def _kept_ids(self, names: Sequence[str] | None) -> frozenset[int]:
         if names is None:
@@ -192,3 +207,16 @@ class ChatFormat:
         """Return the ids of those names that are special tokens here; others are ordinary text,
         which is always kept."""
         return frozenset(self._special[name] for name in names if name in self._special)
+
+
+def check_is_text(messages: Sequence[Message]) -> None:
+    """Raises: DataError when a message of an environment holds a picture or another file, naming
+    its kind."""
+    for message in messages:
+        parts = message.get("content")
+        kinds = [] if isinstance(parts, str) else [one.get("type") for one in parts or ()]
+        if others := [kind for kind in kinds if kind != "text"]:
+            raise DataError(
+                f"an observation of role {message.get('role')} holds a part of type {others[0]!r}; "
+                "observations are text, and pictures can stand in a row's prompt only"
+            )

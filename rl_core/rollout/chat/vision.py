@@ -11,17 +11,18 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from rl_core.data.prepare.chat_template import ChatTemplate, Message
+from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, text_of
 from rl_core.data.prepare.items import PromptItem
 from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data.read.row_images import open_image
+from rl_core.envs.tool_env.offer import TOOLS
 from rl_core.errors import DataError
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
 from rl_core.models.family import picture_facts, sees_pictures, why_no_pictures
 from rl_core.models.media import PromptMedia
 from rl_core.models.vlm import family_of, media_of
-from rl_core.rollout.chat.text import ChatFormat, ChatOptions, Encoded
+from rl_core.rollout.chat.text import ChatFormat, ChatOptions, Encoded, check_is_text
 
 if TYPE_CHECKING:
     from transformers import ProcessorMixin
@@ -49,12 +50,14 @@ class PictureReader:
         )
         self.template = ChatTemplate(processor, template_kwargs)
 
-    def __call__(self, messages: Sequence[Message], images: Sequence[str]) -> Encoded:
+    def __call__(
+        self, messages: Sequence[Message], images: Sequence[str], tools: Tools = ()
+    ) -> Encoded:
         """Encode a prompt that ends where the reply begins.
 
         Raises: DataError when an image cannot be opened, or marks and images differ in number.
         """
-        text = self.template.prompt(with_pictures(messages, len(images)))
+        text = self.template.prompt(with_pictures(messages, len(images)), tools)
         pictures = [open_image(image) for image in images]
         shown = {"images": [pictures]} if pictures else {}
         inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
@@ -89,15 +92,17 @@ class VisionChat(ChatFormat):
         )
         self._known: OrderedDict[str, Encoded] = OrderedDict()
 
-    def encode_prompt(self, messages: list[Message], item: PromptItem) -> Encoded:
+    def encode_prompt(
+        self, messages: list[Message], item: PromptItem, tools: Tools = ()
+    ) -> Encoded:
         """Return tokens, image tokens included, and the images as tensors.
 
         Raises: DataError when an image cannot be opened, or marks and images differ in number.
         """
         images = list(item["env_extras"].get("images") or [])
-        key = json.dumps([messages, images], sort_keys=True, default=str)
+        key = json.dumps([messages, images, list(tools)], sort_keys=True, default=str)
         if key not in self._known:
-            self._known[key] = self.reader(messages, images)
+            self._known[key] = self.reader(messages, images, tools)
             while len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return self._known[key]
@@ -110,6 +115,7 @@ class VisionChat(ChatFormat):
     def said(self, messages: Sequence[Message]) -> list[Message]:
         """Return an environment's messages in the form that `observation` uses. Raises: DataError
         when they contain images."""
+        check_is_text(messages)
         return with_pictures(messages, 0)
 
     def _text_tokens(self) -> frozenset[int]:
@@ -198,7 +204,7 @@ def with_pictures(messages: Sequence[Message], num_images: int) -> list[Message]
 
 
 def _content(message: Message) -> str:
-    return str(message.get("content") or "")
+    return text_of(message)
 
 
 def prompt_tokenizer(source: str, *, text_alone: bool) -> Tokenizer:
@@ -220,10 +226,11 @@ def prompt_tokenizer(source: str, *, text_alone: bool) -> Tokenizer:
         items: Sequence[PromptItem], template_kwargs: Mapping[str, object]
     ) -> list[int]:
         read = PictureReader(processor, *facts, template_kwargs)
-        return [
-            len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids)
-            for item in items
-        ]
+        counts: list[int] = []
+        for item in items:
+            images = item["env_extras"].get("images") or []
+            counts.append(len(read(item["prompt"], images, item.get(TOOLS, ())).token_ids))
+        return counts
 
     processor.tokenizer.count_items = count_items
     return processor.tokenizer

@@ -34,13 +34,15 @@ class Trajectory:
     def rows(self) -> list[Trajectory]:
         """Return the trajectory of each sample, as a batch of one."""
         kept = (self.latents, self.next_latents, self.log_probs)
-        return [
-            Trajectory(
-                self.clean[row : row + 1],
-                *([one[row : row + 1] for one in column] for column in kept),
+        trajectories: list[Trajectory] = []
+        for row in range(len(self.clean)):
+            trajectories.append(
+                Trajectory(
+                    self.clean[row : row + 1],
+                    *([one[row : row + 1] for one in column] for column in kept),
+                )
             )
-            for row in range(len(self.clean))
-        ]
+        return trajectories
 
 
 def denoise(

@@ -25,7 +25,7 @@ from rl_core.rollout.diffusion.denoise import Trajectory, denoise
 from rl_core.rollout.diffusion.prompt_conditions import ConditionCache
 from rl_core.rollout.diffusion.rows import Job, described, noised_columns, step_columns, unjudged
 from rl_core.rollout.engine import PolicyHolder, check_version
-from rl_core.rollout.sample_ids import groups_of, sibling_columns
+from rl_core.rollout.sample_ids import group_columns, groups_of
 from rl_core.sde import NoiseRecipe, SdeConfig, action_steps, initial_noise
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.sections.diffusion import DiffusionConfig
@@ -51,7 +51,7 @@ class DiffusionEngine:
         eval_batch_size: int,
     ) -> None:
         self.backend, self.config, self.sde, self.seed = backend, config, sde, seed
-        self.num_siblings, self.max_batch_size = rollout.samples_per_prompt, rollout.max_batch_size
+        self.group_size, self.max_batch_size = rollout.samples_per_prompt, rollout.max_batch_size
         self.eval_batch_size = eval_batch_size
         self.family = backend.bundle.family
         backend.bundle.place(backend.device)
@@ -77,11 +77,12 @@ class DiffusionEngine:
         """
         check_version(self.backend, version, evaluation=False)
         items = list(prompts.non_tensor_batch["item"])
-        jobs = [
-            self._job(item, conditions, sibling, step, f"{attempt}/" if attempt else "")
-            for item, conditions in zip(items, self.conditions(items), strict=True)
-            for sibling in range(self.num_siblings)
-        ]
+        jobs = []
+        for item, conditions in zip(items, self.conditions(items), strict=True):
+            for sibling in range(self.group_size):
+                jobs.append(
+                    self._job(item, conditions, sibling, step, f"{attempt}/" if attempt else "")
+                )
         num_steps = self.config.num_steps
         levels = noise_levels(self.family, self.config, num_steps)
         actions = () if self.sde is None else action_steps(self.sde, num_steps, step, self.seed)
@@ -95,7 +96,7 @@ class DiffusionEngine:
             trained = noised_columns(
                 jobs, clean, self.config.num_noised or num_steps, shift, self.latent_shape
             )
-        ids = sibling_columns(groups_of(prompts), self.num_siblings)
+        ids = group_columns(groups_of(prompts), self.group_size)
         return self._collect(jobs, ids, found, trained)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
@@ -110,7 +111,7 @@ class DiffusionEngine:
         with self.backend.gathered() as policy:
             found = self.sample(policy, jobs, levels, (), self.eval_batch_size)
         made = torch.tensor([[row in found] for row in range(len(jobs))]).long()
-        ids = sibling_columns(groups_of(prompts), 1)
+        ids = group_columns(groups_of(prompts), 1)
         return self._collect(jobs, ids, found, {"response_mask": made})
 
     def jobs_of(self, items: Sequence[MediaItem]) -> list[Job]:
@@ -156,9 +157,10 @@ class DiffusionEngine:
         found: dict[int, Trajectory] = {}
         for first in range(0, len(good), at_once):
             rows = good[first : first + at_once]
-            prompts = [
-                one for row in rows if isinstance(one := jobs[row].conditions, PromptConditions)
-            ]
+            prompts = []
+            for row in rows:
+                if isinstance(one := jobs[row].conditions, PromptConditions):
+                    prompts.append(one)
             told = self.told(policy, prompts)
             noise = initial_noise([jobs[row].start for row in rows], self.latent_shape).to(
                 self.backend.device

@@ -13,7 +13,7 @@ from rl_core.models.diffusion.levels import shift_of
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.rollout.diffusion.rows import described, noised_columns, unjudged
-from rl_core.rollout.sample_ids import groups_of, sibling_columns
+from rl_core.rollout.sample_ids import group_columns, groups_of
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.rows.media_checks import MediaRole, load_image
 
@@ -33,23 +33,28 @@ class GivenPictures(DiffusionEngine):
         picture that can be opened.
         """
         items = list(prompts.non_tensor_batch["item"])
-        jobs = [
-            self._job(item, conditions, 0, step, "")
-            for item, conditions in zip(items, self.conditions(items), strict=True)
-        ]
-        clean = {row: self._latent(job.item) for row, job in enumerate(jobs) if job.error is None}
+        jobs = []
+        for item, conditions in zip(items, self.conditions(items), strict=True):
+            jobs.append(self._job(item, conditions, 0, step, ""))
+        clean = {}
+        for row, job in enumerate(jobs):
+            if job.error is None:
+                clean[row] = self._latent(job.item)
         num_steps = self.config.num_steps
         shift = shift_of(self.family, self.config, num_steps)
         num_copies = self.config.num_noised or num_steps
         columns = noised_columns(jobs, clean, num_copies, shift, self.latent_shape)
         tensors = columns | unjudged(jobs, columns["response_mask"])
         tensors["rewards"] = torch.ones(len(jobs))
-        objects = sibling_columns(groups_of(prompts), 1)
+        objects = group_columns(groups_of(prompts), 1)
         return DataProto.from_dict(tensors, objects | described(jobs, self.conditions.blank))
 
     def _latent(self, item: MediaItem) -> Tensor:
         """Return the latent of a row's picture, without a batch axis."""
-        targets = [one for one in item.get("media_refs") or [] if one["role"] == MediaRole.TARGET]
+        targets = []
+        for one in item.get("media_refs") or []:
+            if one["role"] == MediaRole.TARGET:
+                targets.append(one)
         if not targets:
             raise DataError(
                 f"row {item['uid']} field media_refs: no picture to learn; expected one with role "

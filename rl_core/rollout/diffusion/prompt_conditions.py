@@ -121,7 +121,10 @@ class ConditionCache:
 def _asked(item: MediaItem) -> Asked:
     """Return the prompt of an item with its condition image opened; `media_refs` hold at most
     one."""
-    refs = [one for one in item.get("media_refs") or [] if one["role"] == MediaRole.CONDITION]
+    refs = []
+    for one in item.get("media_refs") or []:
+        if one["role"] == MediaRole.CONDITION:
+            refs.append(one)
     try:
         return Asked(item["prompt"], load_image(refs[0]["uri"]) if refs else None)
     except (RLTrainError, OSError) as error:

@@ -37,7 +37,9 @@ class Job:
     @property
     def error(self) -> str | None:
         """Reason why the sample cannot be made, or None."""
-        return self.conditions if isinstance(self.conditions, str) else None
+        if isinstance(self.conditions, str):
+            return self.conditions
+        return None
 
 
 def step_columns(

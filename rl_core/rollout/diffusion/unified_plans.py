@@ -129,9 +129,10 @@ class PlanContexts:
             [item.get(CONTEXT_IDS, []) for item in items],
         )
         found = self.family.plan_conditions(asked, contexts, size_of(self.config))
-        return [
-            one if isinstance(one, str) else PromptConditions(one, self.negative) for one in found
-        ]
+        conditions: list[PromptConditions | str] = []
+        for one in found:
+            conditions.append(one if isinstance(one, str) else PromptConditions(one, self.negative))
+        return conditions
 
     def blank(self) -> PromptConditions:
         """Return the conditions of an empty prompt without a plan."""

@@ -95,11 +95,16 @@ class EnvCalls:
         try:
             found = [self._outcomes.get(timeout=patience if wait_s is None else max(0.0, wait_s))]
         except queue.Empty:
-            return self._give_up(patience) if wait_s is None else []
+            if wait_s is None:
+                return self._give_up(patience)
+            return []
         with suppress(queue.Empty):
             while True:
                 found.append(self._outcomes.get_nowait())
-        heard = [one for one in found if self._pending.pop((one.row, one.kind), None) is not None]
+        heard = []
+        for one in found:
+            if self._pending.pop((one.row, one.kind), None) is not None:
+                heard.append(one)
         return sorted(heard, key=lambda one: one.row)
 
     def __enter__(self) -> EnvCalls:
@@ -125,7 +130,9 @@ class EnvCalls:
             f"no sign of life for {waited_s:g} s: a coroutine of an environment blocks the event "
             "loop"
         )
-        lost = [Outcome(row, kind, error=error, timed_out=True) for row, kind in self._pending]
+        lost = []
+        for row, kind in self._pending:
+            lost.append(Outcome(row, kind, error=error, timed_out=True))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._pending, self._outcomes = {}, queue.SimpleQueue()
         self._start_loop()
@@ -188,9 +195,9 @@ async def _work(work: Callable[[], object]) -> tuple[object, str | None]:
             assert inspect.isawaitable(coming)
             return await coming, None
         value, error = await _in_thread(work)
-        return (
-            (await value, None) if error is None and inspect.isawaitable(value) else (value, error)
-        )
+        if error is None and inspect.isawaitable(value):
+            return (await value, None)
+        return (value, error)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # whatever an environment raises is its own row's failure

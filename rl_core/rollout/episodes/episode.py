@@ -49,6 +49,8 @@ class Episode:
     kept."""
     tags: frozenset[str] = frozenset()
     """Special tokens that the environment parses."""
+    tools: list[dict[str, object]] = field(default_factory=list)
+    """Functions that the chat template shows in the prompt."""
     stop: StopStrings | None = None
     """Strings that end a reply: the recipe's and the environment's."""
     media: PromptMedia | None = None
@@ -94,7 +96,9 @@ class Episode:
     def env_read(self) -> str:
         """Metadata that the environment gave with the last turn, as JSON of limited length."""
         text = json.dumps(self.metadata, ensure_ascii=False, default=str) if self.metadata else ""
-        return text if len(text) <= LONGEST_READ else f"{text[:LONGEST_READ]}..."
+        if len(text) <= LONGEST_READ:
+            return text
+        return f"{text[:LONGEST_READ]}..."
 
     @property
     def reward(self) -> float:

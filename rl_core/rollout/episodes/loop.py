@@ -25,6 +25,7 @@ from rl_core.rewards.base import checked_reward
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome, described
 from rl_core.rollout.episodes.episode import Episode
+from rl_core.rollout.episodes.tools import offer_tools
 from schemas.sections.rollout import EpisodeConfig
 from schemas.sections.sampling import checked_stop
 
@@ -33,7 +34,7 @@ Generate = Callable[[list[Request]], list[Reply]]
 
 def run_episodes(
     items: list[PlayedItem],
-    num_siblings: int,
+    group_size: int,
     chat: ChatFormat,
     generate: Generate,
     env_options: Mapping[str, Mapping[str, object]],
@@ -42,15 +43,16 @@ def run_episodes(
     config: EpisodeConfig | None = None,
     stop: Sequence[str] = (),
 ) -> list[Episode]:
-    """Play every item `num_siblings` times, siblings adjacent.
+    """Play every item `group_size` times, group by group.
 
     Args: generate: called in this thread with at most `max_batch_size` rows. Siblings with the same
     tokens, as on their first turn, are one request with a shared prefill. stop: strings that end a
     reply, besides those of its environment.
     """
-    episodes = [
-        Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)
-    ]
+    episodes = []
+    for group, item in enumerate(items):
+        for _ in range(group_size):
+            episodes.append(Episode(item, group))
     config = config or EpisodeConfig()
     with EnvCalls(config.at_once) as calls:
         play = _Play(episodes, chat, env_options, max_context_length, config, calls, stop)
@@ -86,6 +88,7 @@ class _Play:
                 episode,
                 options,
                 stop,
+                chat,
                 timeout_s=self._time_left(episode),
             )
 
@@ -163,7 +166,7 @@ class _Play:
     def _digest(self, episode: Episode, outcome: Outcome) -> None:
         if outcome.kind is EnvCall.INIT:
             messages = _prompt_of(outcome.value)
-            prompt = self.chat.encode_prompt(messages, episode.item)
+            prompt = self.chat.encode_prompt(messages, episode.item, episode.tools)
             prompt_ids = prompt.token_ids
             if len(prompt_ids) >= self.max_context_length:
                 raise EnvError(
@@ -186,7 +189,9 @@ class _Play:
         said: list[Message] = []
         if not outcome["done"]:
             said = outcome["observations"]
-            observation = self.chat.observation(said, episode.response_ids, episode.history)
+            observation = self.chat.observation(
+                said, episode.response_ids, episode.history, episode.tools
+            )
             episode.history = self.chat.gone_on(episode.history, said)
         episode.add_reward(reward)
         episode.metadata = dict(outcome.get("metadata") or {})
@@ -205,14 +210,17 @@ class _Play:
         )
 
 
-def _start(episode: Episode, options: Mapping[str, object] | None, stop: Sequence[str]) -> object:
+def _start(
+    episode: Episode, options: Mapping[str, object] | None, stop: Sequence[str], chat: ChatFormat
+) -> object:
     """Create the environment. Returns: the result of its `init`, which may have to be awaited."""
     env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
     if episode.done:  # given up meanwhile
         env.close()
     ends = [*stop, *_own_stop(env, options or {})]
+    called = offer_tools(env, episode, chat)
     # A special token that is a stop string stays in the text, as a tag does.
-    episode.env, episode.tags = env, frozenset([*getattr(env, "tags", ()), *ends])
+    episode.env, episode.tags = env, frozenset([*getattr(env, "tags", ()), *called, *ends])
     episode.stop = StopStrings.of(ends, episode.tags)
     return env.init(episode.item["prompt"])
 

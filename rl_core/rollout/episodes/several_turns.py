@@ -11,6 +11,7 @@ from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.family import sees_pictures
 from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.episodes.tools import check_shows_tools
 from schemas.recipe import Recipe
 
 
@@ -46,3 +47,4 @@ def check_recipe(recipe: Recipe, source: str, env_ids: Sequence[str]) -> None:
         template=ChatTemplate(processor or tokenizer, kwargs),
     )
     check_several_turns(chat, env_ids)
+    check_shows_tools(chat, recipe.environments)

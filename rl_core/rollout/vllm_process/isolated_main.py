@@ -18,8 +18,8 @@ from rl_core.errors import RLTrainError
 
 @dataclass(frozen=True)
 class Trouble:
-    """An error on its way out of the guest process: third-party exceptions may not exist where it
-    goes."""
+    """An error on its way out of the isolated process: third-party exceptions may not exist outside
+    of it."""
 
     summary: str
     """Type and message of the error."""
@@ -28,7 +28,7 @@ class Trouble:
     """The error itself, if it is one of the project's."""
 
 
-class Guest:
+class IsolatedObject:
     """Holder of one object for a caller with another interpreter.
 
     Args: environment: variables to set first.

@@ -129,7 +129,7 @@ class VllmServer:
         eos_ids: Sequence[int],
         choice: SamplingConfig,
     ) -> list[Drawn]:
-        """Return replies to every prompt in order, siblings adjacent.
+        """Return replies to every prompt in order, group by group.
 
         Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: tokens
         that end a reply. choice: which tokens may be drawn.
@@ -187,9 +187,9 @@ class VllmServer:
 
         with safe_open(self.weights, framework="pt") as file:
             names = set(file.keys()) & set(expected)
-            found = {
-                name: checksum(file.get_tensor(name).to(getattr(torch, dtype))) for name in names
-            }
+            found = {}
+            for name in names:
+                found[name] = checksum(file.get_tensor(name).to(getattr(torch, dtype)))
         check_same(expected, found, where)
         # A server that sleeps wakes at its next `begin`, when the trainer may have made room.
         if not self._asleep:
@@ -211,7 +211,9 @@ class VllmServer:
 
     def shared_prefill(self) -> tuple[int, int]:
         """Return the prompt tokens so far, and how many of them were shared with another row."""
-        values = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
+        values = {}
+        for metric in self.llm.get_metrics():
+            values[metric.name] = getattr(metric, "value", 0)
         return values["vllm:prefix_cache_queries"], values["vllm:prefix_cache_hits"]
 
     def _wake(self) -> None:
@@ -248,7 +250,9 @@ def _pack_head(model: Any) -> None:
 
 def _drawn(output: Any, steps: Mapping[int, StepSupport] | None) -> Drawn:
     token_ids = list(output.token_ids)
-    log_probs = [at[token].logprob for at, token in zip(output.logprobs, token_ids, strict=True)]
+    log_probs = []
+    for at, token in zip(output.logprobs, token_ids, strict=True):
+        log_probs.append(at[token].logprob)
     ended, by_string = output.finish_reason == "stop", isinstance(output.stop_reason, str)
     support = None if steps is None else [steps[place] for place in range(len(token_ids))]
     return Drawn(token_ids, log_probs, ended and not by_string, ended and by_string, support)

@@ -43,7 +43,9 @@ def _score(stage: Stage, trained: ModelReceipt) -> str:
     decided = trained.gate.decided_by
     settings = stage.recipe.registration
     score = settings.score if decided is None else decided.score
-    return score if settings.set is None else f"{settings.set}/{score}"
+    if settings.set is None:
+        return score
+    return f"{settings.set}/{score}"
 
 
 def _value(receipt: EvalReceipt | None, score: str) -> str:

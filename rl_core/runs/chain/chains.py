@@ -52,7 +52,9 @@ class Stage:
     @property
     def title(self) -> str:
         """Name of the recipe in tables: a shipped one's, or its file's."""
-        return Path(self.source).name if Path(self.source).is_absolute() else self.source
+        if Path(self.source).is_absolute():
+            return Path(self.source).name
+        return self.source
 
     @property
     def starts_from(self) -> str | None:

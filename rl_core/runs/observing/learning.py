@@ -49,13 +49,12 @@ def _verdict(track: LearningTrack, steps: Sequence[Mapping[str, float]]) -> str:
     norms = [step["grad_norm"] for step in own if "grad_norm" in step]
     moved = any(math.isfinite(norm) and norm > 0 for norm in norms)
     if any(step.get("zero_advantage_share") != 1.0 for step in own):
-        return (
-            f"every step's gradient was 0 or not finite: {NOTHING}" if norms and not moved else ""
-        )
+        if norms and not moved:
+            return f"every step's gradient was 0 or not finite: {NOTHING}"
+        return ""
     flat = [step.get("zero_std_groups", 0.0) == step.get("num_groups") for step in own]
-    taught = (
-        "the rewards taught nothing, and other terms of the loss moved the weights"
-        if moved
-        else NOTHING
-    )
+    if moved:
+        taught = "the rewards taught nothing, and other terms of the loss moved the weights"
+    else:
+        taught = NOTHING
     return f"{FLAT if track.algorithm.needs_siblings and all(flat) else NO_ADVANTAGE}: {taught}"

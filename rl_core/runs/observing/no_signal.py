@@ -64,9 +64,10 @@ class Silence:
     def said(self) -> str:
         """It in one sentence."""
         num = self.last_step - self.first_step + 1
-        where = (
-            f"step {self.last_step}" if num == 1 else f"steps {self.first_step} to {self.last_step}"
-        )
+        if num == 1:
+            where = f"step {self.last_step}"
+        else:
+            where = f"steps {self.first_step} to {self.last_step}"
         why = "as where all samples of a prompt earn the same"
         return f"no signal in {where}: every advantage was 0, {why}"
 
@@ -145,4 +146,6 @@ def _line(one: JudgedReply) -> str:
 
 def _short(text: str) -> str:
     shown = repr(text)
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    if len(shown) <= _LONGEST:
+        return shown
+    return f"{shown[:_LONGEST]}..."

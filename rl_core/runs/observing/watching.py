@@ -1,4 +1,4 @@
-"""The watchers of a run: they look at each step, name its rows, and say what rang."""
+"""The watchers of a run: they check each step, name its rows, and raise alarms."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunWatch:
         return named
 
     def check(self) -> None:
-        """Check that no watcher rang that is to stop the run.
+        """Check that no watcher fired that is set to stop the run.
 
         Raises: StoppedByWatcher saying which, where to go on from, and how.
         """
@@ -68,16 +68,16 @@ def sample_ids(alarm: Alarm, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _rows_of(record: StepRecord, recipe: Recipe) -> list[Row]:
-    return [
-        row
-        for track, portions in record.tracks.items()
-        for portion in portions
-        if portion.trained
-        for row in rows_of(
-            portion,
-            track,
-            record.step,
-            record.items,
-            Limit(recipe.seed, record.step, track, None),
-        )[0]
-    ]
+    rows: list[Row] = []
+    for track, portions in record.tracks.items():
+        for portion in portions:
+            if portion.trained:
+                for row in rows_of(
+                    portion,
+                    track,
+                    record.step,
+                    record.items,
+                    Limit(recipe.seed, record.step, track, None),
+                )[0]:
+                    rows.append(row)
+    return rows

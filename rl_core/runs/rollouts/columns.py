@@ -120,9 +120,9 @@ class Limit:
 
         if self.left is None:
             return list(range(len(groups_B)))
-        digests = {
-            group: hashlib.sha256((self.key + str(group)).encode()).digest() for group in groups_B
-        }
+        digests = {}
+        for group in groups_B:
+            digests[group] = hashlib.sha256((self.key + str(group)).encode()).digest()
         order = sorted(range(len(groups_B)), key=lambda row: (digests[groups_B[row]], row))
         chosen = sorted(order[: self.left])
         self.left -= len(chosen)
@@ -131,7 +131,9 @@ class Limit:
 
 def plain(text: object) -> str | None:
     """Return a text that UTF-8 can hold; None stays None."""
-    return None if text is None else str(text).encode("utf-8", "backslashreplace").decode()
+    if text is None:
+        return None
+    return str(text).encode("utf-8", "backslashreplace").decode()
 
 
 def as_json(value: object) -> str:
@@ -143,7 +145,9 @@ def _words(columns: Mapping[str, Any], row: int, item: Item) -> dict[str, object
     """Return names and texts of a row."""
 
     def of(name: str) -> Any:
-        return columns[name][row] if name in columns else None
+        if name in columns:
+            return columns[name][row]
+        return None
 
     extras = item.get("env_extras") or {}
     said = of("turns") or []
@@ -196,12 +200,16 @@ def _picture(found: object) -> str:
     here."""
     path = found.get("path") or found.get("uri") if isinstance(found, Mapping) else found
     text = str(plain(path)) if path else ""
-    return "in the row" if not text or text.startswith("data:") else text
+    if not text or text.startswith("data:"):
+        return "in the row"
+    return text
 
 
 def _is_truncated(reason: object) -> bool:
     known = set(map(str, StopReason))
-    return StopReason(reason).is_truncated if str(reason) in known else reason == "length"
+    if str(reason) in known:
+        return StopReason(reason).is_truncated
+    return reason == "length"
 
 
 def _numbers(values: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -213,11 +221,11 @@ def _judgement(batch: DataProto, row: int) -> dict[str, object]:
     names = sorted(map(str, batch.batch.keys()))
 
     def of(prefix: str) -> list[tuple[str, float]]:
-        return [
-            (name.removeprefix(prefix), float(batch.tensor(name)[row]))
-            for name in names
-            if name.startswith(prefix)
-        ]
+        columns: list[tuple[str, float]] = []
+        for name in names:
+            if name.startswith(prefix):
+                columns.append((name.removeprefix(prefix), float(batch.tensor(name)[row])))
+        return columns
 
     return {
         "reward": float(batch.tensor("rewards")[row]),

@@ -141,12 +141,11 @@ def _whole(folder: Path, places: Sequence[tuple[int, int]]) -> list[Row]:
     files, needed = files_of(folder), {}
     for step, number in places:
         needed.setdefault(step, set()).add(number)
-    rows = {
-        (step, number): row
-        for step, numbers in needed.items()
-        for number, row in enumerate(read_rows(files[step]))
-        if number in numbers
-    }
+    rows = {}
+    for step, numbers in needed.items():
+        for number, row in enumerate(read_rows(files[step])):
+            if number in numbers:
+                rows[step, number] = row
     return [rows[place] for place in places]
 
 
@@ -154,7 +153,9 @@ def _rank(row: Row, column: str | None) -> float:
     value = 0.0 if column is None else row[column]
     if value is None or math.isnan(value):
         return math.inf
-    return -abs(value) if column == "advantage" else -value
+    if column == "advantage":
+        return -abs(value)
+    return -value
 
 
 def _text(row: Row) -> str:

@@ -67,11 +67,10 @@ def rescore(
     missing.
     """
     if before.has_pairs or recipe.domain is not before.domain:
-        why = (
-            "rewards of pairs are their sides, and are not computed"
-            if before.has_pairs
-            else f"the recipe is of the domain {recipe.domain}, the run of {before.domain}"
-        )
+        if before.has_pairs:
+            why = "rewards of pairs are their sides, and are not computed"
+        else:
+            why = f"the recipe is of the domain {recipe.domain}, the run of {before.domain}"
         raise RecipeError(f"rescore: {why}")
     recipe = with_folders(recipe, Home.default())
     service = RewardService(recipe.rewards, recipe.reward_service)
@@ -112,11 +111,10 @@ def _of_step(
         tree = recipe.tracks or recipe.unified
         propagation = Propagation.MEAN if tree is None else tree.propagation
         for row in texts:
-            children = [
-                found[id(one)].new
-                for one in drawn
-                if one["parent_id"] == row["id"] and not math.isnan(found[id(one)].new)
-            ]
+            children = []
+            for one in drawn:
+                if one["parent_id"] == row["id"] and not math.isnan(found[id(one)].new):
+                    children.append(found[id(one)].new)
             found[id(row)] = _earned_by(row, children, propagation)
     return [found[id(row)] for row in rows]
 
@@ -144,11 +142,10 @@ def _scored(
     rewards_B, parts = _combined(recipe, rows, torch.tensor(env_B), scores_BK, service.weights)
     rescored = []
     for number, row in enumerate(rows):
-        reasons = [
-            f"reward {key}: {reason}"
-            for key, weight in service.weights.items()
-            if weight and (reason := scores.by_key[key].errors[number])
-        ]
+        reasons = []
+        for key, weight in service.weights.items():
+            if weight and (reason := scores.by_key[key].errors[number]):
+                reasons.append(f"reward {key}: {reason}")
         if id(row) in heard and heard[id(row)].error:
             reasons.insert(0, f"environment: {heard[id(row)].error}")
         new = math.nan if reasons else float(rewards_B[number])
@@ -201,8 +198,13 @@ def _prepared(folder: RunFolder, uids: set[str]) -> dict[str, PlayedItem]:
 
 
 def _last_length(row: Row) -> int:
-    lengths = [one["num_tokens"] for one in row["turns"] or [] if one["role"] == "assistant"]
-    return lengths[-1] if lengths else row["num_tokens"]
+    lengths = []
+    for one in row["turns"] or []:
+        if one["role"] == "assistant":
+            lengths.append(one["num_tokens"])
+    if lengths:
+        return lengths[-1]
+    return row["num_tokens"]
 
 
 def _sample(folder: Path, row: Row, item: PlayedItem | None) -> Sample:

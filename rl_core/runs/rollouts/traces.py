@@ -40,10 +40,9 @@ def trace_of(row: Row, started: float) -> Trace:
         f"step {row['step']}", SpanKind.CONVERSATION, started, end, asked, judged, row["error"]
     )
     begins = [0.0, *ends[:-1]]
-    spans = [
-        _turn(number, one, started + begin, started + stop)
-        for number, (one, begin, stop) in enumerate(zip(turns, begins, ends, strict=True), 1)
-    ]
+    spans = []
+    for number, (one, begin, stop) in enumerate(zip(turns, begins, ends, strict=True), 1):
+        spans.append(_turn(number, one, started + begin, started + stop))
     reward = TraceSpan("reward", SpanKind.REWARD, end, end, row["env_read"], judged)
     tags = {"step": row["step"], "track": row["track"], "group_id": row["group_id"]}
     return Trace(
@@ -58,5 +57,8 @@ def trace_of(row: Row, started: float) -> Trace:
 def _turn(number: int, message: Mapping[str, object], start_s: float, end_s: float) -> TraceSpan:
     is_reply = message["role"] == "assistant"
     kind = SpanKind.REPLY if is_reply else SpanKind.TOOL
-    said = {key: message.get(key) for key in ("content", "reward") if message.get(key) is not None}
+    said = {}
+    for key in ("content", "reward"):
+        if message.get(key) is not None:
+            said[key] = message.get(key)
     return TraceSpan(f"{number} {message['role']}", kind, start_s, max(start_s, end_s), None, said)

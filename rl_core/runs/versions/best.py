@@ -28,7 +28,9 @@ Rows = Sequence[Row]
 def chosen_iteration(folder: RunFolder, recipe: Recipe) -> int:
     """Return the iteration that a run exports and registers."""
     done = folder.receipt(RECEIPT, ChoiceReceipt)
-    return recipe.training.num_iterations if done is None else done.iteration
+    if done is None:
+        return recipe.training.num_iterations
+    return done.iteration
 
 
 def choose(folder: RunFolder, recipe: Recipe) -> ChoiceReceipt:
@@ -71,7 +73,9 @@ def worth_keeping(folder: RunFolder, recipe: Recipe) -> list[int]:
         values = [one for one in row_scores(rows, score) if math.isfinite(one)]
         if values:
             means[iteration] = sum(values) / len(values)
-    return [max(means, key=lambda one: (means[one], one))] if means else []
+    if means:
+        return [max(means, key=lambda one: (means[one], one))]
+    return []
 
 
 def _evaluated(folder: RunFolder, recipe: Recipe) -> dict[int, Rows]:

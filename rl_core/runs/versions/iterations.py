@@ -61,7 +61,9 @@ def find_iteration(text: str, home: Home) -> KeptIteration | None:
     named = _REFERENCE.fullmatch(text)
     if named is None or Path(text).exists():
         return None
-    folders = {path.parent.name: RunFolder(path.parent) for path in home.runs.glob("*/run.json")}
+    folders = {}
+    for path in home.runs.glob("*/run.json"):
+        folders[path.parent.name] = RunFolder(path.parent)
     run = named["run"]
     by_id = {folder.mlflow_run_id: folder for folder in folders.values()}
     folder = folders.get(run) or by_id.get(run)

@@ -53,7 +53,9 @@ class Reproduction:
             ]
         found = weights_digest(models[0])
         recorded = expected["weights_digest"]
-        return [] if found == recorded else [f"weights digest {found}, recorded {recorded}"]
+        if found == recorded:
+            return []
+        return [f"weights digest {found}, recorded {recorded}"]
 
 
 def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Reproduction:
@@ -73,9 +75,10 @@ def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Rep
             f"{lineage.name} v{lineage.version} recorded no digest of its weights: nothing to "
             "compare"
         )
-    changed = [
-        check for check in check_sources(lineage.sources) if check.condition is not Condition.SAME
-    ]
+    changed = []
+    for check in check_sources(lineage.sources):
+        if check.condition is not Condition.SAME:
+            changed.append(check)
     if changed:
         raise DataError(
             "\n".join(f"{check}" for check in changed) + "\nput the recorded files back first"

@@ -52,7 +52,9 @@ def _with_fixed_teachers(recipe: Recipe, home: Home) -> Recipe:
             for source, teacher in teachers.items()
         }
     same = block == recipe.algorithm
-    return recipe if same else recipe.model_copy(update={"algorithm": block})
+    if same:
+        return recipe
+    return recipe.model_copy(update={"algorithm": block})
 
 
 def _fixed_teacher(teacher: Any, key: str, home: Home) -> Any:
@@ -78,16 +80,18 @@ def _folder(found: RegisteredVersion) -> str:
 
 def _changed(recipe: Recipe, home: Home, name: Callable[[RegisteredVersion], str]) -> Recipe:
     rewards = _changed_blocks(recipe.rewards, home, name)
-    return recipe if rewards == recipe.rewards else recipe.model_copy(update={"rewards": rewards})
+    if rewards == recipe.rewards:
+        return recipe
+    return recipe.model_copy(update={"rewards": rewards})
 
 
 def _changed_blocks(
     blocks: Sequence[Mapping[str, Any]], home: Home, name: Callable[[RegisteredVersion], str]
 ) -> list[dict[str, Any]]:
-    return [
-        _with_model(block, f"rewards.{index}.model", home, name)
-        for index, block in enumerate(blocks)
-    ]
+    changed: list[dict[str, Any]] = []
+    for index, block in enumerate(blocks):
+        changed.append(_with_model(block, f"rewards.{index}.model", home, name))
+    return changed
 
 
 def _with_model(

@@ -47,10 +47,16 @@ class Copies:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send the finite metrics of a step to the trackers that lack them, named as in MLflow."""
-        finite = {stored_key(key): one for key, one in metrics.items() if math.isfinite(one)}
+        finite = {}
+        for key, one in metrics.items():
+            if math.isfinite(one):
+                finite[stored_key(key)] = one
         with self._lock:
             for name in list(self._trackers):
-                fresh = {k: v for k, v in finite.items() if (name, step, k) not in self._sent}
+                fresh = {}
+                for k, v in finite.items():
+                    if (name, step, k) not in self._sent:
+                        fresh[k] = v
                 if fresh:
                     self._send(name, fresh, step)
 

@@ -109,11 +109,10 @@ def check_exact(policy: Any) -> None:
     forward_BT = policy(**batch)[0]
     with policy.ready_to_decode():
         decoded = forced_log_probs(policy, list(zip(truth.prompts, truth.responses, strict=True)))
-    differences = [
-        abs(ours - theirs)
-        for row_T, row in zip(forward_BT.tolist(), decoded, strict=True)
-        for ours, theirs in zip(row_T, row, strict=False)
-    ]
+    differences = []
+    for row_T, row in zip(forward_BT.tolist(), decoded, strict=True):
+        for ours, theirs in zip(row_T, row, strict=False):
+            differences.append(abs(ours - theirs))
     if any(differences):
         raise ModelError(
             f"model.exact: true: {type(policy.language_model).__name__} gives "

@@ -74,7 +74,10 @@ def _part(policy: Policy, name: str) -> nn.Module:
     found = named.get(name) or getattr(policy, name, None)
     if name and isinstance(found, nn.Module):
         return found
-    known = [one for one in named if one and one.count(".") < DEPTH and not _has_index(one)]
+    known = []
+    for one in named:
+        if one and one.count(".") < DEPTH and not _has_index(one):
+            known.append(one)
     raise RecipeError(
         f"backend.trainable_attr: the model has no module {name!r}; it has {', '.join(known)}"
     )

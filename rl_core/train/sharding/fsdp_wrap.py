@@ -12,6 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from rl_core.models.modes import evaluation_mode
+from rl_core.models.quantized import unpacked_weights
 from rl_core.train.sharding.meshes import SHARD_DIMENSION
 from schemas.recipe import DType, FSDPConfig
 from schemas.sections.policy import FSDPMode
@@ -101,6 +102,9 @@ def gathered(policy: P, config: FSDPConfig, num_shards: int) -> Iterator[P]:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(evaluation_mode(policy))
+            if next(policy.parameters()).device.type == "cpu":
+                # A CPU unpacks more slowly than it multiplies, token by token.
+                stack.enter_context(unpacked_weights(policy, DTYPES[config.param_dtype]))
             if config.torch_compile:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield policy

@@ -6,6 +6,7 @@ from typing import Any
 from rl_core.algorithms import algorithms
 from rl_core.models.checks.shape import named
 from schemas.recipe import EmaFullConfig, Recipe
+from schemas.sections.optimizer import OptimizerKind
 from schemas.sections.placement import ROWS_OF_A_PASS, TOKENS_IN_TILES, TOKENS_ON_GPU
 from schemas.sections.policy import FSDPMode
 from schemas.sections.section import DType
@@ -117,8 +118,7 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     parts = {
         "stored weights": _stored(recipe, shape)
         + adapters / recipe.placement.train_devices * master,
-        # A gradient and two moments for every trained weight.
-        "gradients and AdamW": trained * _share(recipe, shape, trained=True) * 3 * master,
+        "gradients and AdamW": trained * _share(recipe, shape, trained=True) * _per_weight(recipe),
     }
     if recipe.lora is None and _needs_reference(recipe):
         parts["reference"] = total * held * computed
@@ -129,6 +129,13 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
         averaged = total * held if mirrored else trained * _share(recipe, shape, trained=True)
         parts["moving average"] = averaged * 4 + kept
     return parts
+
+
+def _per_weight(recipe: Recipe) -> int:
+    """Return the bytes of a trained weight's gradient and two running means; Muon needs less."""
+    master = WIDTHS[recipe.fsdp.master_dtype]
+    has_bytes = recipe.optimizer.name is OptimizerKind.ADAMW_8BIT
+    return master + 2 * (1 if has_bytes else master)
 
 
 def _stored(recipe: Recipe, shape: dict[str, Any]) -> float:

@@ -28,7 +28,9 @@ class Parked:
         nothing is released."""
         self.device = device
         # Several tensors may look at one storage, which only its address in C tells.
-        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+        storages = {}
+        for tensor in tensors:
+            storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         self._storages = [
             storage
             for storage in storages.values()
@@ -68,7 +70,8 @@ class Parked:
         root = Home.default().root
         try:
             root.mkdir(parents=True, exist_ok=True)
-            file = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 - it lives as long as the tensors are parked
+            # It lives as long as the tensors are parked.
+            file = tempfile.TemporaryFile(dir=root)  # noqa: SIM115
             for storage in self._storages:
                 file.write(_memory_of(storage))
             file.flush()

@@ -78,12 +78,11 @@ class DiffusionStack(SegmentStack):
 
     def over(self, plan: list[MiniBatch]) -> list[Rows]:
         """Return every pass of a plan, including idle ones."""
-        return [
-            rows
-            for mini_batch in plan
-            if not mini_batch.is_empty
-            for rows in mini_batch.micro_batches
-        ]
+        micro_batches: list[Rows] = []
+        for mini_batch in plan:
+            if not mini_batch.is_empty:
+                micro_batches.extend(mini_batch.micro_batches)
+        return micro_batches
 
 
 class StepStack(DiffusionStack):

@@ -83,7 +83,9 @@ class DistillStack(TrainStack):
         columns = {SAID: said_BT, ENTROPY: entropy_BT}
         if shard.batch is not None and SERVED in shard.batch:
             columns = {SAID: said_BT + shard.tensor(SERVED).to(said_BT)}
-        return None if found is None else found.union(DataProto.from_dict(columns))
+        if found is None:
+            return None
+        return found.union(DataProto.from_dict(columns))
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Freeze the anchors of the updates, and the distributions of the policy's own weights."""
@@ -146,11 +148,10 @@ class DistillStack(TrainStack):
             # This rank has no row to compute, and passes without rows see nothing.
             empty = torch.zeros(0, 1, device=keep_BT.device)
             return Distribution(empty), empty[:, 0]
-        kept = {
-            name: batch[name][:, :width][keep_BT]
-            for name in (KEPT, KEPT_IDS, ENTROPY)
-            if name in batch
-        }
+        kept = {}
+        for name in (KEPT, KEPT_IDS, ENTROPY):
+            if name in batch:
+                kept[name] = batch[name][:, :width][keep_BT]
         return Distribution(kept[KEPT], kept.get(KEPT_IDS)), kept[ENTROPY]
 
     def _distribution(self, micro: DataProto) -> tuple[Distribution, Tensor]:
@@ -208,10 +209,9 @@ class DistillStack(TrainStack):
 
     def _get_ready(self) -> None:
         if not self._ready:
-            shared = [
-                one.prepare(packs=self.packs, shares_prompts=self.share_prompts)
-                for one in self.teachers
-            ]
+            shared = []
+            for one in self.teachers:
+                shared.append(one.prepare(packs=self.packs, shares_prompts=self.share_prompts))
             self._may_share, self._ready = all(shared), True
 
     @property
@@ -243,10 +243,9 @@ class DistillStack(TrainStack):
             ids[mask.bool()]
             for ids, mask in zip(input_ids[:, :num_prompt], used[:, :num_prompt], strict=True)
         ]
-        read = [
-            mine if prompt is None else torch.tensor(prompt, device=mine.device)
-            for mine, prompt in zip(own, prompts, strict=True)
-        ]
+        read = []
+        for mine, prompt in zip(own, prompts, strict=True):
+            read.append(mine if prompt is None else torch.tensor(prompt, device=mine.device))
         width = max(len(ids) for ids in read)
         mask = pad_rows([torch.ones_like(ids) for ids in read], 0, left=True, length=width)
         attention = torch.cat([mask.to(used), used[:, num_prompt:]], 1)
@@ -259,6 +258,8 @@ class DistillStack(TrainStack):
 
 
 def _passes(plan: list[MiniBatch]) -> list[list[int]]:
-    return [
-        rows for mini_batch in plan if not mini_batch.is_empty for rows in mini_batch.micro_batches
-    ]
+    passes: list[list[int]] = []
+    for mini_batch in plan:
+        if not mini_batch.is_empty:
+            passes.extend(mini_batch.micro_batches)
+    return passes

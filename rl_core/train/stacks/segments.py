@@ -86,24 +86,22 @@ class SegmentStack(ABC):
         """Train on one rollout's shard."""
         shard, plan = self.open(shard)
         metrics: list[dict[str, Metric]] = []
-        steps = [
-            self._update(shard, mini_batch, metrics)
-            for _ in range(self.num_epochs)
-            for mini_batch in plan
-        ]
+        steps = []
+        for _ in range(self.num_epochs):
+            for mini_batch in plan:
+                steps.append(self._update(shard, mini_batch, metrics))
         losses = self.backend.all_reduce_sum([loss for loss, _ in steps])
-        updates = [
-            UpdateResult(
-                loss=math.nan if mini_batch.is_empty else loss,
-                grad_norm=step["grad_norm"],
-                lr=step["lr"],
-                skipped=bool(step["skipped"]),
-                num_tokens=int(mini_batch.denominators.num_tokens),
+        updates = []
+        for loss, (_, step), mini_batch in zip(losses, steps, plan * self.num_epochs, strict=True):
+            updates.append(
+                UpdateResult(
+                    loss=math.nan if mini_batch.is_empty else loss,
+                    grad_norm=step["grad_norm"],
+                    lr=step["lr"],
+                    skipped=bool(step["skipped"]),
+                    num_tokens=int(mini_batch.denominators.num_tokens),
+                )
             )
-            for loss, (_, step), mini_batch in zip(
-                losses, steps, plan * self.num_epochs, strict=True
-            )
-        ]
         return TrainStepResult.of(updates, metrics, (self.first_log_probs,))
 
     def open(self, shard: DataProto) -> tuple[DataProto, list[MiniBatch]]:
@@ -184,26 +182,31 @@ class SegmentStack(ABC):
             micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit
         )
         by_part = micro_batches.split_evenly(list(range(len(units))), self.num_updates_per_batch)
-        parts = [[units[index] for index in chosen] for chosen in by_part]
-        computed = [[unit for unit in part if not skipped.issuperset(unit)] for part in parts]
+        parts = []
+        for chosen in by_part:
+            parts.append([units[index] for index in chosen])
+        computed = []
+        for part in parts:
+            computed.append([unit for unit in part if not skipped.issuperset(unit)])
         passes = [self._cut(part, lengths) for part in computed]
         most = self.backend.all_reduce_max([float(max(1, len(cut))) for cut in passes])
-        counts = self.backend.all_reduce_sum(
-            [
-                count
-                for rows in map(micro_batches.flatten, parts)
-                for count in (float((mask_BT[rows] != 0).sum()), float(len(rows)))
-            ]
-        )
-        return [
-            MiniBatch(
-                self._fill(self._cut(part, lengths, int(wanted)), int(wanted)),
-                Denominators(
-                    counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]
-                ),
+        own_counts: list[float] = []
+        for rows in map(micro_batches.flatten, parts):
+            own_counts += [float((mask_BT[rows] != 0).sum()), float(len(rows))]
+        counts = self.backend.all_reduce_sum(own_counts)
+        mini_batches: list[MiniBatch] = []
+        for index, (part, wanted) in enumerate(zip(computed, most, strict=True)):
+            mini_batches.append(
+                MiniBatch(
+                    self._fill(self._cut(part, lengths, int(wanted)), int(wanted)),
+                    Denominators(
+                        counts[2 * index],
+                        counts[2 * index + 1],
+                        self.max_length or mask_BT.shape[1],
+                    ),
+                )
             )
-            for index, (part, wanted) in enumerate(zip(computed, most, strict=True))
-        ]
+        return mini_batches
 
     def _skipped_rows(self, shard: DataProto) -> set[int]:
         """Return the rows that no pass has to compute."""
@@ -223,7 +226,10 @@ class SegmentStack(ABC):
         cut = micro_batches.by_row_count(
             places, max(1, self.micro_batch_size // self.algorithm.rows_per_unit)
         )
-        return [micro_batches.flatten([units[place] for place in part]) for part in cut]
+        groups: list[Rows] = []
+        for part in cut:
+            groups.append(micro_batches.flatten([units[place] for place in part]))
+        return groups
 
     @staticmethod
     def _fill(passes: list[Rows], wanted: int) -> list[Rows]:

@@ -36,7 +36,7 @@ class TrainStack(SegmentStack):
     Args: micro_batch_size: rows of a pass; unset lets a GPU, or a CPU with bfloat16 instructions,
     take as many as keep it busy. max_tokens_per_micro_batch: instead of a number of rows, pack them
     into passes of that size. share_prompts: prefix sharing in a pass, if the model supports it;
-    siblings are adjacent rows, and passes then take rows in order. sampling: how the rows were
+    groups are contiguous rows, and passes then take rows in order. sampling: how the rows were
     drawn; unless that is from the whole distribution, the shard needs the column `support`.
     """
 
@@ -91,7 +91,9 @@ class TrainStack(SegmentStack):
         if self.algorithm.kl_in_reward:
             with self.backend.reference_policy() as reference:
                 columns["ref_log_probs"] = self._log_probs(reference, shard, plan)
-        return DataProto.from_dict(columns) if self.backend.rank_info.is_head else None
+        if self.backend.rank_info.is_head:
+            return DataProto.from_dict(columns)
+        return None
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Freeze the anchors of the updates: the old log-probabilities and the reference's.
@@ -117,10 +119,9 @@ class TrainStack(SegmentStack):
         if not self.share_prompts:
             return Lengths(tokens_B)
         num_prompt = used_BL.shape[1] - shard.tensor("response_mask").shape[1]
-        prompts = [
-            shard.tensor(name)[:, :num_prompt]
-            for name in ("input_ids", "attention_mask", "position_ids")
-        ]
+        prompts = []
+        for name in ("input_ids", "attention_mask", "position_ids"):
+            prompts.append(shard.tensor(name)[:, :num_prompt])
         return Lengths(
             tokens_B, shared_prompts.leaders(*prompts).tolist(), prompts[1].sum(-1).tolist()
         )
@@ -143,7 +144,10 @@ class TrainStack(SegmentStack):
             )
         else:
             cut = micro_batches.by_token_count(places, lengths_U, self.max_tokens, at_least)
-        return [micro_batches.flatten([units[place] for place in part]) for part in cut]
+        groups: list[Rows] = []
+        for part in cut:
+            groups.append(micro_batches.flatten([units[place] for place in part]))
+        return groups
 
     def _loss(
         self, micro: DataProto, denominators: Denominators
@@ -189,12 +193,11 @@ class TrainStack(SegmentStack):
     ) -> Tensor:
         """Return log-probabilities [B, T], zero in rows that are not trained."""
         log_probs_BT = torch.zeros(shard.tensor("response_mask").shape, device=self.backend.device)
-        for rows in (
-            rows
-            for mini_batch in plan
-            if not mini_batch.is_empty
-            for rows in mini_batch.micro_batches
-        ):
+        passes: list[Rows] = []
+        for mini_batch in plan:
+            if not mini_batch.is_empty:
+                passes.extend(mini_batch.micro_batches)
+        for rows in passes:
             micro = self.take(shard, rows)
             micro_BT = self._forward(policy, micro, with_entropy=False, temperature=temperature)[0]
             if rows:
@@ -265,4 +268,6 @@ def _tokens_of_a_pass(device: torch.device, dtype: torch.dtype) -> int | None:
         return TOKENS_ON_GPU
     if multiplies_in_tiles(device, dtype):
         return TOKENS_IN_TILES
-    return TOKENS_IN_BFLOAT16 if multiplies_in_bfloat16(device, dtype) else None
+    if multiplies_in_bfloat16(device, dtype):
+        return TOKENS_IN_BFLOAT16
+    return None

@@ -51,20 +51,19 @@ class UnifiedStepResult:
     def merge(cls, parts: list[UnifiedStepResult]) -> UnifiedStepResult:
         """Return the result over all replicas."""
         first = parts[0]
-        stages = {
-            name: TrainStepResult.merge([part.stages[name] for part in parts])
-            for name in first.stages
-        }
+        stages = {}
+        for name in first.stages:
+            stages[name] = TrainStepResult.merge([part.stages[name] for part in parts])
         return replace(first, stages=stages)
 
     def to_floats(self) -> dict[str, dict[str, float]]:
         """Return the numbers to log, by stage and name; `joint_grad_norm` is the same for all."""
         taken = [norm for norm in self.grad_norms if math.isfinite(norm)]
         joint = math.fsum(taken) / len(taken) if taken else math.nan
-        return {
-            name: stage.to_floats() | {"joint_grad_norm": joint}
-            for name, stage in self.stages.items()
-        }
+        floats: dict[str, dict[str, float]] = {}
+        for name, stage in self.stages.items():
+            floats[name] = stage.to_floats() | {"joint_grad_norm": joint}
+        return floats
 
 
 @dataclass
@@ -115,15 +114,15 @@ class UnifiedStack:
         segments = {name: self._open(name, shard) for name, shard in self._shards.items()}
         self._shards = {}
         first = next(iter(segments.values())).stack
-        grad_norms = [
-            self._update(list(segments.values()), index)
-            for _ in range(first.num_epochs)
-            for index in range(first.num_updates_per_batch)
-        ]
-        stages = {
-            name: TrainStepResult.of(one.updates, one.metrics, (one.stack.first_log_probs,))
-            for name, one in segments.items()
-        }
+        grad_norms = []
+        for _ in range(first.num_epochs):
+            for index in range(first.num_updates_per_batch):
+                grad_norms.append(self._update(list(segments.values()), index))
+        stages = {}
+        for name, one in segments.items():
+            stages[name] = TrainStepResult.of(
+                one.updates, one.metrics, (one.stack.first_log_probs,)
+            )
         return UnifiedStepResult(stages, tuple(grad_norms))
 
     def _open(self, name: str, shard: DataProto) -> _Segment:
@@ -140,13 +139,12 @@ class UnifiedStack:
             mini_batch = segment.plan[index]
             share = segment.share
             empty = mini_batch.is_empty
-            loss = (
-                0.0
-                if empty
-                else segment.stack.accumulate(
+            if empty:
+                loss = 0.0
+            else:
+                loss = segment.stack.accumulate(
                     segment.shard, mini_batch, segment.metrics, share.weight
                 )
-            )
             shares.append(loss)
             norms.append(math.nan if empty else total.add(share.max_grad_norm))
         total.restore()

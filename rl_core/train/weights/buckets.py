@@ -32,7 +32,9 @@ class WeightVersion:
     """True for the moving average at that time instead of the weights themselves."""
 
     def __str__(self) -> str:
-        return f"{self.number} (average)" if self.averaged else str(self.number)
+        if self.averaged:
+            return f"{self.number} (average)"
+        return str(self.number)
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,10 @@ def unpack(bucket: Bucket, parameters: Mapping[str, Tensor]) -> None:
     ):
         target = parameters.get(piece.name)
         if target is None or piece.stop > target.numel():
-            size = (
-                "no such parameter"
-                if target is None
-                else f"a parameter of {target.numel()} numbers"
-            )
+            if target is None:
+                size = "no such parameter"
+            else:
+                size = f"a parameter of {target.numel()} numbers"
             raise WeightMismatch(
                 f"{piece.name}[{piece.start}:{piece.stop}] was sent, but the engine has {size}"
             )
@@ -116,11 +117,10 @@ def kept_weights(backend: Trained, mode: SyncMode) -> Iterator[Named]:
     `sent_weights`."""
     if mode is SyncMode.FULL and backend.lora_cfg is not None:
         return iter(())
-    kept = {
-        name: value
-        for name, value in _values(backend, averaged=False).items()
-        if name not in backend.trainable
-    }
+    kept = {}
+    for name, value in _values(backend, averaged=False).items():
+        if name not in backend.trainable:
+            kept[name] = value
     return ((name, _gather(backend, value)) for name, value in kept.items())
 
 
@@ -128,9 +128,10 @@ def _values(backend: Trained, *, averaged: bool) -> dict[str, Tensor]:
     """Return every parameter by name, as this rank holds it."""
     for unit in fsdp_wrap.units(backend.policy):
         unit.reshard()
-    values: dict[str, Tensor] = {
-        name: value for name, value in backend.policy.named_parameters() if not is_averaged(name)
-    }
+    values: dict[str, Tensor] = {}
+    for name, value in backend.policy.named_parameters():
+        if not is_averaged(name):
+            values[name] = value
     if averaged:
         assert backend.ema is not None
         values |= backend.ema.shadow
@@ -139,7 +140,9 @@ def _values(backend: Trained, *, averaged: bool) -> dict[str, Tensor]:
 
 def _gather(backend: Trained, value: Tensor) -> Tensor:
     moved = value.detach().to(backend.device)
-    return moved.full_tensor() if isinstance(moved, DTensor) else moved
+    if isinstance(moved, DTensor):
+        return moved.full_tensor()
+    return moved
 
 
 def _merged(backend: Trained, values: dict[str, Tensor]) -> Iterator[Named]:

@@ -113,4 +113,6 @@ class EmaShadow:
 def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor, sharing its memory."""
     local = tensor.detach()
-    return local.to_local() if isinstance(local, DTensor) else local
+    if isinstance(local, DTensor):
+        return local.to_local()
+    return local

@@ -38,7 +38,7 @@ class WireGroup:
         if device.type == "cuda":
             from torch.distributed import distributed_c10d
 
-            nccl: Any = distributed_c10d.ProcessGroupNCCL  # pyright: ignore[reportAttributeAccessIssue]
+            nccl: Any = distributed_c10d.ProcessGroupNCCL
             options = nccl.Options()
             options._timeout = timeout
             self._group = nccl(store, rank, meeting.world_size, options)

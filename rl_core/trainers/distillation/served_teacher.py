@@ -105,9 +105,9 @@ class ServedTeacher:
 
     def _check_words(self, text: str, row: list[int]) -> None:
         """Raises: ModelError when the server's tokens spell another text than the policy's."""
-        ours = [
-            self.tokenizer.decode(row, skip_special_tokens=skipped) for skipped in (False, True)
-        ]
+        ours = []
+        for skipped in (False, True):
+            ours.append(self.tokenizer.decode(row, skip_special_tokens=skipped))
         if _letters(text) not in map(_letters, ours):
             raise ModelError(
                 f"teacher {self.config.url} reads the policy's tokens as {text[-60:]!r}, the "

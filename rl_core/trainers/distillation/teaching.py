@@ -113,11 +113,10 @@ class Teaching:
         *before, last = item["prompt"]
         text = teacher.hint_text.replace("{hint}", str(value))
         content = last["content"]
-        added = (
-            content + text
-            if isinstance(content, str)
-            else [*content, {"type": "text", "text": text}]
-        )
+        if isinstance(content, str):
+            added = content + text
+        else:
+            added = [*content, {"type": "text", "text": text}]
         messages = [*map(dict, before), {**last, "content": added}]
         return encode_chat(self.tokenizer, messages, self.template_kwargs)
 
@@ -160,10 +159,10 @@ def _prompts_of(batch: DataProto | DataProtoRef) -> list[list[int]]:
     """Return the tokens of each row's prompt, without padding."""
     ids_BL, used_BL = batch.tensor("input_ids"), batch.tensor("attention_mask").bool()
     num_prompt = ids_BL.shape[1] - batch.tensor("response_mask").shape[1]
-    return [
-        ids[used].tolist()
-        for ids, used in zip(ids_BL[:, :num_prompt], used_BL[:, :num_prompt], strict=True)
-    ]
+    prompts: list[list[int]] = []
+    for ids, used in zip(ids_BL[:, :num_prompt], used_BL[:, :num_prompt], strict=True):
+        prompts.append(ids[used].tolist())
+    return prompts
 
 
 def taught_by_base(recipe: Recipe) -> bool:
@@ -206,7 +205,9 @@ def wire_teachers(
 def _processor(source: str) -> Any:
     from rl_core.models.family import sees_pictures
 
-    return load_processor(source) if sees_pictures(source) else None
+    if sees_pictures(source):
+        return load_processor(source)
+    return None
 
 
 def _located(key: str, path: str) -> str:

@@ -61,21 +61,23 @@ class PairReferences:
             return rows
         if self._stores:
             return self.from_cache(list(rows))
-        return [
-            {**item, "reference": said}
-            for item, said in zip(rows, self._compute(rows), strict=True)
-        ]
+        completed: list[Item] = []
+        for item, said in zip(rows, self._compute(rows), strict=True):
+            completed.append({**item, "reference": said})
+        return completed
 
     def from_cache(self, items: list[Item]) -> list[Item]:
         """Return the pairs with their `reference` if `prepare` made it available; else
         unchanged."""
         if not self._stores:
             return items
-        known = [next(store for store in self._stores if item["uid"] in store) for item in items]
-        return [
-            {**item, "reference": store[item["uid"]]}
-            for item, store in zip(items, known, strict=True)
-        ]
+        known = []
+        for item in items:
+            known.append(next(store for store in self._stores if item["uid"] in store))
+        completed: list[Item] = []
+        for item, store in zip(items, known, strict=True):
+            completed.append({**item, "reference": store[item["uid"]]})
+        return completed
 
     def _store_of(self, items: Sequence[Item]) -> ReferenceStore:
         home, recipe = Home.default(), self.recipe

@@ -112,7 +112,9 @@ class Margins:
     @property
     def scores(self) -> tuple[str, ...]:
         """Names of the margins; without a reference only the first can be computed."""
-        return SCORES if self.pairs.references.needed else SCORES[:1]
+        if self.pairs.references.needed:
+            return SCORES
+        return SCORES[:1]
 
     def play(
         self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None

@@ -58,7 +58,10 @@ class PromptEnhancerTrainer(Trainer):
         tracks = written_and_drawn(recipe, config, writer, painter, scorer, drawings=drawings)
         backends = {"policy": writer.learner.backend, IMAGES: painter.learner.backend}
         learning = {"policy": config.text.train, IMAGES: config.images.train}
-        policies = {name: backend for name, backend in backends.items() if learning[name]}
+        policies = {}
+        for name, backend in backends.items():
+            if learning[name]:
+                policies[name] = backend
         exported = {"": backends["policy"]} | (
             {IMAGES_FOLDER: backends[IMAGES]} if config.images.train else {}
         )
@@ -94,11 +97,11 @@ def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[Med
         texts.tensor("failed").tolist(),
         strict=True,
     )
-    return [
-        drawing(items[uid], row, drawn_prompt(said, track))
-        for uid, row, said, failed in rows
-        if not failed
-    ]
+    drawings: list[MediaItem] = []
+    for uid, row, said, failed in rows:
+        if not failed:
+            drawings.append(drawing(items[uid], row, drawn_prompt(said, track)))
+    return drawings
 
 
 @dataclass
@@ -125,10 +128,9 @@ class BesideOriginals:
         items = list(prompts.non_tensor_batch["item"])
         asked = questions(items, self.config.text)
         text = self.writer.handle.evaluate(asked, max_new_tokens, choice=choice)
-        said = [
-            drawn_prompt(rewrite, self.config.images)
-            for rewrite in text.non_tensor_batch["response"]
-        ]
+        said = []
+        for rewrite in text.non_tensor_batch["response"]:
+            said.append(drawn_prompt(rewrite, self.config.images))
         enhanced, original = (
             self._judged(items, said),
             self._judged(items, [item["prompt"] for item in items]),
@@ -156,9 +158,9 @@ class BesideOriginals:
 
     def _judged(self, items: Sequence[MediaItem], drawn: Sequence[str]) -> DataProtoRef:
         """Draw one picture of each text in `drawn`, and score it against its item's prompt."""
-        drawings = [
-            drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)
-        ]
+        drawings = []
+        for item, prompt in zip(items, drawn, strict=True):
+            drawings.append(drawing(item, item["uid"], prompt))
         played = as_asked(self.painter.handle.evaluate(prompt_batch(drawings)), drawings)
         self.scorer.add_rewards(played, {IMAGES: played})
         return played

@@ -99,7 +99,9 @@ class HeldOutReplies:
     @property
     def scores(self) -> tuple[str, ...]:
         """Keys of the scorers."""
-        return () if self.scorer is None else tuple(self.scorer.weights)
+        if self.scorer is None:
+            return ()
+        return tuple(self.scorer.weights)
 
     def play(
         self, prompts: DataProto, max_new_tokens: int, choice: EvaluationSampling | None = None
@@ -112,7 +114,9 @@ class HeldOutReplies:
             return played
         self.scorer.add_rewards(played, {TRACK: played})
         scores = {key: played.tensor(score_column(key)) for key in self.scores}
-        return played.replace(DataProto.from_dict(scores)) if scores else played
+        if scores:
+            return played.replace(DataProto.from_dict(scores))
+        return played
 
 
 def token_learner(

@@ -89,14 +89,18 @@ def _joint_stack(
 ) -> JointStackHandle:
     """Return the stack that takes one optimizer step for both stages."""
     stages = ((text.name, config.text), (images.name, config.images))
-    weights = {name: StageWeight(stage.weight, stage.max_grad_norm) for name, stage in stages}
+    weights = {}
+    for name, stage in stages:
+        weights[name] = StageWeight(stage.weight, stage.max_grad_norm)
     stack = remote(UnifiedStack, backend, text.learner.stack, images.learner.stack, weights)
     return cast(JointStackHandle, stack)
 
 
 def _needs_reference(recipe: Recipe) -> bool:
     """Return True if the algorithm of either stage needs the reference model."""
-    found = [algorithms.resolve(job.algorithm, "algorithm") for job in (recipe, recipe.images)]
+    found = []
+    for job in (recipe, recipe.images):
+        found.append(algorithms.resolve(job.algorithm, "algorithm"))
     return any(algorithm_cls(settings).needs_reference for algorithm_cls, settings in found)
 
 
@@ -106,11 +110,11 @@ def _drawings(items: Items, texts: DataProtoRef) -> list[MediaItem]:
     rows = zip(
         columns["uid"], columns[ID], columns["response"], contexts(texts), failed, strict=True
     )
-    return [
-        planned_drawing(items[uid], row, plan, context)
-        for uid, row, plan, context, bad in rows
-        if not bad
-    ]
+    drawings: list[MediaItem] = []
+    for uid, row, plan, context, bad in rows:
+        if not bad:
+            drawings.append(planned_drawing(items[uid], row, plan, context))
+    return drawings
 
 
 @dataclass
@@ -137,9 +141,9 @@ class GreedyPlans:
             questions(list(items.values()), self.asking), max_new_tokens, choice=choice
         )
         said = zip(items.values(), text.non_tensor_batch["response"], contexts(text), strict=True)
-        drawings = [
-            planned_drawing(item, item["uid"], plan, context) for item, plan, context in said
-        ]
+        drawings = []
+        for item, plan, context in said:
+            drawings.append(planned_drawing(item, item["uid"], plan, context))
         images = as_asked(self.painter.handle.evaluate(prompt_batch(drawings)), drawings)
         self.scorer.add_rewards(images, {IMAGES: images})
         columns = {

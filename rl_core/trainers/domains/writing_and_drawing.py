@@ -162,9 +162,8 @@ class EarnedByPictures:
             "response_mask": mask_BT,
             "failed": failed_B | childless_B,
         }
-        errors = [
-            error or (CHILDLESS if bad else None)
-            for error, bad in zip(known, childless_B, strict=True)
-        ]
+        errors = []
+        for error, bad in zip(known, childless_B, strict=True):
+            errors.append(error or (CHILDLESS if bad else None))
         rollout.replace(DataProto.from_dict(columns, {"error": errors}))
         return {"childless_rows": float((childless_B & ~failed_B).sum())}

@@ -58,9 +58,9 @@ def rollout_metrics(rollout: DataProto | DataProtoRef) -> dict[str, float]:
     good_B = ~rollout.tensor("failed")
     rewards_B = rollout.tensor("rewards")[good_B]
     lengths_B = rollout.tensor("num_tokens")[good_B].float()
-    truncated = [
-        StopReason(reason).is_truncated for reason in rollout.non_tensor_batch["stop_reason"]
-    ]
+    truncated = []
+    for reason in rollout.non_tensor_batch["stop_reason"]:
+        truncated.append(StopReason(reason).is_truncated)
     return {
         "reward_mean": float(rewards_B.mean()),
         "reward_std": float(rewards_B.std(correction=0)),

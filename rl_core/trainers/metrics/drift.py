@@ -40,7 +40,9 @@ def delta_limit(recipe: Recipe) -> float | None:
         return OWN_ENGINE
     if rollout.engine is EngineKind.VLLM:
         return OWN_ENGINE
-    return FLOAT32 if recipe.fsdp.param_dtype is DType.FLOAT32 else BFLOAT16
+    if recipe.fsdp.param_dtype is DType.FLOAT32:
+        return FLOAT32
+    return BFLOAT16
 
 
 def watch_delta(
@@ -79,4 +81,6 @@ def check_delta(
             "fsdp.param_dtype=float32`; raise the limit only where the distance is known to be "
             "rounding"
         )
-    return f"{said}; the limit is {limit:g}" if delta > WARNED_SHARE * limit else None
+    if delta > WARNED_SHARE * limit:
+        return f"{said}; the limit is {limit:g}"
+    return None

@@ -48,11 +48,10 @@ def _table() -> tuple[dict[str, ForeignKey], dict[str, str]]:
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     systems: dict[str, dict[str, str]] = yaml.safe_load(text)
     reasons = systems.pop("not here")
-    known = {
-        key: ForeignKey(system, here)
-        for system, keys in systems.items()
-        for key, here in keys.items()
-    }
+    known = {}
+    for system, keys in systems.items():
+        for key, here in keys.items():
+            known[key] = ForeignKey(system, here)
     return known, reasons
 
 
@@ -60,7 +59,9 @@ def _said_of(place: str) -> str:
     if (found := _equivalent(place)) is not None:
         return f"is {found.system}'s name; here it is {found.here}"
     reason = _table()[1].get(_last(place))
-    return f"has no equivalent here: {reason}" if reason else ""
+    if reason:
+        return f"has no equivalent here: {reason}"
+    return ""
 
 
 def _equivalent(place: str) -> ForeignKey | None:
@@ -79,7 +80,9 @@ def _equivalent(place: str) -> ForeignKey | None:
     taken = {_last(one.recipe_key) for one in known.values()} | reasons.keys()
     if not ending and parts[-1] not in taken:
         ending = [one for key, one in known.items() if _last(key) == parts[-1]]
-    return ending[0] if len({one.recipe_key for one in ending}) == 1 else None
+    if len({one.recipe_key for one in ending}) == 1:
+        return ending[0]
+    return None
 
 
 def _leaves(place: str, value: object) -> Iterator[str]:

@@ -42,11 +42,10 @@ def has_boolean_for_number(annotation: object, value: object) -> bool:
             has_boolean_for_number(inside[1], one) for one in value.values()
         )
     if isinstance(value, Sequence) and not isinstance(value, str) and inside:
-        types = (
-            inside
-            if len(inside) == len(value) and Ellipsis not in inside
-            else [inside[0]] * len(value)
-        )
+        if len(inside) == len(value) and Ellipsis not in inside:
+            types = inside
+        else:
+            types = [inside[0]] * len(value)
         return any(
             has_boolean_for_number(one, part) for one, part in zip(types, value, strict=True)
         )

@@ -49,7 +49,9 @@ def why(error: Exception) -> str:
         return f"invalid JSON at column {error.colno} ({error.msg})"
     if isinstance(error, _RepeatedKey):
         return str(error)
-    return "nested too deeply" if isinstance(error, RecursionError) else f"invalid JSON ({error})"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return f"invalid JSON ({error})"
 
 
 def is_list(file: Path) -> bool:

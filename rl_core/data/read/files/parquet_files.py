@@ -114,11 +114,11 @@ def without_nulls(value: object) -> object:
     """Return `value` without the keys that hold None, and with whole decimals (wide integers in
     Arrow) as integers."""
     if isinstance(value, dict):
-        return {
-            key: item if type(item) in _LEAVES else without_nulls(item)
-            for key, item in value.items()
-            if item is not None
-        }
+        kept = {}
+        for key, item in value.items():
+            if item is not None:
+                kept[key] = item if type(item) in _LEAVES else without_nulls(item)
+        return kept
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
@@ -133,10 +133,9 @@ def _one_by_one(
         try:
             yield part.slice(i, 1).to_pylist(maps_as_pydicts="strict")[0]
         except (UnicodeDecodeError, KeyError) as error:
-            said = (
-                f"a string is not UTF-8 ({error.reason})"
-                if isinstance(error, UnicodeDecodeError)
-                else "a map has a key twice"
-            )
+            if isinstance(error, UnicodeDecodeError):
+                said = f"a string is not UTF-8 ({error.reason})"
+            else:
+                said = "a map has a key twice"
             on_bad_line(first + i, DataError(f"{file}:{first + i}: {said}"))
             yield None

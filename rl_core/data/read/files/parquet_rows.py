@@ -42,4 +42,6 @@ def _ordered(value: object) -> object:
     """A struct of Arrow has an order of its own."""
     if isinstance(value, dict):
         return {key: _ordered(value[key]) for key in sorted(value)}
-    return [_ordered(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_ordered(item) for item in value]
+    return value

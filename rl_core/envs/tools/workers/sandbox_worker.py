@@ -55,7 +55,9 @@ class Requests:
     def next(self):
         """Return the next request, or None at the end."""
         head = self._exactly(LENGTH.size)
-        return None if head is None else json.loads(self._exactly(*LENGTH.unpack(head)) or b"null")
+        if head is None:
+            return None
+        return json.loads(self._exactly(*LENGTH.unpack(head)) or b"null")
 
     def _exactly(self, size):
         parts = []
@@ -286,11 +288,15 @@ def _bare_function(names):
         return None
     solution = names.get("Solution")
     if isinstance(solution, type):
-        names = {
-            name: getattr(solution(), name) for name in vars(solution) if not name.startswith("_")
-        }
+        names = {}
+        for name in vars(solution):
+            if not name.startswith("_"):
+                names[name] = getattr(solution(), name)
     kinds = (types.FunctionType, types.MethodType)
-    functions = [f for f in names.values() if isinstance(f, kinds) and f.__module__ == "__main__"]
+    functions = []
+    for f in names.values():
+        if isinstance(f, kinds) and f.__module__ == "__main__":
+            functions.append(f)
     called = {name for f in functions for name in _names_used(f.__code__) if name != f.__name__}
     return next((f for f in reversed(functions) if f.__name__ not in called), None)
 
@@ -301,7 +307,10 @@ def threads_are_left():
 
 
 def _names_used(code):
-    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    inner = []
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner.append(constant)
     return set(code.co_names).union(*map(_names_used, inner))
 
 
@@ -346,10 +355,10 @@ def plain(value):
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {
-            key if isinstance(key, str) else json.dumps(key): plain(item)
-            for key, item in value.items()
-        }
+        items = {}
+        for key, item in value.items():
+            items[key if isinstance(key, str) else json.dumps(key)] = plain(item)
+        return items
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a solution returns numbers, text, lists or dicts, not {kind.__name__}")

@@ -50,7 +50,9 @@ def answer(request: tuple[str, str, float, int]) -> tuple | str:
     # `Warning` is what older interpreters raise for several statements.
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
         is_late = time.monotonic() > deadline
-        return f"timeout: the query took more than {timeout_s:g} seconds" if is_late else str(error)
+        if is_late:
+            return f"timeout: the query took more than {timeout_s:g} seconds"
+        return str(error)
     finally:
         if connection is not None:
             connection.close()
@@ -85,12 +87,12 @@ def _authorizer(columns_read: set[tuple[str, str]]):
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_FUNCTION:
             is_fine = (second or "").lower() not in _FORBIDDEN_FUNCTIONS
-            return sqlite3.SQLITE_OK if is_fine else sqlite3.SQLITE_DENY
-        return (
-            sqlite3.SQLITE_OK
-            if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE)
-            else sqlite3.SQLITE_DENY
-        )
+            if is_fine:
+                return sqlite3.SQLITE_OK
+            return sqlite3.SQLITE_DENY
+        if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
+            return sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_DENY
 
     return authorize
 
@@ -100,6 +102,8 @@ def without_comments(sql: str) -> str:
 
     def kept(match: re.Match[str]) -> str:
         text = match[0]
-        return " " if text.startswith(("--", "/*")) else text[0] + text[-1]
+        if text.startswith(("--", "/*")):
+            return " "
+        return text[0] + text[-1]
 
     return _OPAQUE.sub(kept, sql)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from rl_core.serving.tools.form import CallForm
-from rl_core.serving.tools.hermes import Hermes
-from rl_core.serving.tools.llama import Llama
-from rl_core.serving.tools.mistral import Mistral
-from rl_core.serving.tools.pythonic import Pythonic
+from rl_core.envs.calls.form import CallForm
+from rl_core.envs.calls.hermes import Hermes
+from rl_core.envs.calls.llama import Llama
+from rl_core.envs.calls.mistral import Mistral
+from rl_core.envs.calls.pythonic import Pythonic
 
 
 class ToolFormat(StrEnum):

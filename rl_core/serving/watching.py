@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl_core.serving.tools.form import CallForm, Parsed
+from rl_core.envs.calls.form import CallForm, Parsed
 
 
 class CallWatch:
@@ -34,7 +34,10 @@ class CallWatch:
                 return ""
             self._is_text = True
             return self._let_go(len(self._held))
-        found = [place for mark in self.form.marks if (place := self._held.find(mark)) >= 0]
+        found = []
+        for mark in self.form.marks:
+            if (place := self._held.find(mark)) >= 0:
+                found.append(place)
         if found:
             self._is_calling = True
             return self._let_go(min(found))
@@ -48,9 +51,10 @@ class CallWatch:
         """Return the length of the longest end of the text that a mark begins with."""
         sizes = range(max(map(len, self.form.marks)), 0, -1)
         ends = (self._held[-size:] for size in sizes if size <= len(self._held))
-        return next(
-            (len(end) for end in ends if any(mark.startswith(end) for mark in self.form.marks)), 0
-        )
+        for end in ends:
+            if any(mark.startswith(end) for mark in self.form.marks):
+                return len(end)
+        return 0
 
     def _let_go(self, size: int) -> str:
         text, self._held = self._held[:size], self._held[size:]

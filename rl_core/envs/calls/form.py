@@ -45,6 +45,11 @@ class CallForm(Protocol):
         """Take a whole reply apart; one without calls, or with damaged ones, is content."""
         ...
 
+    def tries(self, text: str) -> bool:
+        """Return True if a reply calls a tool, or was meant to: an answer that only happens to
+        begin with a bracket does not."""
+        ...
+
 
 def call_of(value: object) -> Call | None:
     """Return the call in a JSON value `{name, arguments}` (or `parameters`); None if it is none."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
-from rl_core.serving.tools.form import Call, Parsed
+from rl_core.envs.calls.form import Call, Parsed
 
 OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
+_CALLED = re.compile(r"\s*\[\s*[A-Za-z_][\w.]*\(")
 
 
 class Pythonic:
@@ -22,6 +24,10 @@ class Pythonic:
         """Return the beginning of a call."""
         return "[" if name is None else f"[{name}("
 
+    def tries(self, text: str) -> bool:
+        """Return True if the reply has the tag, or begins as a list of calls."""
+        return OPEN in text or _CALLED.match(text) is not None
+
     def parse(self, text: str) -> Parsed:
         """Take a reply apart."""
         written, _, after = text.strip().removeprefix(OPEN).partition(CLOSE)
@@ -30,7 +36,9 @@ class Pythonic:
             calls = [_call(node) for node in tree.elts] if isinstance(tree, ast.List) else []
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             return Parsed(text, [])
-        return Parsed(after.strip(), calls) if calls else Parsed(text, [])
+        if calls:
+            return Parsed(after.strip(), calls)
+        return Parsed(text, [])
 
 
 def _call(node: ast.expr) -> Call:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rl_core.serving.tools.form import Call
-from rl_core.serving.tools.forms import FORMS, ToolFormat, form_of
+from rl_core.envs.calls.form import Call
+from rl_core.envs.calls.forms import FORMS, ToolFormat, form_of
 
 WEATHER = Call("weather", json.dumps({"city": "Zürich", "days": 2}, ensure_ascii=False))
 CLOCK = Call("clock", "{}")
@@ -71,3 +71,13 @@ def test_the_form_is_that_of_the_template():
     assert form_of("… <tool_call> …") is FORMS[ToolFormat.HERMES]
     assert form_of("… [TOOL_CALLS] …") is FORMS[ToolFormat.MISTRAL]
     assert form_of("{{ messages }}") is None
+
+
+@pytest.mark.parametrize("name", list(ToolFormat))
+def test_a_damaged_call_is_told_from_an_answer(name: ToolFormat):
+    form = FORMS[name]
+    for text in WRITTEN[name]:
+        assert form.tries(text)
+        assert form.tries(text[:-12])
+    for answer in ("plain words", "", "[1, 2]", '{"answer": 3}', "7"):
+        assert not form.tries(answer)

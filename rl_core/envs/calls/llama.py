@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rl_core.serving.tools.form import Call, Parsed, call_of, json_beginning
+from rl_core.envs.calls.form import Call, Parsed, call_of, json_beginning
 
 TAG = "<|python_tag|>"
 
@@ -21,6 +21,11 @@ class Llama:
         """Return the beginning of a call."""
         return json_beginning("", name, "parameters")
 
+    def tries(self, text: str) -> bool:
+        """Return True if the reply has the tag, or is an object that names something."""
+        said = text.strip()
+        return TAG in said or (said.startswith("{") and '"name"' in said)
+
     def parse(self, text: str) -> Parsed:
         """Take a reply apart."""
         rest = text.strip().removeprefix(TAG).strip()
@@ -36,4 +41,6 @@ class Llama:
                 return Parsed(text, [])
             calls.append(call)
             rest = rest[stop:].lstrip().removeprefix(";").lstrip()
-        return Parsed("", calls) if calls else Parsed(text, [])
+        if calls:
+            return Parsed("", calls)
+        return Parsed(text, [])

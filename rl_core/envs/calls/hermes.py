@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from rl_core.serving.tools.form import Call, Parsed, call_of, json_beginning
+from rl_core.envs.calls.form import Call, Parsed, call_of, json_beginning
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 # The end of the reply closes a last call, too.
@@ -23,6 +23,10 @@ class Hermes:
     def forced(self, name: str | None) -> str:
         """Return the beginning of a call."""
         return json_beginning(f"{OPEN}\n", name, "arguments")
+
+    def tries(self, text: str) -> bool:
+        """Return True if the reply has one of the tags."""
+        return OPEN in text or CLOSE in text
 
     def parse(self, text: str) -> Parsed:
         """Take a reply apart."""

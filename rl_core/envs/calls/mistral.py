@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 
-from rl_core.serving.tools.form import Call, Parsed, call_of
+from rl_core.envs.calls.form import Call, Parsed, call_of
 
 MARK, ARGS = "[TOOL_CALLS]", "[ARGS]"
 _NAME = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
@@ -26,11 +26,17 @@ class Mistral:
             return f'{MARK}[{{"name": "'
         return f'{MARK}[{{"name": {json.dumps(name)}, "arguments": '
 
+    def tries(self, text: str) -> bool:
+        """Return True if the reply has the mark."""
+        return MARK in text
+
     def parse(self, text: str) -> Parsed:
         """Take a reply apart."""
         content, mark, written = text.partition(MARK)
         calls = _listed(written) if written.lstrip().startswith("[") else _named(written)
-        return Parsed(content.strip(), calls) if mark and calls else Parsed(text, [])
+        if mark and calls:
+            return Parsed(content.strip(), calls)
+        return Parsed(text, [])
 
 
 def _listed(written: str) -> list[Call]:
@@ -40,7 +46,9 @@ def _listed(written: str) -> list[Call]:
     except ValueError:
         return []
     calls = [call_of(value) for value in values]
-    return [call for call in calls if call is not None] if None not in calls else []
+    if None not in calls:
+        return [call for call in calls if call is not None]
+    return []
 
 
 def _named(written: str) -> list[Call]:

@@ -1,0 +1,1 @@
+"""Tools of the recipes: typed functions that a model may call."""
