@@ -16,7 +16,6 @@ import argparse
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +25,7 @@ from rl_core.algorithms.metrics import to_floats
 from rl_core.algorithms.terms import Denominators
 from rl_core.data import PromptDataset
 from rl_core.data.order.source_of_recipe import training_source
+from rl_core.data.prepare.items import Item
 from rl_core.data.read.recipe_files import resolve_sources
 from rl_core.data_proto import DataProto
 from rl_core.errors import RewardError
@@ -57,7 +57,7 @@ class OneLoop:
         self,
         recipe: Recipe,
         source: str,
-        items: Sequence[dict[str, Any]],
+        items: Sequence[Item],
         rank_info: RankInfo,
     ) -> None:
         self.recipe = recipe

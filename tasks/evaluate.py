@@ -3,7 +3,6 @@ the same rows and settings each time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -106,7 +105,7 @@ def show_scores(receipts: list[EvalReceipt]) -> None:
     """Publish the scores of evaluations, one row each, and the change from the first to the
     last."""
     graded = any(receipt.graded for receipt in receipts)
-    table: list[dict[str, Any]] = []
+    table: list[dict[str, object]] = []
     for receipt in receipts:
         table.append(
             {
@@ -138,7 +137,7 @@ def _accuracy(receipt: EvalReceipt) -> dict[str, str]:
     return {"accuracy": f"{receipt.accuracy:.3f}", "95 % interval": interval}
 
 
-def set_rows(receipts: list[EvalReceipt]) -> list[dict[str, Any]]:
+def set_rows(receipts: list[EvalReceipt]) -> list[dict[str, object]]:
     """Return one table row per measure of each set and source, with a column per evaluation."""
     table = []
     for name, last in receipts[-1].sets.items():

@@ -119,7 +119,7 @@ def _counter(recipe: Recipe, source: str) -> PromptCounter:
 
 
 def _publish(receipt: CacheReceipt) -> None:
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {"what": "outcome", "value": "hit" if receipt.hit else "built"},
         {"what": "why", "value": receipt.explanation},
         {"what": "run hash", "value": receipt.run_hash},

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from rl_core.distributed.failures import Failure, cause, how_it_ended, hung_error
 from rl_core.distributed.output import forward
@@ -49,7 +49,7 @@ class WorkerGroup:
         )
         self.num_siblings = 0
         self.addresses: list[Address] = []
-        self._left_over: Sequence[ObjectRef[Any]] = ()
+        self._left_over: Sequence[ObjectRef[object]] = ()
         self._closed = False
 
     @classmethod
@@ -97,7 +97,7 @@ class WorkerGroup:
 
     def submit(
         self, method: str, calls: Mapping[int, tuple[object, ...]], **kwargs: bool
-    ) -> dict[ObjectRef[Any], int]:
+    ) -> dict[ObjectRef[object], int]:
         """Start a worker method on some ranks. Returns: the rank of each future.
 
         Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that
@@ -117,7 +117,7 @@ class WorkerGroup:
                     "on another rank; close the placement block and build the workers anew"
                 )
             self._left_over = ()
-        ranks: dict[ObjectRef[Any], int] = {}
+        ranks: dict[ObjectRef[object], int] = {}
         for rank, args in calls.items():
             ranks[getattr(self.actors[rank], method).remote(*args, **kwargs)] = rank
         return ranks

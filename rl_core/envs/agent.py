@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -132,6 +132,6 @@ class AgentEnv(BaseTextEnv):
 _COUNTS = ("later_requests", "stitched_requests")
 
 
-def is_agent(env_id: str, options: Mapping[str, Any] | None) -> bool:
+def is_agent(env_id: str, options: Mapping[str, object] | None) -> bool:
     """Return True if a recipe's options of an environment name an agent."""
     return bool(options) and spec(env_id, options).entry_point in AGENT_CLASSES.values()

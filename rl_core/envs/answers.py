@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 ANSWER_KEYS = ("answer", "pred", "solution")
 """Keys of a turn's metadata that hold the answer, by which majorities are counted; the first that
 is there counts."""
 
 
-def answer_read(metadata: Mapping[str, Any]) -> str | None:
+def answer_read(metadata: Mapping[str, object]) -> str | None:
     """Return the answer as text, empty if the environment found none in the reply; None if it reads
     no answers.
 

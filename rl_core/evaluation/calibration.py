@@ -4,8 +4,9 @@ in 80 % of the cases."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from rl_core.evaluation.rows import Row, number
 
 CONFIDENCE = "confidence"
 """Key of a row with the probability that its model gives to the right answer."""
@@ -38,8 +39,8 @@ def calibration_error(probabilities: Sequence[float]) -> float:
     return math.nan
 
 
-def calibration(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def calibration(rows: Sequence[Row]) -> dict[str, float]:
     """Return the calibration error of rows with a `confidence`; empty for others."""
     if not rows or CONFIDENCE not in rows[0]:
         return {}
-    return {CALIBRATION_ERROR: calibration_error([row[CONFIDENCE] for row in rows])}
+    return {CALIBRATION_ERROR: calibration_error([number(row, CONFIDENCE) for row in rows])}

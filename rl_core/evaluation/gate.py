@@ -7,16 +7,16 @@ worse than the recipe allows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rl_core.evaluation.bootstrap import paired_bootstrap
 from rl_core.evaluation.row_scores import deciding_score, paired_scores
+from rl_core.evaluation.rows import Row
 from schemas.receipts import GateReceipt, ScoreChange
 from schemas.sections.registration import GuardConfig, RegistrationConfig
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Row]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def check_scores(rows: Rows, settings: RegistrationConfig) -> None:
 
 def uids(rows: Rows) -> list[str]:
     """Return the identities of rows, in their order."""
-    return [row["uid"] for row in rows]
+    return [str(row["uid"]) for row in rows]
 
 
 def _change(

@@ -4,14 +4,17 @@ before and after training."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
+from rl_core.evaluation.rows import PlayedRow
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL.Image import Image
     from PIL.ImageDraw import ImageDraw
 
@@ -37,7 +40,7 @@ def save_made(played: DataProto | DataProtoRef, folder: Path, fps: int) -> list[
     return [save_pixels(pixels, folder / f"{row:03d}", fps) for row, pixels in enumerate(made)]
 
 
-def save_pixels(pixels: Any, stem: Path, fps: int) -> str:
+def save_pixels(pixels: NDArray[np.uint8], stem: Path, fps: int) -> str:
     """Write a picture as PNG, or a video as animated WebP, without loss.
 
     Args: pixels: [height, width, 3] or [frames, height, width, 3], 0..255. stem: path without its
@@ -58,8 +61,8 @@ def save_pixels(pixels: Any, stem: Path, fps: int) -> str:
 
 
 def before_and_after(
-    before: Sequence[Mapping[str, Any]],
-    after: Sequence[Mapping[str, Any]],
+    before: Sequence[PlayedRow],
+    after: Sequence[PlayedRow],
     scores: Sequence[str],
     path: Path,
 ) -> bool:
@@ -78,7 +81,7 @@ def before_and_after(
     ]
     if not pairs:
         return False
-    strips = [_strip(one["made"]) for pair in pairs for one in pair]
+    strips = [_strip(one["made"]) for pair in pairs for one in pair if "made" in one]
     width = 2 * max(strip.width for strip in strips) + 3 * MARGIN
     width = max(width, WRAP * 6 + 2 * MARGIN)
     sheet = Image.new(
@@ -98,11 +101,11 @@ def _card(
     pen: ImageDraw,
     corner: tuple[int, int],
     strips: tuple[Image, Image],
-    rows: tuple[Mapping[str, Any], Mapping[str, Any]],
+    rows: tuple[PlayedRow, PlayedRow],
     scores: Sequence[str],
 ) -> None:
     left, top = corner
-    for line in textwrap.wrap(rows[0]["prompt"], WRAP)[:2] or [""]:
+    for line in textwrap.wrap(str(rows[0]["prompt"]), WRAP)[:2] or [""]:
         pen.text((left, top), line, fill=INK)
         top += LINE
     top = corner[1] + 2 * LINE

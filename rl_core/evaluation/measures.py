@@ -16,11 +16,13 @@ where the environment reads no answers (`rl_core.envs.answers`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
+from rl_core.data.prepare.items import Item
 from rl_core.evaluation.estimators import majority_passes, mean_interval, pass_at_k
+from rl_core.evaluation.rows import PlayedRow, Row, number
 from rl_core.evaluation.runner import (
     ANSWER,
     COMPLETE,
@@ -34,7 +36,7 @@ from rl_core.evaluation.runner import (
 )
 from schemas.receipts import Measure, SetReceipt
 
-SOURCE = "data_source"
+SOURCE: Final = "data_source"
 ACCURACY = "accuracy"
 _NAMES = ("uid", SOURCE)
 """Keys of a prompt's row that are no measures."""
@@ -43,8 +45,8 @@ UNNAMED = "other"
 
 
 def by_prompt(
-    rows: Sequence[Mapping[str, Any]], num_samples: int, scores: Sequence[str] = ()
-) -> list[dict[str, Any]]:
+    rows: Sequence[PlayedRow], num_samples: int, scores: Sequence[str] = ()
+) -> list[dict[str, str | float]]:
     """Return a row per prompt with its `uid`, `data_source` and measures; NaN for a measure that
     needs more samples than have a verdict.
 
@@ -57,7 +59,7 @@ def by_prompt(
     for start in range(0, len(rows), num_samples):
         samples = rows[start : start + num_samples]
         kept = [row for row in samples if ERROR not in row]
-        found: dict[str, Any] = {
+        found: dict[str, str | float] = {
             "uid": samples[0]["uid"],
             SOURCE: samples[0].get(SOURCE, UNNAMED),
             "mean_reward": _mean([row["reward"] for row in kept]),
@@ -74,8 +76,8 @@ def by_prompt(
 
 
 def summarise_set(
-    rows: Sequence[dict[str, Any]],
-    items: Sequence[Mapping[str, Any]],
+    rows: Sequence[PlayedRow],
+    items: Sequence[Item],
     num_samples: int,
     samples_path: Path,
     *,
@@ -90,7 +92,7 @@ def summarise_set(
     """
     of_rows = [item for item in items for _ in range(num_samples)]
     rows = [
-        row | {SOURCE: source_of(item)}
+        PlayedRow({**row, SOURCE: source_of(item)})
         for row, item in zip(judged(rows, of_rows, judging), of_rows, strict=True)
     ]
     write_rows(samples_path, rows)
@@ -109,7 +111,7 @@ def summarise_set(
     )
 
 
-def measures_of(prompts: Sequence[Mapping[str, Any]]) -> dict[str, Measure]:
+def measures_of(prompts: Sequence[Row]) -> dict[str, Measure]:
     """Return the mean of each measure over prompts, with its interval; prompts without a value are
     left out, and so is a measure that no prompt has."""
     names = [name for name in prompts[0] if name not in _NAMES]
@@ -117,21 +119,20 @@ def measures_of(prompts: Sequence[Mapping[str, Any]]) -> dict[str, Measure]:
         names.remove(ACCURACY)
     measures = {}
     for name in names:
-        values = [float(one[name]) for one in prompts if math.isfinite(one[name])]
+        known = [number(one, name) for one in prompts]
+        values = [float(value) for value in known if math.isfinite(value)]
         if values:
             low, high = mean_interval(values)
             measures[name] = Measure(value=sum(values) / len(values), low=low, high=high)
     return measures
 
 
-def source_of(item: Mapping[str, Any]) -> str:
+def source_of(item: Item) -> str:
     """Return the `data_source` of a prepared row."""
     return str(item.get("env_extras", {}).get(SOURCE) or UNNAMED)
 
 
-def _of_passes(
-    samples: Sequence[Mapping[str, Any]], num_samples: int, *, reads: bool
-) -> dict[str, float]:
+def _of_passes(samples: Sequence[PlayedRow], num_samples: int, *, reads: bool) -> dict[str, float]:
     passes = [has_passed(row) for row in samples]
     found = {ACCURACY: _mean(passes)}
     if num_samples == 1:
@@ -153,8 +154,8 @@ def _ks(num_samples: int) -> list[int]:
     return [*powers, num_samples]
 
 
-def _sources(prompts: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = sorted({one[SOURCE] for one in prompts})
+def _sources(prompts: Sequence[Row]) -> list[str]:
+    names = sorted({str(one[SOURCE]) for one in prompts})
     return names if len(names) > 1 else []
 
 

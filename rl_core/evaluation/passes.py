@@ -7,7 +7,6 @@ accuracy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rl_core.envs.base import BaseTextEnv
 from rl_core.envs.registration import spec
@@ -16,7 +15,7 @@ FULL_REWARD = 1.0
 OWN = "rl_core.envs."
 
 
-def pass_mark(env_class: str, options: Mapping[str, Any] | None = None) -> float | None:
+def pass_mark(env_class: str, options: Mapping[str, object] | None = None) -> float | None:
     """Return the reward from which a reply passes; None if the environment names none.
 
     An environment names it by its `full_reward`; those of this project do. Args: options: the

@@ -4,11 +4,12 @@ training."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.data.read.row_images import open_image
+from rl_core.evaluation.rows import PlayedRow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,25 +22,26 @@ WRAP = 38
 RIGHT, WRONG, INK = (20, 120, 40), (180, 30, 30), (20, 20, 20)
 
 
-def picture_sheet(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], path: Path
-) -> bool:
+def picture_sheet(before: Sequence[PlayedRow], after: Sequence[PlayedRow], path: Path) -> bool:
     """Write a PNG of the first rows that have an image; return False if none has.
 
     Args: before, after: results of `rl_core.evaluation.runner.read_samples` for the same rows.
     """
     from PIL import Image, ImageDraw
 
-    pairs = [(one, two) for one, two in zip(before, after, strict=True) if one.get("images")][
-        :NUM_SHOWN
-    ]
+    pairs = [
+        (images[0], one, two)
+        for one, two in zip(before, after, strict=True)
+        if (images := one.get("images"))
+    ][:NUM_SHOWN]
     if not pairs:
         return False
     rows = -(-len(pairs) // COLUMNS)
     sheet = Image.new("RGB", (WIDTH * min(COLUMNS, len(pairs)), HEIGHT * rows), "white")
     pen = ImageDraw.Draw(sheet)
-    for place, (one, two) in enumerate(pairs):
-        _card(sheet, pen, (place % COLUMNS * WIDTH, place // COLUMNS * HEIGHT), one, two)
+    for place, (image, one, two) in enumerate(pairs):
+        corner = place % COLUMNS * WIDTH, place // COLUMNS * HEIGHT
+        _card(sheet, pen, corner, image, one, two)
     path.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(path)
     return True
@@ -49,18 +51,21 @@ def _card(
     sheet: Image,
     pen: ImageDraw,
     corner: tuple[int, int],
-    one: Mapping[str, Any],
-    two: Mapping[str, Any],
+    image: str,
+    one: PlayedRow,
+    two: PlayedRow,
 ) -> None:
     left, top = corner[0] + MARGIN, corner[1] + MARGIN
-    picture = open_image(one["images"][0])
+    picture = open_image(image)
     scale = SIDE / max(picture.size)
     sheet.paste(
         picture.resize((max(1, int(picture.width * scale)), max(1, int(picture.height * scale)))),
         (left, top),
     )
     left += SIDE + MARGIN
-    question = one["prompt"][-1]["content"].replace("<image>", "").strip()
+    asked = one["prompt"]
+    text = asked if isinstance(asked, str) else asked[-1]["content"]
+    question = text.replace("<image>", "").strip()
     for text, colour in (
         (question, INK),
         (f"truth: {one['ground_truth']}", INK),
@@ -72,5 +77,5 @@ def _card(
             top += LINE
 
 
-def _judged(row: Mapping[str, Any]) -> tuple[int, int, int]:
+def _judged(row: PlayedRow) -> tuple[int, int, int]:
     return RIGHT if row["reward"] >= 1.0 else WRONG

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from rl_core.errors import RecipeError
+from rl_core.evaluation.rows import Row, number
 from rl_core.evaluation.runner import ANSWER, COMPLETE, ERROR, PASSED, has_passed, is_graded
 from rl_core.rollout.sample_ids import GROUP, SAMPLE
 from rl_core.runtime.registry import nearest
 
-Row = Mapping[str, Any]
-
 ACCURACY, MEAN_REWARD = "accuracy", "mean_reward"
 COMMON: dict[str, Callable[[Row], float]] = {
     ACCURACY: has_passed,
-    MEAN_REWARD: lambda row: float(row["reward"]),
-    "mean_length": lambda row: float(row["num_tokens"]),
+    MEAN_REWARD: lambda row: number(row, "reward"),
+    "mean_length": lambda row: float(number(row, "num_tokens")),
     "truncated_share": lambda row: float(row["stop_reason"] not in COMPLETE),
 }
 _NO_SCORES = {
@@ -49,7 +47,7 @@ def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[fl
     """
     further = set(rows[0]) - _NO_SCORES if rows else set()
     if score in further:
-        return [math.nan if ERROR in row else float(row[score]) for row in rows]
+        return [math.nan if ERROR in row else float(number(row, score)) for row in rows]
     known = COMMON if rows and "reward" in rows[0] else {}
     if score not in known:
         raise RecipeError(

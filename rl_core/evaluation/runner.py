@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final, cast
 
+from rl_core.data.prepare.items import Item
 from rl_core.data.store.atomic import atomic_write_text
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
@@ -17,18 +18,17 @@ from rl_core.errors import RewardError
 from rl_core.evaluation.calibration import calibration
 from rl_core.evaluation.intervals import wilson_interval
 from rl_core.evaluation.passes import FULL_REWARD, is_binary
+from rl_core.evaluation.rows import PlayedRow, Row, number
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, named_error
 from schemas.receipts import EvalReceipt
 
 COMPLETE = ("eos", "stop")
 """Reasons why a reply ended that was not cut off."""
-WRITTEN = (GROUP, SAMPLE, "uid", "prompt", "response", "ground_truth", "stop_reason")
-"""Columns of a batch that are stored with each row."""
-ANSWER = "answer"
+ANSWER: Final = "answer"
 """Key of a row with the answer that its environment read, if it reads answers."""
-PASSED = "passed"
+PASSED: Final = "passed"
 """Key of a row that says whether it passed, where that is not reward 1 against 0."""
-ERROR = "error"
+ERROR: Final = "error"
 """Key of a row without a verdict, with the reason."""
 
 
@@ -43,7 +43,7 @@ class Judging:
     max_failed_share: float = 0.0
     """Largest share of rows without a verdict, above which the evaluation fails."""
 
-    def mark(self, item: Mapping[str, Any]) -> float | None:
+    def mark(self, item: Item) -> float | None:
         """Return the reward from which the reply to a prompt passes."""
         return self.marks.get(item.get("env_class", ""), self.otherwise)
 
@@ -52,18 +52,18 @@ BINARY = Judging({})
 """Judging of rewards of which nothing is known."""
 
 
-def eval_digest(items: Sequence[Mapping[str, Any]]) -> str:
+def eval_digest(items: Sequence[Item]) -> str:
     """Return the digest of a set of held-out rows, independent of order."""
     return hashlib.sha256("\n".join(sorted(item["uid"] for item in items)).encode()).hexdigest()
 
 
 def played_rows(
     played: DataProto | DataProtoRef,
-    items: Sequence[Mapping[str, Any]],
+    items: Sequence[Item],
     *,
     scores: Sequence[str] = (),
     made: Sequence[str] = (),
-) -> list[dict[str, Any]]:
+) -> list[PlayedRow]:
     """Return a row per reply, with its name, prompt, answer and reward.
 
     Args: items: one per reply. scores: further columns [B] of `played`; NaN where a row has none.
@@ -74,25 +74,33 @@ def played_rows(
     further = {name: played.tensor(name).tolist() for name in scores}
     lengths = played.tensor("num_tokens").tolist()
     answers = texts["env_answer"] if "env_answer" in texts else [None] * len(items)
-    rows = []
+    rows: list[PlayedRow] = []
     for row, item in enumerate(items):
         images = item.get("env_extras", {}).get("images")
-        found = {key: texts[key][row] for key in WRITTEN}
-        found |= {"reward": rewards[row], "num_tokens": lengths[row]}
-        found |= {name: values[row] for name, values in further.items()}
+        found: dict[str, object] = {
+            GROUP: texts[GROUP][row],
+            SAMPLE: texts[SAMPLE][row],
+            "uid": texts["uid"][row],
+            "prompt": texts["prompt"][row],
+            "response": texts["response"][row],
+            "ground_truth": texts["ground_truth"][row],
+            "stop_reason": texts["stop_reason"][row],
+            "reward": rewards[row],
+            "num_tokens": lengths[row],
+            **{name: values[row] for name, values in further.items()},
+        }
         found |= {"made": made[row]} if row < len(made) else {}
         found |= {"images": images} if images else {}
         if texts["error"][row]:
             found |= {ERROR: named_error(played, row), "reward": math.nan}
         if answers[row] is not None:
             found[ANSWER] = answers[row]
-        rows.append(found)
+        # Scores are keys that a PlayedRow cannot name.
+        rows.append(cast(PlayedRow, found))
     return rows
 
 
-def judged(
-    rows: Sequence[dict[str, Any]], items: Sequence[Mapping[str, Any]], judging: Judging
-) -> list[dict[str, Any]]:
+def judged(rows: Sequence[PlayedRow], items: Sequence[Item], judging: Judging) -> list[PlayedRow]:
     """Return the rows with the key `passed` where rewards are not all 0 or 1, and it is known.
 
     Raises: RewardError when more rows than allowed have no verdict.
@@ -108,38 +116,42 @@ def judged(
     if (is_binary(kept) and all(mark in (None, FULL_REWARD) for mark in marks)) or None in marks:
         return list(rows)
     return [
-        row if ERROR in row else row | {PASSED: float(row["reward"] >= mark)}
+        row if ERROR in row else {**row, PASSED: float(row["reward"] >= mark)}
         for row, mark in zip(rows, marks, strict=True)
         if mark is not None
     ]
 
 
-def is_graded(rows: Sequence[Mapping[str, Any]]) -> bool:
+def is_graded(rows: Sequence[Row]) -> bool:
     """Return True if rewards are neither all 0 or 1, nor known to pass or not."""
     kept = [row for row in rows if ERROR not in row]
-    return not (all(PASSED in row for row in kept) or is_binary([row["reward"] for row in kept]))
+    if all(PASSED in row for row in kept):
+        return False
+    return not is_binary([number(row, "reward") for row in kept])
 
 
-def has_passed(row: Mapping[str, Any]) -> float:
+def has_passed(row: Row) -> float:
     """Return 1 if a row passed, else 0; NaN if it has no verdict."""
     if ERROR in row:
         return math.nan
-    return float(row.get(PASSED, row["reward"] >= FULL_REWARD))
+    if PASSED in row:
+        return float(number(row, PASSED))
+    return float(number(row, "reward") >= FULL_REWARD)
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Store rows as JSON Lines."""
     atomic_write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def read_samples(path: str | Path) -> list[dict[str, Any]]:
+def read_samples(path: str | Path) -> list[PlayedRow]:
     """Read the rows that `write_rows` wrote."""
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def summarise(
-    rows: Sequence[dict[str, Any]],
-    items: Sequence[Mapping[str, Any]],
+    rows: Sequence[PlayedRow],
+    items: Sequence[Item],
     label: str,
     step: int,
     samples_path: Path,

@@ -6,21 +6,22 @@ is sent as messages, with the model's replies in them.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 
+from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs import make
 from rl_core.envs.answers import answer_read
+from rl_core.envs.awaited import result_of
+from rl_core.envs.base import Message
 from rl_core.errors import ServiceError, Unreachable
+from rl_core.evaluation.rows import PlayedRow
 from rl_core.evaluation.runner import ANSWER, ERROR
 from rl_core.evaluation.served_tools import ServedReply, offered, step_of
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_ids, sample_id
@@ -46,7 +47,7 @@ class Served:
     """Address of the API, such as `http://127.0.0.1:8000/v1`."""
     model: str
     """Name of the model there."""
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Options of each environment in the recipe."""
     stop: Sequence[str] = ()
     """Strings that end a reply, where the choice names none."""
@@ -58,10 +59,10 @@ class Served:
 
     def play(
         self,
-        items: Sequence[Mapping[str, Any]],
+        items: Sequence[PlayedItem],
         max_new_tokens: int,
         choice: EvaluationSampling | None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[PlayedRow]:
         """Return the rows of the replies to each prompt, as `runner.played_rows` does.
 
         Raises: ServiceError when the server refuses a request; Unreachable when it does not answer.
@@ -82,13 +83,11 @@ class Served:
             ThreadPoolExecutor(self.at_once) as threads,
         ):
 
-            def one(place: tuple[int, tuple[Mapping[str, Any], str, int]]) -> dict[str, Any]:
+            def one(place: tuple[int, tuple[PlayedItem, str, int]]) -> PlayedRow:
                 row, (item, group, number) = place
                 seed = self.seed + part * 1_000_003 + row
-                names = {GROUP: group, SAMPLE: sample_id(group, number)}
-                return names | self._conversation(
-                    client, item, base | {"seed": seed}, names[SAMPLE]
-                )
+                request = base | {"seed": seed}
+                return self._conversation(client, item, request, group, sample_id(group, number))
 
             try:
                 return list(threads.map(one, enumerate(asked)))
@@ -97,8 +96,8 @@ class Served:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _request(self, max_new_tokens: int, choice: EvaluationSampling) -> dict[str, Any]:
-        request: dict[str, Any] = {
+    def _request(self, max_new_tokens: int, choice: EvaluationSampling) -> dict[str, object]:
+        request: dict[str, object] = {
             "model": self.model,
             "max_tokens": max_new_tokens,
             "temperature": choice.temperature,
@@ -112,11 +111,18 @@ class Served:
         return request | given | ({"stop": list(stop)} if stop else {})
 
     def _conversation(
-        self, client: httpx.Client, item: Mapping[str, Any], request: dict[str, Any], name: str
-    ) -> dict[str, Any]:
+        self,
+        client: httpx.Client,
+        item: PlayedItem,
+        request: dict[str, object],
+        group: str,
+        name: str,
+    ) -> PlayedRow:
         """Play one prompt. An environment that fails fails its own row."""
         env_class = item["env_class"]
-        row = {
+        row: PlayedRow = {
+            GROUP: group,
+            SAMPLE: name,
             "uid": item["uid"],
             "prompt": item["prompt"],
             "response": "",
@@ -126,23 +132,26 @@ class Served:
             "num_tokens": 0,
         }
         replies: list[str] = []
+        metadata: Mapping[str, object] = {}
         try:
             env = make(env_class, self.options.get(env_class), item["env_extras"])
             try:
-                messages, _ = _result(env.init(list(item["prompt"])))
+                messages, _ = result_of(env.init(list(item["prompt"])))
                 request = request | offered(env)
                 for _ in range(MAX_TURNS):
                     reply = self._reply(client, messages, request)
                     replies.append(reply.whole)
                     row["num_tokens"] += reply.num_tokens
                     row["stop_reason"] = "length" if reply.truncated else "eos"
-                    turn = _result(step_of(env, reply))
+                    turn = result_of(step_of(env, reply))
                     row["reward"] += float(turn["reward"])
+                    metadata = turn.get("metadata") or {}
                     if turn["done"]:
                         break
                     messages = [*messages, reply.message, *turn["observations"]]
-                answer = answer_read(turn.get("metadata") or {})
-                row |= {} if answer is None else {ANSWER: answer}
+                answer = answer_read(metadata)
+                if answer is not None:
+                    row[ANSWER] = answer
             finally:
                 if hasattr(env, "close"):
                     env.close()
@@ -150,11 +159,13 @@ class Served:
             raise
         # Environments raise what they like; as in a rollout, it is their own row's failure.
         except Exception as error:
-            row |= {ERROR: f"{name}: {type(error).__name__}: {error}", "reward": math.nan}
-        return row | {"response": "\n".join(replies)}
+            row[ERROR] = f"{name}: {type(error).__name__}: {error}"
+            row["reward"] = math.nan
+        row["response"] = "\n".join(replies)
+        return row
 
     def _reply(
-        self, client: httpx.Client, messages: Sequence[Mapping[str, Any]], request: dict[str, Any]
+        self, client: httpx.Client, messages: Sequence[Message], request: dict[str, object]
     ) -> ServedReply:
         """Return the server's reply."""
         url = f"{self.url.rstrip('/')}/chat/completions"
@@ -191,12 +202,3 @@ def _read(answer: httpx.Response, url: str) -> ServedReply:
         raise ServiceError(
             f"{url} does not answer like an OpenAI-compatible server: {answer.text:.300}"
         ) from error
-
-
-def _result(value: Any) -> Any:
-    async def waited() -> Any:
-        return await value
-
-    if inspect.isawaitable(value):
-        return asyncio.run(waited())
-    return value

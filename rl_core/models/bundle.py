@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.models.adapters.exported import start_of
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.tokenizer import check_words, load_processor, load_tokenizer
@@ -36,6 +37,7 @@ class ModelBundle:
             load_processor(source) if not text_alone and sees_pictures(source) else None
         )
         """Processor of a vision-language model, from messages and images to tensors."""
+        self.tokenizer: Tokenizer
         if self.processor is not None:
             self.tokenizer = self.processor.tokenizer
         else:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rl_core.data.prepare.chat_template import ChatTemplate
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
 from rl_core.models.backbone import head_of
 from rl_core.models.bundle import TextBundle
@@ -20,9 +20,6 @@ from rl_core.models.export.score_folder import export_scores, score_weight, scor
 from rl_core.models.text_part import TextPartPolicy
 from rl_core.models.value_head import add_value_head
 from schemas.recipe import LoraConfig, ModelConfig
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 NUM_COMPARED = 2
 """Positions of each probe row whose scores are compared, since each takes a pass of its own."""
@@ -90,7 +87,7 @@ def _initial(weight: Tensor, model: torch.nn.Module) -> Tensor:
     return torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * std
 
 
-def settle_padding(tokenizer: PreTrainedTokenizerBase, config: ModelConfig) -> int:
+def settle_padding(tokenizer: Tokenizer, config: ModelConfig) -> int:
     """Return a padding token that no conversation ends with, and make it the tokenizer's.
 
     transformers' classifiers take the score of the last token that is not padding. A conversation

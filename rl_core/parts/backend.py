@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rl_core.ranks.dispatch import Execute, distributed
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
+    from rl_core.models.policy import Policy
     from rl_core.ranks.rank_info import RankInfo
     from rl_core.train.bundle import Bundle
     from rl_core.train.sharding.meshes import Meshes
@@ -34,13 +36,13 @@ class Backend(Protocol):
 
     needs_rank_info: ClassVar[bool] = True
     """The backend is given this rank's place among the others."""
-    bundle: Any
+    bundle: Bundle
     """The bundle it was built with."""
-    policy: Any
+    policy: Policy
     """The module that is trained; stacks call it for log-probabilities."""
     trainable: dict[str, nn.Parameter]
     """Parameters that learn, by name."""
-    optimizer: Any
+    optimizer: Optimizer
     """A torch optimizer; `param_groups[0]["lr"]` is the present rate."""
     rank_info: RankInfo
     device: torch.device
@@ -50,7 +52,7 @@ class Backend(Protocol):
     """The recipe's block `fsdp`; stacks read `param_dtype`, the format of computation."""
     lora_cfg: LoraConfig | None
     ema_cfg: EmaLoraConfig | EmaFullConfig | None
-    ema: Any
+    ema: object
     """Moving average of the weights; None without one."""
     rolls_out_average: bool
     """True if sampling uses a moving average of the weights."""
@@ -81,19 +83,19 @@ class Backend(Protocol):
         """Return the version of the weights for sampling or evaluation, new after every change."""
         ...
 
-    def rollout_policy(self) -> AbstractContextManager[Any]:
+    def rollout_policy(self) -> AbstractContextManager[nn.Module]:
         """Yield the policy for sampling, in evaluation mode and without gradients."""
         ...
 
-    def gathered(self) -> AbstractContextManager[Any]:
+    def gathered(self) -> AbstractContextManager[nn.Module]:
         """Yield the policy for evaluations, in evaluation mode and without gradients."""
         ...
 
-    def anchor_policy(self) -> AbstractContextManager[Any]:
+    def anchor_policy(self) -> AbstractContextManager[nn.Module]:
         """Yield the policy that sampled, without gradients."""
         ...
 
-    def reference_policy(self) -> AbstractContextManager[Any]:
+    def reference_policy(self) -> AbstractContextManager[nn.Module]:
         """Yield the policy before training, without gradients; used if `with_reference` is set."""
         ...
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rl_core.models.checks.comparison import Live
+    from rl_core.models.policy import Policy
     from schemas.sections.policy import LoraConfig
 
 
@@ -23,14 +24,15 @@ class Family(Protocol):
     `UnifiedBundle`.
     """
 
-    policy: Any
+    policy: Policy
     """The trained module: `model` gets the adapters, at `lora_targets`; `block_classes` are wrapped
     one by one."""
 
-    def load_policy(self) -> Any:
+    def load_policy(self) -> Policy:
         """Load a new copy of the policy before training."""
         ...
 
+    # Any: each bundle takes policies of its own class alone.
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
         """Return a policy's results on the probe inputs, [N], on the CPU."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Generic, Protocol
+from typing import Generic, Protocol
 
 from rl_core.ranks.dispatch import CallSpec, spec_of
 
@@ -30,9 +30,9 @@ def shortcomings(cls: type, contract: type) -> list[str]:
     return found
 
 
-def members(contract: type) -> dict[str, Any]:
+def members(contract: type) -> dict[str, object]:
     """Return the methods and flags of a protocol by name, `__init__` among them if it has one."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for base in reversed(contract.__mro__):
         if base not in _NO_CONTRACT:
             found |= {

@@ -4,8 +4,9 @@ copy of the model."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from rl_core.models.export.checksums import Checksum
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Receives(Samples, Protocol):
         ...
 
     def finish_sync(
-        self, version: WeightVersion, expected: Mapping[str, Any], dtype: torch.dtype
+        self, version: WeightVersion, expected: Mapping[str, Checksum], dtype: torch.dtype
     ) -> None:
         """End an update. Raises: WeightMismatch when a checksum differs."""
         ...

@@ -3,8 +3,6 @@ all."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from rl_core.errors import RecipeError
 from rl_core.parts import (
     Averages,
@@ -53,10 +51,10 @@ def check_parts(recipe: Recipe) -> None:
         hold_to(Probes, named["backend"], "backend")
 
 
-def _named(recipe: Recipe) -> dict[str, type[Any]]:
+def _named(recipe: Recipe) -> dict[str, type]:
     """Return the classes that the recipe names. Raises: RecipeError with the problems of every
     block."""
-    named: dict[str, type[Any]] = {}
+    named: dict[str, type] = {}
     problems = []
     for part, registry in REGISTRIES.items():
         if (block := getattr(recipe, part)) is not None:

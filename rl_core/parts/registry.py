@@ -34,7 +34,7 @@ class PartRegistry(Registry[Any]):
         super().__init__(part, "rl_core.parts")
         self.contract, self.own, self.usual = contract, dict(own or {}), usual
 
-    def resolve(self, block: Mapping[str, Any], where: str) -> tuple[type[Any], Any]:
+    def resolve(self, block: Mapping[str, object], where: str) -> tuple[type[Any], Any]:
         """Return the class that a block names, and the block's other keys as its `Config`.
 
         Raises: RecipeError when the class cannot be imported or lacks a member of the contract, or

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 
@@ -20,6 +20,6 @@ class Stack(Protocol):
     """
 
     @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
-    def train(self, shard: DataProto) -> Any:
+    def train(self, shard: DataProto) -> object:
         """Train on one rollout's shard. Returns: a `TrainStepResult`."""
         ...

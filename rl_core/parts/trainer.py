@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rl_core.data.prepare.prompt_items import Item
+    from rl_core.data.prepare.items import Item
     from rl_core.distributed import DataProtoRef
     from schemas.recipe import Recipe
 

@@ -12,7 +12,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.store.atomic import atomic_write_text
 from rl_core.reporting.pages import render
@@ -77,7 +76,7 @@ def spread(steps: Sequence[int], most: int) -> list[int]:
     return [steps[place] for place in places]
 
 
-def as_script(value: Any) -> str:
+def as_script(value: object) -> str:
     """Return JSON for a `<script>` element: no text in it can end the element or open another."""
     from markupsafe import Markup
 
@@ -117,7 +116,7 @@ def _rewards_over_the_run(
     return history, num_rows
 
 
-def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, Any]:
+def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, object]:
     messages = []
     for one in messages_of(row):
         messages.append([one["role"], _cut(one["content"]), _rounded(one.get("reward"))])
@@ -139,7 +138,7 @@ def _shown(row: Row, texts: TokenTexts, folder: Path) -> dict[str, Any]:
     }
 
 
-def _facts(row: Row) -> Iterator[tuple[str, Any]]:
+def _facts(row: Row) -> Iterator[tuple[str, object]]:
     truth = row["ground_truth"]
     yield from (
         ("ground truth", None if truth == "null" else truth),
@@ -155,7 +154,7 @@ def _facts(row: Row) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _tokens(row: Row, texts: TokenTexts) -> list[list[Any]] | None:
+def _tokens(row: Row, texts: TokenTexts) -> list[list[object]] | None:
     """Return text, mask, advantage and |Δlogp| of each action: tokens, or steps by number."""
     mask = row["response_mask"][:MOST_TOKENS]
     ids = row["response_ids"]
@@ -166,7 +165,7 @@ def _tokens(row: Row, texts: TokenTexts) -> list[list[Any]] | None:
     if ours is not None and theirs is not None:
         apart = [abs(one - other) for one, other in zip(ours, theirs, strict=True)]
     advantages = row["advantages"] or none
-    tokens: list[list[Any]] = []
+    tokens: list[list[object]] = []
     for place, one in enumerate(mask):
         tokens.append([words[place], one, _rounded(advantages[place]), _rounded(apart[place])])
     return tokens

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from rl_core.errors import StorageError
 from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.row_scores import ACCURACY, MEAN_REWARD
+from rl_core.evaluation.rows import PlayedRow, Row
 from rl_core.evaluation.runner import read_samples
 from rl_core.runs.recipes import recorded_values
 from rl_core.runs.run_folder import RunFolder
@@ -136,7 +137,7 @@ class RunRecord:
     def evaluation(self, label: str) -> EvalReceipt | None:
         return next((one for one in self.evaluations if one.label == label), None)
 
-    def compared(self, label: str) -> list[dict[str, Any]]:
+    def compared(self, label: str) -> Sequence[Row]:
         """Return the rows that are compared: held-out rows, or prompts of the deciding set; empty
         if there are none."""
         found = self.evaluation(label)
@@ -144,7 +145,7 @@ class RunRecord:
             return self.samples(label)
         return compared_rows(found, self.recipe.registration) or []
 
-    def samples(self, label: str) -> list[dict[str, Any]]:
+    def samples(self, label: str) -> list[PlayedRow]:
         """Return every held-out row of an evaluation; empty if it has not run."""
         path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
         if path.is_file():

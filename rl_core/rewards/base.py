@@ -48,7 +48,7 @@ class Sample:
     """True if a length limit truncated the reply."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     """Further columns of the row."""
-    messages: tuple[Mapping[str, Any], ...] = ()
+    messages: tuple[Mapping[str, object], ...] = ()
     """The whole conversation in order, with system messages and those of environments and tools;
     empty where only prompt and replies are known."""
 
@@ -59,7 +59,7 @@ class Sample:
     """Position of this row in `group`."""
 
     @property
-    def conversation(self) -> tuple[Mapping[str, Any], ...]:
+    def conversation(self) -> tuple[Mapping[str, object], ...]:
         """The messages, or the prompt and the last reply where these alone are known."""
         asked = {"role": "user", "content": self.prompt}
         return self.messages or (asked, {"role": "assistant", "content": self.text})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate
 from rl_core.errors import ModelError
@@ -57,7 +56,7 @@ class LocalScores:
         """Conversations since the count was last taken of which only the end was read."""
 
     def __call__(
-        self, conversations: Sequence[Sequence[Mapping[str, Any]]]
+        self, conversations: Sequence[Sequence[Mapping[str, object]]]
     ) -> list[float | Unscored]:
         """Return the score of each conversation; rows of similar lengths are computed together. Of
         one that is too long only the end is read, and it is counted."""
@@ -70,7 +69,7 @@ class LocalScores:
                 scores[row] = score
         return scores
 
-    def _ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def _ids(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         text = self.template.conversation(messages)
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         if self.max_length is None or len(ids) <= self.max_length:

@@ -61,8 +61,8 @@ def samples_of(rollout: DataProto) -> list[Sample]:
 def conversation_of(
     prompt: str | Sequence[Message] | None,
     replies: Sequence[str] | None,
-    turns: Sequence[Mapping[str, Any]] | None,
-) -> tuple[Mapping[str, Any], ...]:
+    turns: Sequence[Mapping[str, object]] | None,
+) -> tuple[Mapping[str, object], ...]:
     """Return the prompt's messages with what followed; empty if the prompt is a plain text.
 
     Args: replies: the model's own. turns: these with the messages of environments and tools.

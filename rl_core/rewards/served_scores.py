@@ -32,7 +32,7 @@ class ServedScores:
         self._http = open_client(timeout_s)
 
     def __call__(
-        self, conversations: Sequence[Sequence[Mapping[str, Any]]]
+        self, conversations: Sequence[Sequence[Mapping[str, object]]]
     ) -> list[float | Unscored]:
         """Return the score of each conversation, or why it has none."""
         with ThreadPoolExecutor(self.at_once) as pool:
@@ -42,7 +42,7 @@ class ServedScores:
         """Close the connections."""
         self._http.close()
 
-    def _one(self, messages: Sequence[Mapping[str, Any]]) -> float | Unscored:
+    def _one(self, messages: Sequence[Mapping[str, object]]) -> float | Unscored:
         import httpx
 
         body = {"model": self.model, "messages": [dict(message) for message in messages]}

@@ -141,7 +141,7 @@ class Receiver:
         lora: LoraConfig | None,
         mode: SyncMode,
         dtype: DType,
-        *options: Any,
+        *options: object,
         rank_info: RankInfo,
         bundle_class: Callable[[str, ModelConfig], Any] | None = None,
     ) -> None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
 from rl_core.algorithms.metrics import Metric, MetricKind
+from rl_core.data.prepare.items import PlayedItem
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.envs.answers import answer_read
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import StaleEngine
+from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
@@ -25,7 +27,7 @@ from rl_core.models.decoding.token_choice import SUPPORT, Support
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.agents.play import AgentStage, Limits, play_agents
-from rl_core.rollout.chat.vision import chat_format
+from rl_core.rollout.chat.vision import ChatBundle, chat_format
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import Generate, run_episodes
 from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
@@ -39,31 +41,44 @@ from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.rollout import RolloutConfig
 from schemas.sections.sampling import EvaluationSampling, SamplingConfig
 
+P_co = TypeVar("P_co", covariant=True)
+B_co = TypeVar("B_co", covariant=True)
 
-class PolicyHolder(Protocol):
+
+class PolicyHolder(Protocol[P_co, B_co]):
     """Holder of the policy on this rank: the FSDPBackend that trains it, or a copy that receives
     weights."""
 
-    bundle: Any
-    policy: Any
     rank_info: RankInfo
     device: torch.device
     meshes: Meshes
+
+    @property
+    def bundle(self) -> B_co:
+        """The loaded model: the policy, and what is around it."""
+        ...
+
+    @property
+    def policy(self) -> P_co:
+        """The policy."""
+        ...
 
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
         """Return the version of the weights that `rollout_policy` (or `gathered`) samples with."""
         ...
 
-    def rollout_policy(self) -> AbstractContextManager[Any]:
+    def rollout_policy(self) -> AbstractContextManager[P_co]:
         """Yield the policy with the weights of rollouts."""
         ...
 
-    def gathered(self) -> AbstractContextManager[Any]:
+    def gathered(self) -> AbstractContextManager[P_co]:
         """Yield the policy with the weights of evaluations."""
         ...
 
 
-def check_version(holder: PolicyHolder, version: WeightVersion | None, *, evaluation: bool) -> None:
+def check_version(
+    holder: PolicyHolder[object, object], version: WeightVersion | None, *, evaluation: bool
+) -> None:
     """Check that sampling uses the weights `version`; None accepts any.
 
     Raises: StaleEngine when it would use others.
@@ -81,10 +96,10 @@ class RolloutEngine:
 
     def __init__(
         self,
-        backend: PolicyHolder,
+        backend: PolicyHolder[CausalLMPolicy, ChatBundle],
         config: RolloutConfig,
-        env_options: dict[str, dict[str, Any]],
-        template_kwargs: dict[str, Any],
+        env_options: Mapping[str, Mapping[str, object]],
+        template_kwargs: Mapping[str, object],
         seed: int,
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
@@ -222,14 +237,16 @@ class RolloutEngine:
         if not self.backend.rank_info.is_head:
             return None
         groups = groups_of(prompts)
-        columns: dict[str, list[Any]] = {**id_columns([groups[one.group] for one in episodes])}
+        columns: dict[str, Sequence[object]] = {
+            **id_columns([groups[one.group] for one in episodes])
+        }
         if sampling.records_support:
             columns[SUPPORT] = [Support.joined(episode.supports) for episode in episodes]
         return self._collect(episodes, columns, time.perf_counter() - start)
 
     def _episodes(
         self,
-        items: list[tuple[int, dict[str, Any]]],
+        items: list[tuple[int, PlayedItem]],
         group_size: int,
         generate: Generate,
         seed: int,
@@ -254,7 +271,7 @@ class RolloutEngine:
         return sorted(played, key=lambda episode: episode.group)
 
     def _collect(
-        self, episodes: list[Episode], columns: dict[str, list[Any]], elapsed_s: float
+        self, episodes: list[Episode], columns: dict[str, Sequence[object]], elapsed_s: float
     ) -> DataProto:
         prompt_width, response_width = self._common_widths(
             max(len(episode.prompt_ids) for episode in episodes),
@@ -309,7 +326,7 @@ class RolloutEngine:
             {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}},
         )
 
-    def _texts(self, episodes: list[Episode]) -> dict[str, list[Any]]:
+    def _texts(self, episodes: list[Episode]) -> dict[str, Sequence[object]]:
         return {
             "uid": [e.item["uid"] for e in episodes],
             "prompt": [e.item["prompt"] for e in episodes],
@@ -350,6 +367,6 @@ class RolloutEngine:
         return torch.Generator(self.backend.device).manual_seed(int.from_bytes(digest[:7], "big"))
 
 
-def _without_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_pictures(row: Mapping[str, object]) -> dict[str, object]:
     """Return the columns of a row that scorers may read."""
     return {name: value for name, value in row.items() if name != "images"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -64,7 +64,7 @@ class LocalJudge:
         source = locate(path, home.models)
         self.path, self.device = path, torch.device(device)
         bundle = TextBundle(source, ModelConfig(path=path))
-        self.tokenizer: Any = bundle.tokenizer
+        self.tokenizer = bundle.tokenizer
         self.policy = bundle.policy.to(self.device).eval().requires_grad_(False)
         stop_ids = configured_stop_ids(self.policy.language_model)
         self.chat = ChatFormat(self.tokenizer, {}, stop_ids)

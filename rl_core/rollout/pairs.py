@@ -5,13 +5,13 @@ Axes: N pairs, B = 2N rows (chosen and rejected adjacent), T tokens of an answer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from rl_core.data.prepare.items import PairItem
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.errors import RLTrainError
 from rl_core.models.checks.row_length import PAIR_KEY, row_limit_of
@@ -37,7 +37,7 @@ class PairEngine:
         self,
         backend: FSDPBackend,
         config: PreferenceConfig,
-        template_kwargs: dict[str, Any],
+        template_kwargs: Mapping[str, object],
         *,
         beta: float,
         micro_batch_size: int,
@@ -152,7 +152,7 @@ class PairEngine:
         ids = group_columns(groups_of(pairs), len(SIDES))
         return DataProto.from_dict(tensors, ids | pair_columns(items, tokens))
 
-    def _log_probs(self, policy: Any, batch: DataProto) -> Tensor:
+    def _log_probs(self, policy: nn.Module, batch: DataProto) -> Tensor:
         """Return log-probabilities, [B, T] on the CPU. Every rank runs the same number of passes,
         since shards have equal sizes."""
         log_probs_BT = torch.zeros(batch.tensor("response_mask").shape)
@@ -173,7 +173,7 @@ class PairEngine:
             return self._log_probs(policy, batch)
 
     @contextmanager
-    def _reference_policy(self) -> Iterator[Any]:
+    def _reference_policy(self) -> Iterator[nn.Module]:
         backend = self.backend
         if backend.reference is not None or backend.lora_cfg is not None:
             with backend.reference_policy() as policy:
@@ -188,7 +188,7 @@ class PairEngine:
 
     def _scored(
         self,
-        items: list[dict[str, Any]],
+        items: list[PairItem],
         batch: DataProto,
         sums_N2: Tensor,
         references_N2: Tensor | None,
@@ -217,9 +217,11 @@ class PairEngine:
         )
 
 
-def _stored_references(items: list[dict[str, Any]], mask_BT: Tensor) -> Tensor:
+def _stored_references(items: list[PairItem], mask_BT: Tensor) -> Tensor:
     rows = [
-        torch.tensor(values, dtype=torch.float32) for item in items for values in item["reference"]
+        torch.tensor(values, dtype=torch.float32)
+        for item in items
+        for values in item.get("reference", ())
     ]
     for row, (values, length) in enumerate(zip(rows, mask_BT.sum(1).tolist(), strict=True)):
         if len(values) != length:
@@ -230,7 +232,7 @@ def _stored_references(items: list[dict[str, Any]], mask_BT: Tensor) -> Tensor:
     return pad_rows(rows, 0.0, length=mask_BT.shape[1])
 
 
-def pair_columns(items: list[dict[str, Any]], tokens: list[PairTokens]) -> dict[str, list[Any]]:
+def pair_columns(items: list[PairItem], tokens: list[PairTokens]) -> dict[str, Sequence[object]]:
     """Return the texts of pairs and why some have no learning signal, as object columns, two rows
     per pair."""
     both = []

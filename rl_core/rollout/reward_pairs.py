@@ -6,11 +6,12 @@ with the placeholder whose value is the score.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from rl_core.data.prepare.items import PairItem
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.models.checks.row_length import PAIR_KEY, row_limit_of
 from rl_core.models.decoding.decode import positions_of
@@ -38,7 +39,7 @@ class RewardPairEngine:
         self,
         backend: FSDPBackend,
         config: PreferenceConfig,
-        template_kwargs: dict[str, Any],
+        template_kwargs: Mapping[str, object],
         *,
         micro_batch_size: int,
     ) -> None:
@@ -141,9 +142,7 @@ class RewardPairEngine:
             scores_B[rows] = found_BT.sum(1).cpu()
         return scores_B
 
-    def _scored(
-        self, items: list[dict[str, Any]], batch: DataProto, scores_N2: Tensor
-    ) -> DataProto:
+    def _scored(self, items: list[PairItem], batch: DataProto, scores_N2: Tensor) -> DataProto:
         lengths_N2 = batch.tensor("num_tokens").view(-1, 2)
         idle_N = batch.tensor("response_mask").sum(1).view(-1, 2)[:, 0] == 0
         leads_N = (scores_N2[:, 0] - scores_N2[:, 1]).masked_fill(idle_N, torch.nan)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from rl_core.data_proto import DataProto
 
-GROUP, SAMPLE = "group_id", "sample_id"
+GROUP: Final = "group_id"
+SAMPLE: Final = "sample_id"
 """Object columns with the names of a row's group and of the row."""
 
 

@@ -7,12 +7,14 @@ Axes: B rows, P + T tokens of prompt and response, N positions that are taught, 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from rl_core.data.prepare.items import PromptItem
 from rl_core.data_proto import DataProto, pad_rows
+from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.checks.row_length import SFT_KEY, row_limit_of
 from rl_core.models.decoding.decode import positions_of
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
@@ -37,7 +39,7 @@ class TaughtEngine:
         self,
         backend: FSDPBackend,
         config: SftConfig,
-        template_kwargs: dict[str, Any],
+        template_kwargs: Mapping[str, object],
         *,
         micro_batch_size: int,
     ) -> None:
@@ -164,7 +166,7 @@ class TaughtEngine:
         return log_probs_BT, likeliest_BT
 
 
-def _scores(policy: Any, micro: DataProto, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+def _scores(policy: CausalLMPolicy, micro: DataProto, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
     """Return the log-probabilities of the taught tokens and the likeliest ones there, [N]."""
     ids_BL = micro.tensor("input_ids")
     inputs = policy.inputs(
@@ -187,7 +189,7 @@ def _scores(policy: Any, micro: DataProto, mask_BT: Tensor) -> tuple[Tensor, Ten
     return torch.cat(log_probs), torch.cat(likeliest)
 
 
-def _texts(items: list[dict[str, Any]], taught: list[TaughtRow]) -> dict[str, list[Any]]:
+def _texts(items: list[PromptItem], taught: list[TaughtRow]) -> dict[str, Sequence[object]]:
     answers = [_answer(item) for item in items]
     return {
         "uid": [item["uid"] for item in items],
@@ -200,7 +202,7 @@ def _texts(items: list[dict[str, Any]], taught: list[TaughtRow]) -> dict[str, li
     }
 
 
-def _answer(item: dict[str, Any]) -> str:
+def _answer(item: PromptItem) -> str:
     """Return what the assistant says in a row, its turns apart."""
     said = []
     for message in item["env_extras"].get("completion") or []:

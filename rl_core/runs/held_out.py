@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
+from rl_core.data.prepare.items import Item
 from rl_core.evaluation.measures import summarise_set
 from rl_core.evaluation.passes import FULL_REWARD, pass_mark
+from rl_core.evaluation.rows import PlayedRow
 from rl_core.evaluation.runner import Judging, summarise
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import EvalReceipt
@@ -30,7 +32,7 @@ BATCHES_A_PART = 4
 """Batches of the rollout engine in one part, so that parts cost little."""
 _MAX_SLUG = 120
 
-Items = Sequence[dict[str, Any]]
+Items = Sequence[Item]
 
 
 class Play(Protocol):
@@ -38,7 +40,7 @@ class Play(Protocol):
 
     def __call__(
         self, items: Items, max_new_tokens: int, choice: EvaluationSampling | None
-    ) -> list[dict[str, Any]]:
+    ) -> list[PlayedRow]:
         """Return the rows of the replies, those of a prompt adjacent.
 
         Args: choice: how replies are chosen, and with `SampledReplies` how many to each prompt;
@@ -99,7 +101,7 @@ def sets_due(recipe: Recipe, label: str) -> list[str]:
 
 def _play_all(
     play: Play, recipe: Recipe, items: Items, name: str, chosen: EvaluationSet | None
-) -> list[dict[str, Any]]:
+) -> list[PlayedRow]:
     evaluation = recipe.evaluation
     max_new_tokens = evaluation.max_new_tokens
     if chosen is not None and chosen.max_new_tokens is not None:
@@ -109,7 +111,7 @@ def _play_all(
     if recipe.domain.traits.rows is SchemaName.PROMPT:
         at_once = recipe.rollout.max_batch_size * recipe.placement.num_devices
         size = max(1, BATCHES_A_PART * at_once // num)
-    rows: list[dict[str, Any]] = []
+    rows: list[PlayedRow] = []
     for part, start in enumerate(range(0, len(items), max(1, size))):
         choice = _usual(evaluation, part) if chosen is None else chosen.replies(part)
         rows += play(items[start : start + size], max_new_tokens, choice)

@@ -7,14 +7,15 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.order.pair_rows import PairRows
+from rl_core.data.prepare.items import Item
 from rl_core.data.prepare.prompts import load_prepared
 from rl_core.data.store.atomic import sync_tree
 from rl_core.distributed import ray_cluster
 from rl_core.errors import StoppedByWatcher, StorageError
 from rl_core.evaluation.generated_samples import save_made
+from rl_core.evaluation.rows import PlayedRow
 from rl_core.evaluation.runner import played_rows
 from rl_core.models.family import check_located
 from rl_core.models.locate import locate_start, making_notes
@@ -77,7 +78,7 @@ class TrainingSession:
         self._intact: set[int] = set()
         self._tracking = tracking
         self._cluster = ExitStack()
-        self._opened: dict[str, Sequence[dict[str, Any]]] = {}
+        self._opened: dict[str, Sequence[Item]] = {}
         self._watch: RunWatch | None = None
         self._shares: SourceShares | None = None
 
@@ -204,8 +205,8 @@ class TrainingSession:
         kept: list[bool] = []
 
         def play(
-            items: Sequence[dict[str, Any]], max_new_tokens: int, choice: EvaluationSampling | None
-        ) -> list[dict[str, Any]]:
+            items: Sequence[Item], max_new_tokens: int, choice: EvaluationSampling | None
+        ) -> list[PlayedRow]:
             # A trainer of the user's may know the recipe's own choice alone.
             chosen = () if choice is None else (choice,)
             played = trainer.evaluate(items, max_new_tokens, *chosen)
@@ -338,9 +339,7 @@ class TrainingSession:
         )
         return self._trainer
 
-    def _with_reference(
-        self, items: Sequence[dict[str, Any]], iteration: int
-    ) -> Sequence[dict[str, Any]]:
+    def _with_reference(self, items: Sequence[Item], iteration: int) -> Sequence[Item]:
         """Add the reference model's log-probabilities to rows whose scores compare with them."""
         if not self.recipe.has_pairs:
             return items
@@ -371,7 +370,7 @@ class TrainingSession:
             announce(ProgressEvent("note", text=line))
         return trainer
 
-    def _rows(self, split: str) -> Sequence[dict[str, Any]]:
+    def _rows(self, split: str) -> Sequence[Item]:
         """Return the prepared rows of a split, opened once."""
         path = Path(self.plan.cache.path) / f"{split}.parquet"
         if split not in self._opened:
@@ -380,7 +379,7 @@ class TrainingSession:
             self._opened[split] = PairRows(path, places) if has_pairs else load_prepared(path)
         return self._opened[split]
 
-    def _set_rows(self, name: str) -> Sequence[dict[str, Any]]:
+    def _set_rows(self, name: str) -> Sequence[Item]:
         """Return the prepared rows of a named set."""
         return load_prepared(Path(self.plan.cache.sets[name].path))
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from select import select
-from typing import Any
 
 import psutil
 
@@ -70,7 +69,7 @@ def end_last(pid: int) -> None:
     _tell({"last": pid})
 
 
-def _tell(what: Mapping[str, Any]) -> None:
+def _tell(what: Mapping[str, object]) -> None:
     if _watcher is None or _watcher.stdin is None:
         return
     with suppress(BrokenPipeError):

@@ -23,7 +23,7 @@ class ApiError(RLTrainError):
         super().__init__(message)
         self.message, self.param, self.status, self.code = message, param, status, code
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """Return the answer's body."""
         said = {
             "message": self.message,

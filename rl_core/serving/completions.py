@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 from rl_core.serving.api_errors import ApiError
 from rl_core.serving.choices import Choice, exact, finite, usage
@@ -47,7 +46,7 @@ class CompletionAnswer:
                 self._cancel()
                 raise
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> dict[str, object]:
         """Return the answer when everything is sampled."""
         scored: list[list[Scored]] = []
         try:
@@ -69,14 +68,14 @@ class CompletionAnswer:
             "usage": self._usage(),
         }
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+    async def chunks(self) -> AsyncIterator[dict[str, object]]:
         """Yield the answer as it is sampled."""
         offsets = [0] * len(self.choices)
         try:
             async for number, token in self._tokens():
                 choice = self.choices[number]
                 piece = choice.add(token, self.endpoint.model.eos_ids)
-                said: dict[str, Any] = {
+                said: dict[str, object] = {
                     "index": number,
                     "text": piece,
                     "logprobs": None,
@@ -134,7 +133,7 @@ class CompletionAnswer:
         for stream in self.streams:
             stream.cancel()
 
-    def _choice(self, number: int, choice: Choice, scored: list[Scored]) -> dict[str, Any]:
+    def _choice(self, number: int, choice: Choice, scored: list[Scored]) -> dict[str, object]:
         prompt = self.prompts[number // self.num_each]
         text = "".join(choice.pieces)
         if self.request.echo:
@@ -156,7 +155,7 @@ class CompletionAnswer:
 
     def _listed(
         self, tokens: list[Scored | Token] | list[Token], offset: int
-    ) -> tuple[dict[str, Any], int]:
+    ) -> tuple[dict[str, object], int]:
         """Return tokens in the form of `logprobs`, and where the text after them begins."""
         word = self.endpoint.model.word
         words = [word(token.token_id) for token in tokens]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
 
 from rl_core.data.prepare.chat_template import Message, Tools
 from rl_core.envs.calls.form import CallForm
@@ -50,7 +49,7 @@ class Endpoint:
         """Check a request before it is read. Raises: ApiError."""
         self.check_model(request.model)
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self) -> dict[str, object]:
         """Return the model's entry of `/v1/models`."""
         longest = self.model.longest
         return {
@@ -62,6 +61,6 @@ class Endpoint:
         }
 
 
-def answer_head(prefix: str, model: str) -> dict[str, Any]:
+def answer_head(prefix: str, model: str) -> dict[str, object]:
     """Return the fields with which every answer begins."""
     return {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.models.bundle import TextBundle
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import LongestRow, longest_row_of
@@ -24,7 +23,7 @@ class KnownModel:
         self.chat, self.longest, self.num_words = chat, longest, num_words
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.chat.tokenizer
 

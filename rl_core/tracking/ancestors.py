@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
@@ -97,7 +96,7 @@ def _version_in(tracking_uri: str, folder: str) -> RegisteredVersion | None:
     return None
 
 
-def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield the dotted key and the value of every text in a recipe."""
     if isinstance(value, str):
         yield key, value

@@ -76,7 +76,7 @@ def file_entry(path: Path, folder: str | None) -> Entry:
     return {"kind": "file", "path": str(path.absolute()), "folder": folder}
 
 
-def table_entry(rows: Sequence[Mapping[str, Any]], artifact: str) -> Entry:
+def table_entry(rows: Sequence[Mapping[str, object]], artifact: str) -> Entry:
     """Return an entry with rows that the MLflow UI shows as a table; values that JSON cannot
     represent become text."""
     columns = list(dict.fromkeys(key for row in rows for key in row))

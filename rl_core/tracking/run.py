@@ -258,11 +258,11 @@ class TrackingRun:
         """Store text as the artifact named `artifact`."""
         self.client.log_text(self.run_id, text, artifact)
 
-    def log_dict(self, value: Mapping[str, Any], artifact: str) -> None:
+    def log_dict(self, value: Mapping[str, object], artifact: str) -> None:
         """Store a mapping as the artifact `artifact`, which ends in `.json` or `.yaml`."""
         self.client.log_dict(self.run_id, dict(value), artifact)
 
-    def log_table(self, rows: Sequence[Mapping[str, Any]], artifact: str) -> None:
+    def log_table(self, rows: Sequence[Mapping[str, object]], artifact: str) -> None:
         """Store rows as a table that the MLflow UI can show, in the background; a repeat replaces
         it."""
         self._outbox.put(table_entry(rows, artifact))

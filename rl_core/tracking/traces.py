@@ -41,8 +41,8 @@ class TraceSpan:
     start_s: float
     """Unix time."""
     end_s: float
-    inputs: Any = None
-    outputs: Any = None
+    inputs: object = None
+    outputs: object = None
     error: str | None = None
 
 
@@ -58,7 +58,7 @@ class Trace:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
-def trace_entry(trace: Trace, experiment_id: str) -> dict[str, Any]:
+def trace_entry(trace: Trace, experiment_id: str) -> dict[str, object]:
     """Return a trace as an entry of an outbox."""
     return {"kind": "trace", "trace": asdict(trace), "experiment_id": experiment_id}
 

@@ -26,6 +26,7 @@ from rl_core.models.checks.comparison import Live, explained
 from rl_core.models.checks.paths import Path as Way
 from rl_core.models.checks.paths import Paths
 from rl_core.models.modes import evaluation_mode
+from rl_core.models.policy import Policy
 from rl_core.models.quantized import is_quantized
 from rl_core.models.value_head import train_value_head
 from rl_core.ranks.dispatch import Execute, distributed
@@ -85,7 +86,7 @@ class FSDPBackend:
         self._seed_rank(seed)
         self.policy: Any = bundle.policy
         self.meshes = Meshes(rank_info)
-        self.mirror: Any = None
+        self.mirror: Policy | None = None
         self._parked: Parked | None = None
         self._inject(seed)
         self._shard(self.policy)
@@ -139,10 +140,10 @@ class FSDPBackend:
         if self.fsdp_cfg.activation_checkpointing:
             self.policy.enable_activation_checkpointing()
 
-    def _shard(self, policy: Any) -> None:
+    def _shard(self, policy: Policy) -> None:
         shard_policy(policy, self.settings, self.fsdp_cfg, self.rank_info, self.meshes)
 
-    def _frozen_copy(self) -> Any:
+    def _frozen_copy(self) -> Policy:
         """Return the policy before training, in its compute format, since it is never updated."""
         return frozen(
             self.bundle.load_policy(), self.settings, self.fsdp_cfg, self.rank_info, self.meshes

@@ -4,15 +4,18 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+from torch import nn
 
 from rl_core.algorithms.teacher import OwnWeights
 from rl_core.errors import ModelError, RLTrainError
 from rl_core.models.adapters.lora import AVERAGED, adapter_in_use
+from rl_core.models.bundle import ModelBundle
+from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.checks.paths import Path
 from rl_core.models.modes import evaluation_mode
 from rl_core.train.sharding import fsdp_wrap
@@ -20,7 +23,7 @@ from rl_core.train.sharding.chosen_modules import FSDPOptions
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.sharding.offload import Parked
 from rl_core.train.sharding.whole_policy import frozen
-from schemas.recipe import FSDPConfig
+from schemas.recipe import FSDPConfig, ModelConfig
 
 if TYPE_CHECKING:
     from rl_core.ranks.rank_info import RankInfo
@@ -39,7 +42,7 @@ class Teacher(Protocol):
         Raises: ModelError when the model cannot be packed or padded as the student is."""
         ...
 
-    def policy(self) -> Any:
+    def policy(self) -> AbstractContextManager[nn.Module]:
         """Return a context manager that yields the model, without gradients. Collective."""
         ...
 
@@ -56,9 +59,9 @@ class FrozenTeacher:
 
     def __init__(
         self,
-        bundle_class: Callable[..., Any],
+        bundle_class: Callable[[str, ModelConfig], ModelBundle],
         source: str,
-        config: Any,
+        config: ModelConfig,
         fsdp_cfg: FSDPConfig,
         *,
         name: str,
@@ -69,7 +72,7 @@ class FrozenTeacher:
         self._parked: Parked | None = None
 
     @cached_property
-    def model(self) -> Any:
+    def model(self) -> CausalLMPolicy:
         """The sharded model."""
         loaded = self.bundle_class(self.source, self.config).policy
         meshes = Meshes(self.rank_info)
@@ -90,7 +93,7 @@ class FrozenTeacher:
         return shares
 
     @contextmanager
-    def policy(self) -> Iterator[Any]:
+    def policy(self) -> Iterator[nn.Module]:
         """Yield the model, and free its gathered parameters afterwards."""
         if self._parked is not None:
             raise RLTrainError(f"teacher {self.name} is offloaded; call onload() first")
@@ -131,7 +134,7 @@ class OwnTeacher:
         return shares_prompts
 
     @contextmanager
-    def policy(self) -> Iterator[Any]:
+    def policy(self) -> Iterator[nn.Module]:
         """Yield the policy with those weights."""
         backend = self.backend
         if self.weights is OwnWeights.BASE:

@@ -17,7 +17,7 @@ from typing import Any
 from rl_core.algorithms.advantages import group_ids
 from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.source_of_recipe import training_source
-from rl_core.data.prepare.prompt_items import Item
+from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, placement
 from rl_core.errors import DataError

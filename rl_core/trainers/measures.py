@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
+from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.trainers.length_penalty import GREEDY
@@ -25,7 +25,9 @@ MEASURED = {
 """Columns of a rollout and the names of `RowMeasures` under which an algorithm gets them."""
 
 
-def row_measures(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
+def row_measures(
+    rollout: DataProto | DataProtoRef, rows_B: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Return the `RowMeasures` of these rows, as far as the rollout has them. Args: rows_B: [B]
     bool."""
     if isinstance(rollout, DataProtoRef):
@@ -40,7 +42,7 @@ def row_measures(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dic
 
 
 def add_measures(
-    learner: Learner, batch: DataProto | DataProtoRef, items: Mapping[str, Mapping[str, Any]]
+    learner: Learner, batch: DataProto | DataProtoRef, items: Mapping[str, Item]
 ) -> None:
     """Add the log-probabilities and values that the advantages need, in place. Args: items: prompts
     by uid."""

@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 
@@ -71,7 +71,7 @@ class StepRecord:
     """One step: its prompts, and what was sampled for them."""
 
     step: int
-    items: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    items: dict[str, Item] = field(default_factory=dict)
     """Prompts by uid, those of extra rollouts included."""
     tracks: dict[str, list[Portion]] = field(default_factory=dict)
     """Sampled rows by track; the first portion is what was trained on."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rl_core.algorithms.base import StageAlgorithm
-from rl_core.data.prepare.prompt_items import Item
+from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.distributed.handles import PendingCall, submit
@@ -180,9 +180,7 @@ class Judging(Protocol):
     handles: tuple[ParkedHandle, ...]
     """Teachers with weights of their own on the ranks."""
 
-    def add_to(
-        self, batch: DataProto | DataProtoRef, items: Mapping[str, Mapping[str, object]]
-    ) -> None:
+    def add_to(self, batch: DataProto | DataProtoRef, items: Mapping[str, Item]) -> None:
         """Add to a batch, in place, what the ranks have to know of its teachers. Args: items:
         prompts by uid."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
@@ -37,9 +37,9 @@ class PolicyKind:
     learner: Callable[[Recipe, str, BackendHandle | None], Learner]
     """Function that places the learner in the open block, from a recipe, a located model, and the
     backend of the model if it is already loaded."""
-    engine_class: type[Any]
+    engine_class: type
     """Engine that samples with the trained module, in the same processes."""
-    own_engines: Mapping[EngineKind, type[Any]]
+    own_engines: Mapping[EngineKind, type]
     """Engines that sample with their own copy of the model; they take the options of
     `engine_class`."""
     engine_options: Callable[[Recipe], tuple[object, ...]]
@@ -126,7 +126,7 @@ def wire_algorithm(recipe: Recipe) -> tuple[StageAlgorithm, AlgorithmHandle]:
     return algorithm_cls(settings), remote(algorithm_cls, settings)
 
 
-def wire_bundle(recipe: Recipe, usual: type[Any], source_model: str, *options: object) -> object:
+def wire_bundle(recipe: Recipe, usual: type, source_model: str, *options: object) -> object:
     """Place the model. Args: usual: class of the domain. options: arguments after those of every
     bundle."""
     bundle_class, chosen = bundles.chosen(recipe.bundle, usual)
@@ -159,7 +159,7 @@ def wire_backend(recipe: Recipe, bundle: object, *, with_reference: bool) -> Bac
 
 def wire_stack(
     recipe: Recipe,
-    usual: type[Any],
+    usual: type,
     backend: BackendHandle,
     algorithm: AlgorithmHandle,
     *given: object,

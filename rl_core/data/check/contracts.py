@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.order.preference_dataset import META
 from rl_core.data.read.files.parquet_files import batch_values, open_parquet
@@ -95,7 +94,7 @@ def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
     return SchemaName.PROMPT
 
 
-def _kind_of(value: str | Mapping[str, Any], prompt_key: str) -> SchemaName:
+def _kind_of(value: str | Mapping[str, object], prompt_key: str) -> SchemaName:
     if isinstance(value, str):
         return SchemaName.MEDIA
     keys = value.keys()

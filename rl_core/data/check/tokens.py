@@ -14,12 +14,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.check.groups import Groups
 from rl_core.data.check.parts import CheckSettings
-from rl_core.data.prepare.prompt_items import Item, ItemMaker
+from rl_core.data.prepare.items import PromptItem
+from rl_core.data.prepare.prompt_items import ItemMaker
 from rl_core.data.prepare.prompt_lengths import LengthCounter
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data.read.readers import normalise, raw_values
 from rl_core.envs.tool_env.offer import Offers
 from rl_core.errors import DataError
@@ -38,7 +39,7 @@ REFUSED = "refused by the model"
 class TokenSettings:
     """Settings of the count."""
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     max_prompt_length: int
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     cache_dir: Path | None = None
@@ -94,7 +95,9 @@ def with_tokens(
     )
 
 
-def _control_tokens(item: Item, file: str, number: int, counter: LengthCounter) -> list[Rejection]:
+def _control_tokens(
+    item: PromptItem, file: str, number: int, counter: LengthCounter
+) -> list[Rejection]:
     """Return a warning for each message that has control tokens."""
     control = counter.template.control_tokens
     expected = "text alone; the model reads it as text, not as a token"
@@ -118,7 +121,7 @@ def _bad_rows(report: ValidationReport) -> set[tuple[str, int]]:
 
 def _good_items(
     file: Path, settings: CheckSettings, bad: set[tuple[str, int]]
-) -> Iterator[tuple[int, Item]]:
+) -> Iterator[tuple[int, PromptItem]]:
     make = ItemMaker(default_env_class=settings.default_env_class)
     for raw in raw_values(file, prompt_key=settings.prompt_key, on_bad_line=lambda *_: None):
         if (str(file), raw.number) not in bad:
@@ -127,8 +130,8 @@ def _good_items(
 
 
 def _counted(
-    batch: Sequence[tuple[int, Item]], file: Path, counter: LengthCounter
-) -> Iterator[tuple[int, Item, int | str]]:
+    batch: Sequence[tuple[int, PromptItem]], file: Path, counter: LengthCounter
+) -> Iterator[tuple[int, PromptItem, int | str]]:
     """Yield each row with its number of tokens, or the reason why it has none."""
     try:
         items = [item for _, item in batch]
@@ -146,5 +149,5 @@ def _counted(
         yield number, item, count
 
 
-def _text(item: Item) -> object:
+def _text(item: PromptItem) -> object:
     return item["prompt"][-1].get("content")

@@ -17,7 +17,9 @@ class DefaultDataSource:
     prompts as a run prepared them.
     """
 
-    def __init__(self, data_path: Any = None, prompts_per_rollout: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, data_path: object = None, prompts_per_rollout: int = 1, seed: int = 0
+    ) -> None:
         del seed
         rows = data_path if isinstance(data_path, list) else []
         prepared = bool(rows) and all(isinstance(row, Mapping) for row in rows)

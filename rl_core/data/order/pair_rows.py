@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from rl_core.data.prepare.items import PairItem
 from rl_core.data.read.pair_files import Pairs, open_pairs
 from rl_core.data.store.pair_places import open_places
 from rl_core.data.store.views import View
 from rl_core.errors import DataError
 
-Item = dict[str, Any]
 
-
-class PairRows(View[Item]):
+class PairRows(View[PairItem]):
     """Pairs of one split: `{"uid", "prompt", "chosen", "rejected", "env_extras"}` each, and
     `margin` where the row has one.
 
@@ -37,17 +35,19 @@ class PairRows(View[Item]):
     def __len__(self) -> int:
         return len(self.uids)
 
-    def item(self, place: int) -> Item:
+    def item(self, place: int) -> PairItem:
         pairs, row = self._pairs[self._places.source_N[place]], int(self._places.row_N[place])
         pair = pairs[row]
-        margin = {"margin": pair.margin} if pair.margin else {}
-        return margin | {
+        item: PairItem = {
             "uid": self.uids.item(place),
             "prompt": pair.prompt,
             "chosen": pair.chosen,
             "rejected": pair.rejected,
             "env_extras": {"data_source": pairs.subset_of(row), "images": list(pair.images)},
         }
+        if pair.margin:
+            item["margin"] = pair.margin
+        return item
 
     def __reduce__(self) -> tuple[type["PairRows"], tuple[Path, dict[str, str]]]:
         return PairRows, self._opened_with

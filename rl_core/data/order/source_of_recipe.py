@@ -8,6 +8,7 @@ from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.mixture import BlendedSource
 from rl_core.data.order.prompt_source import DataSource
 from rl_core.data.order.registry import METHODS, data_sources
+from rl_core.data.prepare.items import Item
 from rl_core.data.store.views import Selected, uids_of
 from rl_core.errors import DataError, RecipeError
 from schemas.sections.data import CurriculumConfig
@@ -16,7 +17,7 @@ UNNAMED = "other"
 PROMPTS = {"name": "prompts"}
 
 
-def source_class(source: Mapping[str, Any]) -> tuple[type[Any], Any]:
+def source_class(source: Mapping[str, object]) -> tuple[type[Any], Any]:
     """Return the class that `data.source` names, and the block's other keys as its `Config`.
 
     Raises: RecipeError when there is none, or it lacks a method.
@@ -32,13 +33,13 @@ def source_class(source: Mapping[str, Any]) -> tuple[type[Any], Any]:
 
 
 def training_source(
-    items: Sequence[dict[str, Any]],
+    items: Sequence[Item],
     batch_size: int,
     seed: int,
     blend: Mapping[str, float] | None,
     curriculum: CurriculumConfig | None = None,
-    source: Mapping[str, Any] = PROMPTS,
-) -> DataSource[dict[str, Any]]:
+    source: Mapping[str, object] = PROMPTS,
+) -> DataSource[Item]:
     """Return the source that `source` names, or one with the shares of `blend` by the rows'
     `data_source`, or by `curriculum`.
 
@@ -76,6 +77,6 @@ def training_source(
     return BlendedSource(by_source, blend, batch_size, seed)
 
 
-def _source_of(item: Mapping[str, Any]) -> str:
+def _source_of(item: Item) -> str:
     extras = item["env_extras"] if "env_extras" in item else item.get("metadata") or {}
     return str(extras.get("data_source") or UNNAMED)

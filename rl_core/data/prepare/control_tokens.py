@@ -12,12 +12,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rl_core.data.prepare.tokenizer import Tokenizer
+
 JOINER = "\u2060"
 REASONING = frozenset({"<think>", "</think>"})
 """Marks that stay tokens in an assistant's own words, where a model's reasoning begins and ends."""
 
 
-def special_ids(tokenizer: Any) -> dict[str, int]:
+def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Return special tokens by their text: those with names in transformers, and those of the
     tokenizer's own file."""
     named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
@@ -43,7 +45,7 @@ class ControlTokens:
     @classmethod
     def of(cls, owner: object) -> ControlTokens:
         """Return those of a tokenizer, or of a processor's tokenizer."""
-        tokenizer = getattr(owner, "tokenizer", owner)
+        tokenizer: Any = getattr(owner, "tokenizer", owner)
         known = hasattr(tokenizer, "added_tokens_decoder")
         return cls(special_ids(tokenizer) if known else ())
 

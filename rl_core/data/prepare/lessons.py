@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate
 from rl_core.data.prepare.taught_turns import taught_tokens
+from rl_core.data.prepare.tokenizer import Tokenizer
 from schemas.receipts import Rejection
 from schemas.rows.problems import Problem
 from schemas.sections.sft import TaughtTurns
@@ -22,7 +23,7 @@ class Lessons:
     """
 
     def __init__(
-        self, tokenizer: Any, template: ChatTemplate, turns: TaughtTurns, *, needed: bool
+        self, tokenizer: Tokenizer, template: ChatTemplate, turns: TaughtTurns, *, needed: bool
     ) -> None:
         self.tokenizer, self.template, self.turns, self.needed = tokenizer, template, turns, needed
         self.counts_media = hasattr(tokenizer, "count_items")

@@ -19,8 +19,8 @@ from typing import Protocol
 from rl_core.data.overlap.found import LEFT_OUT, REASON, Contamination, Overlaps, overlaps_of
 from rl_core.data.overlap.sides import sides_of
 from rl_core.data.prepare.fingerprint import fingerprint
+from rl_core.data.prepare.items import MediaItem
 from rl_core.data.prepare.job import Job
-from rl_core.data.prepare.prompt_items import Item
 from rl_core.data.read.media_prompt_files import PromptFiles
 from rl_core.data.read.media_rows import names_in_ids, placed_prompts
 from rl_core.data.store.id_places import IdPlaces
@@ -190,7 +190,7 @@ class _Build:
     def _split(self, target: Path, paths: Sequence[Path], overlaps: Overlaps) -> int:
         ids = IdPlaces(paths)
         num_rows = num_bad = 0
-        batch: list[Item] = []
+        batch: list[MediaItem] = []
         with PreparedWriter(target) as writer:
             for found, place in _all_prompts(paths):
                 num_rows += 1
@@ -227,7 +227,7 @@ class _Build:
             return None
         return DataError(f"{place} field prompt: {REASON}; expected {found[0].expected}")
 
-    def _item(self, prompt: MediaPrompt) -> Item:
+    def _item(self, prompt: MediaPrompt) -> MediaItem:
         refs = []
         for ref in prompt.media_refs:
             placed = {"modality": str(ref.modality), "role": str(ref.role), "uri": ref.uri}
@@ -241,7 +241,7 @@ class _Build:
             "uid": prompt.prompt_id,
         }
 
-    def _write(self, writer: PreparedWriter, items: list[Item]) -> None:
+    def _write(self, writer: PreparedWriter, items: list[MediaItem]) -> None:
         lengths = self.counter.lengths([item["prompt"] for item in items]) if items else []
         fitting = [place for place, length in enumerate(lengths) if length <= self.limit]
         self.dropped["too_long"] += len(items) - len(fitting)

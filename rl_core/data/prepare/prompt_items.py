@@ -9,13 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.prepare.items import PlayedItem, PromptItem
 from rl_core.data.read.row_images import image_identity, placed_images
 from rl_core.data.store.key_table import KeyTable
 from rl_core.errors import DataError
 from schemas.rows.problems import as_list, is_missing
 from schemas.rows.prompt_rows import reward_spec_of
-
-Item = dict[str, Any]
 
 
 class ItemMaker:
@@ -40,7 +39,7 @@ class ItemMaker:
         self.default_env_class = default_env_class
         self._seen = KeyTable()
 
-    def __call__(self, row: Mapping[str, object], place: str, file: Path | str = ".") -> Item:
+    def __call__(self, row: Mapping[str, object], place: str, file: Path | str = ".") -> PromptItem:
         """Return the item of a row.
 
         Args: file: file to which the paths of its images are relative.
@@ -65,8 +64,16 @@ class ItemMaker:
         digest = _digest(identity, place)
         ordinal = self._seen.get(int(digest, 16)) or 0
         self._seen[int(digest, 16)] = ordinal + 1
-        played = {} if env_class is None else {"env_class": env_class}
-        return {"prompt": prompt, **played, "env_extras": extras, "uid": f"{digest}-{ordinal}"}
+        uid = f"{digest}-{ordinal}"
+        if env_class is None:
+            return {"prompt": prompt, "env_extras": extras, "uid": uid}
+        played: PlayedItem = {
+            "prompt": prompt,
+            "env_class": str(env_class),
+            "env_extras": extras,
+            "uid": uid,
+        }
+        return played
 
 
 def env_extras(row: Mapping[str, object], env_class_key: str = "env_class") -> dict[str, object]:

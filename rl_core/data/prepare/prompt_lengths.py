@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate
+from rl_core.data.prepare.items import PromptItem
 from rl_core.data.prepare.parallel import ordered_map
-from rl_core.data.prepare.prompt_items import Item, to_json
+from rl_core.data.prepare.prompt_items import to_json
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data.store.atomic import storage_error
 from rl_core.envs.tool_env.offer import TOOLS
 from rl_core.errors import DataError, EnvError
@@ -22,7 +24,7 @@ COUNTING_VERSION = "2"
 """Version of the counting, raised whenever the same prompts would be counted differently."""
 PARTED = b"control tokens are text"
 """Part of the key of prompts with control tokens, which were once counted as such."""
-CountItems = Callable[[Sequence[Item], Mapping[str, object]], list[int]]
+CountItems = Callable[[Sequence[PromptItem], Mapping[str, object]], list[int]]
 MAX_BATCH_CHARACTERS = 8 * 2**20
 
 
@@ -39,12 +41,12 @@ class LengthCounter:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         template_kwargs: Mapping[str, object] | None = None,
         *,
         num_workers: int = 0,
         cache_dir: Path | None = None,
-        offer: Callable[[Item], Item] | None = None,
+        offer: Callable[[PromptItem], PromptItem] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
@@ -61,7 +63,7 @@ class LengthCounter:
         tokenizer("", add_special_tokens=False)
         self._key = _tokenizer_key(tokenizer, self.template_kwargs) if cache_dir else b""
 
-    def lengths(self, items: Sequence[Item], places: Sequence[str]) -> list[int]:
+    def lengths(self, items: Sequence[PromptItem], places: Sequence[str]) -> list[int]:
         """Return the tokens of each item's templated prompt, as the rollout encodes it.
 
         Raises: DataError when the chat template refuses a prompt, or it contains media that the
@@ -76,7 +78,7 @@ class LengthCounter:
         batches = ordered_map(self._batch, _batches(items, places), self.num_workers)
         return [length for batch in batches for length in batch]
 
-    def _batch(self, batch: tuple[Sequence[Item], Sequence[str]]) -> list[int]:
+    def _batch(self, batch: tuple[Sequence[PromptItem], Sequence[str]]) -> list[int]:
         import numpy as np
 
         items, places = batch
@@ -99,7 +101,7 @@ class LengthCounter:
         _save(path, np.asarray(counted, dtype=np.int32))
         return counted
 
-    def _count(self, items: Sequence[Item], places: Sequence[str]) -> list[int]:
+    def _count(self, items: Sequence[PromptItem], places: Sequence[str]) -> list[int]:
         self.num_counted += len(items)
         if self.count_by_itself is not None:
             return self._counted_by_itself(self.count_by_itself, items, places)
@@ -108,7 +110,7 @@ class LengthCounter:
         return [len(ids) for ids in encoded["input_ids"]]
 
     def _counted_by_itself(
-        self, count: CountItems, items: Sequence[Item], places: Sequence[str]
+        self, count: CountItems, items: Sequence[PromptItem], places: Sequence[str]
     ) -> list[int]:
         lengths = []
         for item, place in zip(items, places, strict=True):
@@ -119,7 +121,7 @@ class LengthCounter:
                 raise DataError(f"{place}: {error}") from error
         return lengths
 
-    def _render(self, items: Sequence[Item], places: Sequence[str]) -> list[str]:
+    def _render(self, items: Sequence[PromptItem], places: Sequence[str]) -> list[str]:
         texts = []
         for item, place in zip(items, places, strict=True):
             try:
@@ -132,7 +134,7 @@ class LengthCounter:
         return texts
 
 
-def _shown(item: Item) -> object:
+def _shown(item: PromptItem) -> object:
     images = item.get("env_extras", {}).get("images")
     if tools := item.get(TOOLS):
         return {"prompt": item["prompt"], "images": images, TOOLS: tools}
@@ -141,7 +143,7 @@ def _shown(item: Item) -> object:
     return item["prompt"]
 
 
-def _offered(offer: Callable[[Item], Item], item: Item, place: str) -> Item:
+def _offered(offer: Callable[[PromptItem], PromptItem], item: PromptItem, place: str) -> PromptItem:
     try:
         return offer(item)
     except EnvError as error:
@@ -149,8 +151,8 @@ def _offered(offer: Callable[[Item], Item], item: Item, place: str) -> Item:
 
 
 def _batches(
-    items: Sequence[Item], places: Sequence[str]
-) -> Iterator[tuple[Sequence[Item], Sequence[str]]]:
+    items: Sequence[PromptItem], places: Sequence[str]
+) -> Iterator[tuple[Sequence[PromptItem], Sequence[str]]]:
     """Yield batches of at most `BATCH` prompts and about `MAX_BATCH_CHARACTERS` characters."""
     start = size = 0
     for end, item in enumerate(items, start=1):
@@ -160,7 +162,7 @@ def _batches(
             start, size = end, 0
 
 
-def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, object]) -> bytes:
+def _tokenizer_key(tokenizer: Tokenizer, template_kwargs: Mapping[str, object]) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         vocabulary = backend.to_str()

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rl_core.data.prepare.prompt_items import Item, ItemMaker
+from rl_core.data.prepare.items import PromptItem
+from rl_core.data.prepare.prompt_items import ItemMaker
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 
 
@@ -17,7 +18,7 @@ class PromptSieve:
 
     def of_rows(
         self, rows: Iterable[tuple[int, dict[str, object]]], path: Path | str
-    ) -> tuple[list[Item], list[int]]:
+    ) -> tuple[list[PromptItem], list[int]]:
         """Return the items of a file's rows that fit, and their prompts' tokens.
 
         Args: rows: numbers and rows. Raises: DataError naming the row.
@@ -27,13 +28,13 @@ class PromptSieve:
         return self.of_items(items, [place for _, place in placed])
 
     def of_items(
-        self, items: Sequence[Item], places: Sequence[str]
-    ) -> tuple[list[Item], list[int]]:
+        self, items: Sequence[PromptItem], places: Sequence[str]
+    ) -> tuple[list[PromptItem], list[int]]:
         """Return those of some items that fit, and their prompts' tokens."""
         fitting = self.fitting(items, places)
         return [items[at] for at in fitting], list(fitting.values())
 
-    def fitting(self, items: Sequence[Item], places: Sequence[str]) -> dict[int, int]:
+    def fitting(self, items: Sequence[PromptItem], places: Sequence[str]) -> dict[int, int]:
         """Return the indices of those that fit among some items, with their prompts' tokens."""
         lengths = self.counter.lengths(items, places)
         fitting = {}

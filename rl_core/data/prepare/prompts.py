@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rl_core.data.check.files import describe_env_classes
 from rl_core.data.check.trials import RowTrials, row_trials
@@ -24,6 +24,7 @@ from rl_core.data.prepare.lessons import Lessons
 from rl_core.data.prepare.prompt_items import ItemMaker, to_json
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.data.prepare.prompt_sieve import PromptSieve
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data.store.prompt_rows import PreparedWriter, load_prepared
 from rl_core.data.store.publish import Built
 from rl_core.data.store.split_cache import (
@@ -73,7 +74,7 @@ class PreparationSettings:
     """Turns that conversations train."""
     needs_answers: bool = True
     """True if every training row must hold an answer, where rows are conversations."""
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
     trials: TrialSettings | None = None
     """Settings of the trials of rows with their environments; unset tries none."""
     contamination: Contamination = field(default_factory=Contamination)
@@ -84,7 +85,7 @@ class PreparationSettings:
         """True if rows are conversations with the answers to learn."""
         return self.schema is SchemaName.CONVERSATION
 
-    def lessons(self, tokenizer: Any, template: ChatTemplate, split: str) -> Lessons | None:
+    def lessons(self, tokenizer: Tokenizer, template: ChatTemplate, split: str) -> Lessons | None:
         """Return the check of the answers of a split; None where rows hold none."""
         if not self.converses:
             return None
@@ -144,7 +145,7 @@ def prepare_cache(
     eval_paths: Sequence[Path | str],
     settings: PreparationSettings,
     *,
-    tokenizer: Any,
+    tokenizer: Callable[[], Tokenizer],
     also_held_out: Sequence[Path | str] = (),
 ) -> CacheReceipt:
     """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
@@ -186,7 +187,7 @@ def _job(
 def _build(
     work: Path,
     paths: Mapping[str, Sequence[Path | str]],
-    tokenizer: Any,
+    tokenizer: Callable[[], Tokenizer],
     settings: PreparationSettings,
     also_held_out: Sequence[Path | str],
 ) -> Built:
@@ -243,7 +244,7 @@ def _overlaps(
     return overlaps
 
 
-def _load(tokenizer: Callable[[], Any]) -> Any:
+def _load(tokenizer: Callable[[], Tokenizer]) -> Tokenizer:
     return tokenizer()
 
 

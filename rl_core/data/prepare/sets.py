@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rl_core.data.prepare.prompts import PreparationSettings, prepare_cache
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import DataError
 from schemas.receipts import SetCache
 
@@ -16,7 +16,7 @@ def prepare_set(
     name: str,
     files: Sequence[Path],
     settings: PreparationSettings,
-    tokenizer: Callable[[], Any],
+    tokenizer: Callable[[], Tokenizer],
 ) -> SetCache:
     """Publish the rows of a set, if they are not there.
 

@@ -8,12 +8,12 @@ would differ from what a rollout reads and writes, so the conversation is refuse
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from rl_core.data.prepare.chat_template import ChatTemplate
+from rl_core.data.prepare.chat_template import ChatTemplate, Conversation
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import DataError
 from schemas.sections.sft import TaughtTurns
 
@@ -31,10 +31,10 @@ class TaughtTokens:
 
 
 def taught_tokens(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     template: ChatTemplate,
-    prompt: Sequence[Mapping[str, Any]],
-    completion: Sequence[Mapping[str, Any]],
+    prompt: Conversation,
+    completion: Conversation,
     turns: TaughtTurns = TaughtTurns.ALL,
 ) -> TaughtTokens:
     """Return the tokens of a conversation and the turns of the assistant to learn.
@@ -56,9 +56,9 @@ def taught_tokens(
 
 
 def _compared(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     template: ChatTemplate,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Conversation,
     wanted: Sequence[int],
 ) -> TaughtTokens:
     whole = template.conversation(messages)
@@ -88,7 +88,7 @@ def _check_begins(whole: str, text: str, place: int) -> None:
     )
 
 
-def _num_tokens(tokenizer: Any, text: str, ids: Sequence[int], place: int) -> int:
+def _num_tokens(tokenizer: Tokenizer, text: str, ids: Sequence[int], place: int) -> int:
     own = _encoded(tokenizer, text)
     if own != list(ids[: len(own)]):
         raise DataError(
@@ -100,9 +100,9 @@ def _num_tokens(tokenizer: Any, text: str, ids: Sequence[int], place: int) -> in
 
 
 def _marked(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     template: ChatTemplate,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Conversation,
     wanted: Sequence[int],
 ) -> TaughtTokens:
     ids, mask = template.answer_mask(messages)
@@ -121,5 +121,5 @@ def _marked(
     return TaughtTokens(ids, [of_place[place] for place in wanted])
 
 
-def _encoded(tokenizer: Any, text: str) -> list[int]:
+def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))

@@ -5,9 +5,11 @@ different. Training reads it through a memory-mapped copy, row by row.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from rl_core.data.prepare.prompt_items import Item, to_json
+from rl_core.data.prepare.items import Item, PlayedItem
+from rl_core.data.prepare.prompt_items import to_json
 from rl_core.data.store.arrow_copy import TextColumn, mapped_batches
 from rl_core.data.store.views import View
 from rl_core.errors import DataError
@@ -34,7 +36,7 @@ class PreparedWriter:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def write(self, items: list[Item], num_tokens: list[int]) -> None:
+    def write(self, items: Sequence[Item], num_tokens: list[int]) -> None:
         """Append items and the token counts of their prompts."""
         import pyarrow as pa
 
@@ -63,7 +65,7 @@ def is_prepared(path: Path | str) -> bool:
         raise DataError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-class PreparedRows(View[Item]):
+class PreparedRows(View[PlayedItem]):
     """The items of a prepared file, `{"prompt", "env_class", "env_extras", "uid"}`, each made anew
     from a memory-mapped row on access.
 
@@ -88,8 +90,10 @@ class PreparedRows(View[Item]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def item(self, place: int) -> Item:
-        return {**json.loads(self._rows.item(place)), "uid": self.uids.item(place)}
+    def item(self, place: int) -> PlayedItem:
+        item: PlayedItem = json.loads(self._rows.item(place))
+        item["uid"] = self.uids.item(place)
+        return item
 
     def __reduce__(self) -> tuple[type["PreparedRows"], tuple[Path]]:
         return PreparedRows, (self.path.absolute(),)

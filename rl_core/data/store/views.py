@@ -4,7 +4,9 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
+
+from rl_core.data.prepare.items import Item
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ def places_of(count: int) -> "array[int]":
     return array("I", range(count))
 
 
-def uids_of(items: Sequence[Any]) -> Sequence[str]:
+def uids_of(items: Sequence[Item]) -> Sequence[str]:
     """Return the uid of each item, without making the items where their sequence knows them."""
     known = getattr(items, "uids", None)
     if known is not None:

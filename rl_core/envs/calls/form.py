@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CallForm(Protocol):
         ...
 
 
-def call_of(value: Any) -> Call | None:
+def call_of(value: object) -> Call | None:
     """Return the call in a JSON value `{name, arguments}` (or `parameters`); None if it is none."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None

@@ -5,13 +5,11 @@ What fails it teaches nothing: a row whose reward nobody can earn, or that every
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
 
+from rl_core.envs.awaited import result_of
 from rl_core.envs.base import BaseTextEnv, Message
 from rl_core.envs.trials.settings import Verdict
 
@@ -20,7 +18,7 @@ MAX_TURNS = 32
 """Turns after which a conversation that does not end is left."""
 
 
-def play(build: Callable[[], Any], prompt: list[Message]) -> list[tuple[Verdict, str]]:
+def play(build: Callable[[], BaseTextEnv], prompt: list[Message]) -> list[tuple[Verdict, str]]:
     """Return what is wrong with a row's rewards.
 
     Args: build: creates the row's environment, anew for each conversation.
@@ -58,15 +56,15 @@ def play(build: Callable[[], Any], prompt: list[Message]) -> list[tuple[Verdict,
     return found + ([(Verdict.FREE, " and ".join(free))] if free else [])
 
 
-# Any: an environment of the user's need not derive from BaseTextEnv.
-def _reward(env: Any, prompt: list[Message], reply: str) -> float:
+# An environment of the user's need not derive from BaseTextEnv, and may lack what it has.
+def _reward(env: BaseTextEnv, prompt: list[Message], reply: str) -> float:
     """Return the rewards of a conversation in which the model always says the same."""
     try:
         if hasattr(env, "init"):
-            _result(env.init(deepcopy(prompt)))
+            result_of(env.init(deepcopy(prompt)))
         total = 0.0
         for _ in range(MAX_TURNS):
-            turn = _result(env.step(reply))
+            turn = result_of(env.step(reply))
             total += float(turn["reward"])
             if turn["done"]:
                 break
@@ -75,15 +73,6 @@ def _reward(env: Any, prompt: list[Message], reply: str) -> float:
         _close(env)
 
 
-def _close(env: Any) -> None:
+def _close(env: BaseTextEnv) -> None:
     if hasattr(env, "close"):
         env.close()
-
-
-def _result(value: Any) -> Any:
-    async def waited() -> object:
-        return await value
-
-    if inspect.isawaitable(value):
-        return asyncio.run(waited())
-    return value

@@ -7,17 +7,14 @@ import os
 import shutil
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
 from rl_core.models.adapters.exported import ADAPTER_CONFIG, AdapterFolder
 from rl_core.models.adapters.lora import inject_lora, is_adapter, load_adapters
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def merged_folder(adapters: AdapterFolder, base: str, models_dir: Path) -> Path:
@@ -48,7 +45,7 @@ def check_tokenizer(adapters: AdapterFolder, base: str) -> None:
 
     if not (adapters.folder / "tokenizer_config.json").is_file():
         return
-    own: PreTrainedTokenizerBase = load_tokenizer(str(adapters.folder))
+    own: Tokenizer = load_tokenizer(str(adapters.folder))
     theirs = load_tokenizer(base)
     for what, same in (
         ("tokens", own.get_vocab() == theirs.get_vocab()),

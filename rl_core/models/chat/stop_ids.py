@@ -6,11 +6,12 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_core.data.prepare.chat_template import ChatTemplate
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.models.chat.turns import derive_turns
 from schemas.recipe import ModelConfig
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+    from transformers import PreTrainedModel, ProcessorMixin
 
 
 class Chatting(Protocol):
@@ -18,7 +19,7 @@ class Chatting(Protocol):
 
     config: ModelConfig
     processor: ProcessorMixin | None
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
 
 
 def configured_stop_ids(model: PreTrainedModel) -> tuple[int, ...]:

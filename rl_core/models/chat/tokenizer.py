@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rl_core.data.prepare.chat_template import ChatTemplate
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
 from rl_core.models.checks.can_train import too_many_words
 
@@ -20,7 +21,7 @@ CHAT_TEMPLATE_FILE = "chat_template.json"
 as well."""
 
 
-def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(source: str) -> Tokenizer:
     """Load the tokenizer of a located model, with padding on the left.
 
     Raises: ModelError when there is none, or it has no chat template or end-of-sequence token.
@@ -78,7 +79,7 @@ def load_processor(source: str) -> ProcessorMixin:
     return processor
 
 
-def _checked(tokenizer: PreTrainedTokenizerBase, source: str) -> PreTrainedTokenizerBase:
+def _checked(tokenizer: PreTrainedTokenizerBase, source: str) -> Tokenizer:
     if tokenizer.chat_template is None:
         raise ModelError(
             f"model.path {source}: the tokenizer has no chat template; use an instruction-tuned "
@@ -89,12 +90,11 @@ def _checked(tokenizer: PreTrainedTokenizerBase, source: str) -> PreTrainedToken
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
-    return tokenizer
+    # transformers declares the ids of a tokenizer, and what it returns, as anything.
+    return cast(Tokenizer, tokenizer)
 
 
-def check_words(
-    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, path: str
-) -> int | None:
+def check_words(tokenizer: Tokenizer, model: PreTrainedModel, path: str) -> int | None:
     """Check that every word has a row in the model's embedding, which may have more rows than there
     are words.
 
@@ -127,7 +127,7 @@ def check_words(
 
 
 def encode_chat(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     messages: list[Message],
     template_kwargs: dict[str, object],
 ) -> list[int]:

@@ -18,14 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, with_reply
 from rl_core.data.prepare.control_tokens import special_ids
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 ROLES = ("user", "tool", "observation")
 """Roles that may speak after the assistant; templates refuse those they do not know."""
@@ -108,7 +106,7 @@ def continuation(
     return rest
 
 
-def derive_turns(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> Turns:
+def derive_turns(template: ChatTemplate, tokenizer: Tokenizer) -> Turns:
     """Find the properties of a template's turns; never raises, since a template that no probe fits
     may still open one turn."""
     openings = {role: _first_control(tokenizer, _between(template, role)) for role in ROLES}
@@ -165,9 +163,7 @@ def _ignores_generation(template: ChatTemplate) -> bool:
     )
 
 
-def _opens(
-    template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, role: str, user_token: int | None
-) -> bool:
+def _opens(template: ChatTemplate, tokenizer: Tokenizer, role: str, user_token: int | None) -> bool:
     """Return True if the text between a reply and this role is the opening of the role's turn and
     nothing before it.
 
@@ -232,7 +228,7 @@ def added_ids(tokenizer: Any) -> frozenset[int]:
 
 
 def first_control(
-    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], added: Collection[int]
+    tokenizer: Tokenizer, token_ids: Sequence[int], added: Collection[int]
 ) -> int | None:
     """Return the index of the first token that is not whitespace, if it is one of `added`, else
     None."""
@@ -242,22 +238,22 @@ def first_control(
     return None
 
 
-def _from_first_control(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def _from_first_control(tokenizer: Tokenizer, text: str) -> list[int]:
     token_ids = _encoded(tokenizer, text)
     place = first_control(tokenizer, token_ids, added_ids(tokenizer))
     return [] if place is None else token_ids[place:]
 
 
-def _first_control(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
+def _first_control(tokenizer: Tokenizer, text: str) -> int | None:
     return next(iter(_from_first_control(tokenizer, text)), None)
 
 
-def _named_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def _named_ids(tokenizer: Tokenizer) -> set[int]:
     ids = {getattr(tokenizer, f"{name}_token_id", None) for name in NAMED}
     return {one for one in ids if one is not None}
 
 
-def _written_ids(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def _written_ids(template: ChatTemplate, tokenizer: Tokenizer) -> set[int]:
     """Return the special tokens around the contents of messages, without those that only open a
     reply, such as `<think>`."""
     system: list[Message] = [{"role": "system", "content": "."}]
@@ -269,5 +265,5 @@ def _written_ids(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> 
     return set(_encoded(tokenizer, text)) & set(special_ids(tokenizer).values())
 
 
-def _encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.models.checks.row_length import longest_row
 from rl_core.models.media import PromptMedia
 from rl_core.models.policy import TokenPolicy
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 LENGTHS = ((1, 12), (4, 12), (8, 10), (16, 8), (24, 8))
 """Tokens of prompt and reply of the probe rows."""
@@ -87,7 +88,7 @@ class TokenRow:
 
 
 def token_rows(
-    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, *, num_choices: int | None = None
+    tokenizer: Tokenizer, config: PreTrainedConfig, *, num_choices: int | None = None
 ) -> list[TokenRow]:
     """Return rows of several lengths, the same for every model of a vocabulary.
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
 from rl_core.models.chat.tokenizer import encode_chat
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
@@ -26,7 +27,7 @@ from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from rl_core.data.prepare.chat_template import Message
     from schemas.recipe import ModelConfig
@@ -155,7 +156,7 @@ class UnifiedFamily(DiffusionFamily):
 
     def question(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         messages: list[Message],
         size: Size,
         template_kwargs: Mapping[str, object],

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.models.chat.tokenizer import load_tokenizer
 from rl_core.models.checks.comparison import token_rows
 from rl_core.models.diffusion.base import Size
@@ -20,9 +21,6 @@ from rl_core.models.unified.policy import UnifiedPolicy
 from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import ModelConfig
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 class UnifiedBundle(DiffusionBundle):
     """Policy, tokenizer and family of one model.
@@ -31,7 +29,7 @@ class UnifiedBundle(DiffusionBundle):
     drawn.
     """
 
-    processor = None
+    processor: None = None
     """Processor of images, which unified models do not take."""
 
     def __init__(self, source: str, config: ModelConfig, size: Size) -> None:
@@ -60,7 +58,7 @@ class UnifiedBundle(DiffusionBundle):
         )
 
 
-def plan_tokenizer(source: str, config: ModelConfig) -> PreTrainedTokenizerBase:
+def plan_tokenizer(source: str, config: ModelConfig) -> Tokenizer:
     """Return the tokenizer of the part that writes. Raises: ModelError when the folder is not a
     unified model."""
     folder = str(snapshot(source, config.path))

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.models.diffusion.base import Condition, Size
 from rl_core.models.unified.base import PlanLayout, UnifiedFamily
 from rl_core.models.unified.glm_transformer import CODES, DROPPED, GlmTransformer
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
-    from transformers import BatchFeature, PreTrainedTokenizerBase
+    from transformers import BatchFeature
 
     from rl_core.data.prepare.chat_template import Message
 
@@ -78,7 +79,7 @@ class GlmImage(UnifiedFamily, GlmTransformer):
 
     def question(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         messages: list[Message],
         size: Size,
         template_kwargs: Mapping[str, object],

@@ -89,7 +89,7 @@ class ServedJudge:
         return NoAnswer(reason)
 
     def _sent(self, request: Request) -> tuple[int, httpx.Headers, bytes]:
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "model": self.settings.model,
             "messages": [{"role": role, "content": text} for role, text in request.messages],
             "max_tokens": request.max_tokens,

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from rl_core.data.prepare.items import PlayedItem
 from rl_core.rollout.agents.endpoint import ReplyStream
 from rl_core.rollout.agents.processes import Ended
 from rl_core.rollout.agents.turns import Turn, TurnLog
@@ -31,7 +31,7 @@ class Play:
     """An episode that an agent plays."""
 
     number: int
-    item: dict[str, Any]
+    item: PlayedItem
     group: int
     log: TurnLog
     timeout_s: float

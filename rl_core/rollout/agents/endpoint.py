@@ -84,7 +84,7 @@ class ReplyStream:
         error = EngineFailed(why)
         self._call(lambda: self._sampled.done() or self._sampled.set_exception(error))
 
-    def _call(self, work: Any) -> None:
+    def _call(self, work: Callable[[], object]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work)
 

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs.agent import AgentEnv, AgentSettings, is_agent
 from rl_core.envs.calls.forms import form_of
 from rl_core.envs.registration import make
@@ -43,14 +44,14 @@ class AgentStage:
     Args: options: a recipe's `environments`. model: as requests know it.
     """
 
-    def __init__(self, options: Mapping[str, Mapping[str, Any]], model: KnownModel) -> None:
+    def __init__(self, options: Mapping[str, Mapping[str, object]], model: KnownModel) -> None:
         self.options, self.model = options, model
         self._processes: dict[str, AgentProcesses] = {}
         self._told: set[str] = set()
         self.numbers = count()
         """Numbers of episodes, none twice: an end may be told after the next rollout began."""
 
-    def plays(self, item: Mapping[str, Any]) -> bool:
+    def plays(self, item: PlayedItem) -> bool:
         """Return True if an agent plays this row."""
         name = item["env_class"]
         return is_agent(name, self.options.get(name))
@@ -102,7 +103,7 @@ class Limits:
 
 
 def play_agents(
-    items: list[tuple[int, dict[str, Any]]],
+    items: list[tuple[int, PlayedItem]],
     group_size: int,
     stage: AgentStage,
     generate: Generate,
@@ -125,7 +126,7 @@ def play_agents(
 class _Rollout:
     def __init__(
         self,
-        items: list[tuple[int, dict[str, Any]]],
+        items: list[tuple[int, PlayedItem]],
         group_size: int,
         stage: AgentStage,
         generate: Generate,
@@ -303,11 +304,11 @@ def _place_rewards(row: Episode, rewards: list[float]) -> None:
     spoken = [turn for turn in row.turns if turn["role"] == "assistant"]
     for place, turn, reward in zip(ends, spoken, rewards, strict=False):
         row.token_rewards[place] += reward
-        turn["reward"] += reward
+        turn["reward"] = (turn["reward"] or 0.0) + reward
     # Replies without a token between them have one end.
     for turn, reward in zip(spoken[len(ends) :], rewards[len(ends) :], strict=False):
         row.token_rewards[-1] += reward
-        turn["reward"] += reward
+        turn["reward"] = (turn["reward"] or 0.0) + reward
 
 
 def _metrics(play: Play, rows: list[Episode]) -> dict[str, float]:
@@ -326,7 +327,7 @@ def _hashed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") % SEEDS
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     """Return a row's value as JSON has it."""
     if hasattr(value, "tolist"):
         value = value.tolist()

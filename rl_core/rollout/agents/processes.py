@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_core.data.prepare.chat_template import Message
 from rl_core.envs.agent import AgentSettings
 from rl_core.envs.others.interpreters import module_paths
 from rl_core.errors import EnvError, WorkerDied
@@ -27,7 +28,7 @@ class Ended:
 
     reward: float | None = None
     rewards: tuple[float, ...] | None = None
-    messages: tuple[Mapping[str, Any], ...] | None = None
+    messages: tuple[Message, ...] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     timed_out: bool = False
@@ -71,7 +72,9 @@ class AgentProcesses:
                 why = f"importing it took longer than {START_TIMEOUT_S:g} s"
             raise EnvError(f"environments.{name}: the agent {self.agent} cannot be used: {why}")
 
-    def start(self, number: int, order: Mapping[str, Any], on_end: Callable[[Ended], None]) -> None:
+    def start(
+        self, number: int, order: Mapping[str, object], on_end: Callable[[Ended], None]
+    ) -> None:
         """Play an episode. Args: order: its row, address, key and seed. on_end: called in another
         thread. Raises: WorkerDied when the process is gone."""
         with self._lock:
@@ -101,7 +104,7 @@ class AgentProcesses:
         self._reader.join()
         self._process.stdout.close()
 
-    def _tell(self, message: Mapping[str, Any]) -> bool:
+    def _tell(self, message: Mapping[str, object]) -> bool:
         assert self._process.stdin is not None
         with self._lock:
             try:

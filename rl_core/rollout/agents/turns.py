@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rl_core.data.prepare.chat_template import Message, Tools
+from rl_core.data.prepare.items import PlayedItem
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.decoding.decode import Reply
 from rl_core.rollout.chat.text import ChatFormat
@@ -34,7 +34,7 @@ class Turn:
     messages: list[Message] = field(default_factory=list)
     said: Message | None = None
     """The assistant's message of a chat; None of a completion."""
-    tools: list[Mapping[str, Any]] = field(default_factory=list)
+    tools: list[Mapping[str, object]] = field(default_factory=list)
 
     @property
     def context(self) -> list[int]:
@@ -50,7 +50,7 @@ class TurnLog:
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
         self.turns: list[Turn] = []
-        self._tools: list[Mapping[str, Any]] = []
+        self._tools: list[Mapping[str, object]] = []
         """Tools of the conversation that was encoded last, whose request begins next."""
 
     def begin(self, prompt: list[int]) -> Turn:
@@ -113,11 +113,11 @@ class TurnLog:
             ends[turn] = row
         return rows
 
-    def episodes(self, item: dict[str, Any], group: int) -> list[Episode]:
+    def episodes(self, item: PlayedItem, group: int) -> list[Episode]:
         """Return the training rows as episodes without a reward."""
         return [self._episode(row, item, group) for row in self.rows()]
 
-    def _episode(self, row: Sequence[Turn], item: dict[str, Any], group: int) -> Episode:
+    def _episode(self, row: Sequence[Turn], item: PlayedItem, group: int) -> Episode:
         episode = Episode(item, group, prompt_ids=list(row[0].prompt), done=True)
         for former, turn in zip([None, *row], row, strict=False):
             if former is not None:
@@ -139,12 +139,12 @@ def _same(message: Message, said: Message) -> bool:
     )
 
 
-def _calls(message: Message) -> list[tuple[str, Any]]:
+def _calls(message: Message) -> list[tuple[str, object]]:
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     return [(one["name"], _arguments(one["arguments"])) for one in calls]
 
 
-def _arguments(given: Any) -> Any:
+def _arguments(given: object) -> object:
     if not isinstance(given, str):
         return given
     try:

@@ -4,9 +4,10 @@ template, without opening a turn after the last one."""
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Any
 
-from rl_core.data.prepare.chat_template import ChatTemplate, with_reply
+from rl_core.data.prepare.chat_template import ChatTemplate, Message, with_reply
+from rl_core.data.prepare.items import PairItem
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
 from rl_core.rollout.chat.pair_tokens import Idle, PairTokens, answer_text
 from rl_core.rollout.chat.text import ChatFormat
@@ -26,7 +27,7 @@ class ConversationEncoder:
         self.chat, self.config, self.max_length = chat, config, max_length
         self.placeholder: int = chat.tokenizer.eos_token_id
 
-    def __call__(self, item: dict[str, Any]) -> PairTokens:
+    def __call__(self, item: PairItem) -> PairTokens:
         """Return the tokens of a prepared pair. Raises: ModelError when it has images."""
         if item["env_extras"].get("images"):
             raise ModelError(self.chat.why_no_images)
@@ -54,7 +55,7 @@ class ConversationEncoder:
 
 
 def conversation_ids(
-    tokenizer: Any, template: ChatTemplate, prompt: list[dict[str, Any]], reply: str
+    tokenizer: Tokenizer, template: ChatTemplate, prompt: list[Message], reply: str
 ) -> list[int]:
     """Return the tokens of a conversation that ends with an assistant's reply."""
     text = template.conversation(with_reply(prompt, reply))

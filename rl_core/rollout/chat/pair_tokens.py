@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from rl_core.data.prepare.control_tokens import REASONING
+from rl_core.data.prepare.items import PairItem
 from rl_core.models.media import PromptMedia
 from rl_core.rollout.chat.text import ChatFormat
 from schemas.sections.preference import PreferenceConfig, ThinkMode
@@ -56,7 +56,7 @@ class PairEncoder:
         written = chat.turns.end_id
         self.end_id = chat.tokenizer.eos_token_id if written is None else written
 
-    def __call__(self, item: dict[str, Any]) -> PairTokens:
+    def __call__(self, item: PairItem) -> PairTokens:
         """Return the tokens of a prepared pair. Raises: ModelError when it has images that the
         model does not support."""
         encoded = self.chat.encode_prompt(item["prompt"], item)

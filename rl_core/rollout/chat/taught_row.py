@@ -7,10 +7,10 @@ template writes behind that (a newline), and what others say in between, is read
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from rl_core.data.prepare.chat_template import Message
+from rl_core.data.prepare.items import PromptItem
 from rl_core.data.prepare.taught_turns import taught_tokens
 from rl_core.errors import DataError
 from rl_core.models.media import PromptMedia
@@ -46,7 +46,7 @@ class TaughtEncoder:
         written = chat.turns.end_id
         self.end_id = chat.tokenizer.eos_token_id if written is None else written
 
-    def __call__(self, item: Mapping[str, Any]) -> TaughtRow:
+    def __call__(self, item: PromptItem) -> TaughtRow:
         """Return the tokens of a row.
 
         Raises: DataError naming the row when it cannot be known what to train; ModelError when it
@@ -82,7 +82,7 @@ class TaughtEncoder:
             return self._idle(OVERLONG)
         return row
 
-    def _opening(self, prompt: list[dict[str, Any]], item: Mapping[str, Any]) -> list[int]:
+    def _opening(self, prompt: list[Message], item: PromptItem) -> list[int]:
         """Return the tokens of the prompt's text, with one mark for each picture."""
         text = self.chat.template.prompt(self.chat.history(prompt, item))
         return self.chat.tokenizer.encode(text, add_special_tokens=False)

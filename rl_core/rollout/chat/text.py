@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, with_reply
 from rl_core.data.prepare.control_tokens import special_ids
+from rl_core.data.prepare.items import PromptItem
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import DataError, ModelError, RecipeError
 from rl_core.models.chat.turns import (
     FIRST,
@@ -32,6 +34,13 @@ class Encoded:
     media: PromptMedia | None = None
 
 
+class ChatOptions(TypedDict, total=False):
+    """Options of every `ChatFormat`, as in the recipe."""
+
+    keep_special_tokens: Sequence[str] | None
+    keep_earlier_turns: bool
+
+
 class ChatFormat:
     """Encodes prompts and observations, decodes replies, all with the same template and options."""
 
@@ -42,8 +51,8 @@ class ChatFormat:
 
     def __init__(
         self,
-        tokenizer: Any,
-        template_kwargs: dict[str, Any],
+        tokenizer: Tokenizer,
+        template_kwargs: Mapping[str, object],
         stop_ids: Collection[int] = (),
         *,
         keep_special_tokens: Sequence[str] | None = None,
@@ -71,7 +80,7 @@ class ChatFormat:
         self._kept = self._kept_ids(keep_special_tokens)
 
     def encode_prompt(
-        self, messages: list[Message], item: Mapping[str, Any], tools: Tools = ()
+        self, messages: list[Message], item: PromptItem, tools: Tools = ()
     ) -> Encoded:
         """Encode a row's prompt, ending where the reply begins. Args: tools: functions that the
         model may call. Raises: ModelError when the row has images."""
@@ -95,7 +104,7 @@ class ChatFormat:
         said = [one for one in token_ids if one in kept or one not in self._dropped]
         return self.tokenizer.decode(said, skip_special_tokens=False)
 
-    def history(self, messages: Sequence[Message], item: Mapping[str, Any]) -> list[Message]:
+    def history(self, messages: Sequence[Message], item: PromptItem) -> list[Message]:
         """Return a row's prompt in the form that `observation` takes."""
         return [dict(message) for message in messages]
 
@@ -200,7 +209,7 @@ class ChatFormat:
         return frozenset(self._special[name] for name in names if name in self._special)
 
 
-def check_is_text(messages: Sequence[Mapping[str, Any]]) -> None:
+def check_is_text(messages: Sequence[Message]) -> None:
     """Raises: DataError when a message of an environment holds a picture or another file, naming
     its kind."""
     for message in messages:

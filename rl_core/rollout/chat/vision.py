@@ -9,18 +9,23 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, text_of
+from rl_core.data.prepare.items import PromptItem
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data.read.row_images import open_image
 from rl_core.envs.tool_env.offer import TOOLS
 from rl_core.errors import DataError
-from rl_core.models.bundle import ModelBundle
+from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
 from rl_core.models.family import picture_facts, sees_pictures, why_no_pictures
 from rl_core.models.media import PromptMedia
 from rl_core.models.vlm import family_of, media_of
-from rl_core.rollout.chat.text import ChatFormat, Encoded, check_is_text
+from rl_core.rollout.chat.text import ChatFormat, ChatOptions, Encoded, check_is_text
+
+if TYPE_CHECKING:
+    from transformers import ProcessorMixin
 
 MARK = "<image>"
 MAX_REMEMBERED = 128
@@ -36,7 +41,7 @@ class PictureReader:
         processor: Any,
         model_type: str,
         image_token_id: int,
-        template_kwargs: Mapping[str, Any],
+        template_kwargs: Mapping[str, object],
     ) -> None:
         self.processor, self.family, self.image_token_id = (
             processor,
@@ -46,7 +51,7 @@ class PictureReader:
         self.template = ChatTemplate(processor, template_kwargs)
 
     def __call__(
-        self, messages: Sequence[Message], images: Sequence[Any], tools: Tools = ()
+        self, messages: Sequence[Message], images: Sequence[str], tools: Tools = ()
     ) -> Encoded:
         """Encode a prompt that ends where the reply begins.
 
@@ -71,9 +76,9 @@ class VisionChat(ChatFormat):
         processor: Any,
         model_type: str,
         image_token_id: int,
-        template_kwargs: dict[str, Any],
+        template_kwargs: Mapping[str, object],
         stop_ids: Collection[int] = (),
-        **options: Any,
+        **options: Unpack[ChatOptions],
     ) -> None:
         """Create the chat format.
 
@@ -88,7 +93,7 @@ class VisionChat(ChatFormat):
         self._known: OrderedDict[str, Encoded] = OrderedDict()
 
     def encode_prompt(
-        self, messages: list[dict[str, Any]], item: Mapping[str, Any], tools: Tools = ()
+        self, messages: list[Message], item: PromptItem, tools: Tools = ()
     ) -> Encoded:
         """Return tokens, image tokens included, and the images as tensors.
 
@@ -102,7 +107,7 @@ class VisionChat(ChatFormat):
                 self._known.popitem(last=False)
         return self._known[key]
 
-    def history(self, messages: Sequence[Message], item: Mapping[str, Any]) -> list[Message]:
+    def history(self, messages: Sequence[Message], item: PromptItem) -> list[Message]:
         """Return a row's prompt in the form that `observation` takes, with images in their
         places."""
         return with_pictures(messages, len(item["env_extras"].get("images") or []))
@@ -119,11 +124,35 @@ class VisionChat(ChatFormat):
         return frozenset()
 
 
+class ChatBundle(Protocol):
+    """A loaded model that writes text."""
+
+    @property
+    def source(self) -> str:
+        """Folder or hub id of the model."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+        ...
+
+    @property
+    def processor(self) -> ProcessorMixin | None:
+        """Processor of a vision-language model."""
+        ...
+
+    @property
+    def policy(self) -> CausalLMPolicy:
+        """The loaded model."""
+        ...
+
+
 def chat_format(
-    bundle: ModelBundle,
-    template_kwargs: dict[str, Any],
+    bundle: ChatBundle,
+    template_kwargs: Mapping[str, object],
     stop_ids: Collection[int] = (),
-    **options: Any,
+    **options: Unpack[ChatOptions],
 ) -> ChatFormat:
     """Return the chat format of a bundle's model.
 
@@ -144,7 +173,7 @@ def chat_format(
     )
 
 
-def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> list[dict[str, Any]]:
+def with_pictures(messages: Sequence[Message], num_images: int) -> list[Message]:
     """Return messages whose contents are lists of parts: text, and an image at each mark of a
     user's message.
 
@@ -174,11 +203,11 @@ def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> lis
     return out
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def _content(message: Message) -> str:
     return text_of(message)
 
 
-def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
+def prompt_tokenizer(source: str, *, text_alone: bool) -> Tokenizer:
     """Return the tokenizer with which preparation counts the prompts of a located model, exactly as
     the rollout encodes them.
 
@@ -194,7 +223,7 @@ def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
     facts = picture_facts(source)
 
     def count_items(
-        items: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
+        items: Sequence[PromptItem], template_kwargs: Mapping[str, object]
     ) -> list[int]:
         read = PictureReader(processor, *facts, template_kwargs)
         counts: list[int] = []

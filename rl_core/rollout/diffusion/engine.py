@@ -9,13 +9,14 @@ latents [C, (F,) H, W].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_core.data.prepare.items import MediaItem
 from rl_core.data_proto import DataProto
+from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.models.diffusion.guidance import PromptConditions
 from rl_core.models.diffusion.levels import noise_levels, shift_of, size_of
 from rl_core.models.diffusion.policy import DiffusionPolicy, Noisy
@@ -42,7 +43,7 @@ class DiffusionEngine:
 
     def __init__(
         self,
-        backend: PolicyHolder,
+        backend: PolicyHolder[DiffusionPolicy, DiffusionBundle],
         config: DiffusionConfig,
         rollout: RolloutConfig,
         sde: SdeConfig | None,
@@ -113,7 +114,7 @@ class DiffusionEngine:
         ids = group_columns(groups_of(prompts), 1)
         return self._collect(jobs, ids, found, {"response_mask": made})
 
-    def jobs_of(self, items: Sequence[dict[str, Any]]) -> list[Job]:
+    def jobs_of(self, items: Sequence[MediaItem]) -> list[Job]:
         """Return one sample of each prompt for an evaluation, always from the same noise."""
         noises = [NoiseRecipe(self.seed, 0, f"evaluate/{item['uid']}") for item in items]
         rows = zip(items, self.conditions(items), noises, strict=True)
@@ -121,7 +122,7 @@ class DiffusionEngine:
 
     def _job(
         self,
-        item: dict[str, Any],
+        item: MediaItem,
         conditions: PromptConditions | str,
         sibling: int,
         step: int,
@@ -175,7 +176,9 @@ class DiffusionEngine:
             found |= zip(rows, batch.rows(), strict=True)
         return found
 
-    def told(self, policy: Any, prompts: Sequence[PromptConditions]) -> dict[str, Tensor]:
+    def told(
+        self, policy: DiffusionPolicy, prompts: Sequence[PromptConditions]
+    ) -> dict[str, Tensor]:
         """Return the policy's conditions for some samples, the same at every step."""
         conditions = policy.conditions_of(prompts, 1, self.config.guidance_scale)
         return {name: value.to(self.backend.device) for name, value in conditions.items()}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from rl_core.data.prepare.items import MediaItem
 from rl_core.data_proto import DataProto
 from rl_core.errors import DataError
 from rl_core.models.diffusion.condition_images import fitted
@@ -51,7 +49,7 @@ class GivenPictures(DiffusionEngine):
         objects = group_columns(groups_of(prompts), 1)
         return DataProto.from_dict(tensors, objects | described(jobs, self.conditions.blank))
 
-    def _latent(self, item: Mapping[str, Any]) -> Tensor:
+    def _latent(self, item: MediaItem) -> Tensor:
         """Return the latent of a row's picture, without a batch axis."""
         targets = []
         for one in item.get("media_refs") or []:

@@ -11,10 +11,11 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from rl_core.data.prepare.items import MediaItem
 from rl_core.errors import ModelError, RLTrainError
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import ConditionImages
@@ -51,7 +52,7 @@ class ConditionCache:
         self._kept: OrderedDict[str, Condition] = OrderedDict()
         self._num_bytes = 0
 
-    def __call__(self, items: Sequence[dict[str, Any]]) -> list[PromptConditions | str]:
+    def __call__(self, items: Sequence[MediaItem]) -> list[PromptConditions | str]:
         """Return the conditions of each item, on the CPU, or the reason why it has none."""
         return self._conditions([_asked(item) for item in items])
 
@@ -117,7 +118,7 @@ class ConditionCache:
             self._num_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
 
 
-def _asked(item: dict[str, Any]) -> Asked:
+def _asked(item: MediaItem) -> Asked:
     """Return the prompt of an item with its condition image opened; `media_refs` hold at most
     one."""
     refs = []

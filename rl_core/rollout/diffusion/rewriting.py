@@ -4,15 +4,16 @@ model's prompt."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from rl_core.data.prepare.items import MediaItem, PlayedItem
+from rl_core.data.prepare.tokenizer import Tokenizer
 from schemas.sections.tracks import Asking, ImagesTrack
 
 ENV_CLASS = "rewrite"
 
 
-def question(item: Mapping[str, Any], track: Asking) -> dict[str, Any]:
+def question(item: MediaItem, track: Asking) -> PlayedItem:
     """Return the row of a text rollout that asks for a rewrite, or a plan.
 
     Args: item: a prompt row, `{"prompt", "uid", "metadata"}`.
@@ -33,7 +34,7 @@ def drawn_prompt(rewrite: str, track: ImagesTrack) -> str:
     return track.template.replace("{rewrite}", " ".join(rewrite.split()))
 
 
-def drawing(item: Mapping[str, Any], uid: str, prompt: str) -> dict[str, Any]:
+def drawing(item: MediaItem, uid: str, prompt: str) -> MediaItem:
     """Return the row of an image rollout that draws `prompt` for `item`.
 
     Args: uid: uid of the row that it is drawn for.
@@ -52,7 +53,7 @@ class QuestionLengths:
 
     limit = sys.maxsize
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
 
     def lengths(self, texts: Sequence[str]) -> list[int]:

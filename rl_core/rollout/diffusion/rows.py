@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from rl_core.data.prepare.items import MediaItem
 from rl_core.models.decoding.decode import StopReason
 from rl_core.models.diffusion.guidance import PromptConditions
 from rl_core.rollout.diffusion.denoise import Trajectory
@@ -26,7 +26,7 @@ TIMES = "times"
 class Job:
     """One sample to make."""
 
-    item: Mapping[str, Any]
+    item: MediaItem
     conditions: PromptConditions | str
     """Conditions of the sample, or the reason why there are none."""
     noise: NoiseRecipe
@@ -120,7 +120,9 @@ def unjudged(jobs: Sequence[Job], mask_BK: Tensor) -> dict[str, Tensor]:
     }
 
 
-def described(jobs: Sequence[Job], blank: Callable[[], PromptConditions]) -> dict[str, list[Any]]:
+def described(
+    jobs: Sequence[Job], blank: Callable[[], PromptConditions]
+) -> dict[str, Sequence[object]]:
     """Return the prompt of each row, and its conditions: one object for all samples of a prompt.
 
     Args: blank: conditions of an empty prompt, for rows without any: a pass that only keeps the

@@ -13,12 +13,11 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 BLOCKED_GRACE_S = 10.0
 """Seconds after a deadline until an event loop without activity counts as blocked."""
@@ -41,7 +40,7 @@ class Outcome:
 
     row: int
     kind: EnvCall
-    value: Any = None
+    value: object = None
     error: str | None = None
     """Reason of the failure; None if it succeeded."""
     elapsed_s: float = 0.0
@@ -66,10 +65,10 @@ class EnvCalls:
         self,
         row: int,
         kind: EnvCall,
-        work: Callable[..., Any],
-        *args: Any,
+        work: Callable[..., object],
+        *args: object,
         timeout_s: float,
-        owner: Any = None,
+        owner: object = None,
     ) -> None:
         """Start a call.
 
@@ -117,7 +116,7 @@ class EnvCalls:
 
     def _start_loop(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._slots: dict[Any, asyncio.Semaphore] = {}
+        self._slots: dict[object, asyncio.Semaphore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(
             target=_run, args=(self._loop,), name="environments", daemon=True
@@ -139,13 +138,13 @@ class EnvCalls:
         self._start_loop()
         return sorted(lost, key=lambda one: one.row)
 
-    def _spawn(self, call: Any) -> None:
+    def _spawn(self, call: Coroutine[object, None, None]) -> None:
         task = self._loop.create_task(call)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _call(
-        self, row: int, kind: EnvCall, work: Callable[[], Any], timeout_s: float, owner: Any
+        self, row: int, kind: EnvCall, work: Callable[[], object], timeout_s: float, owner: object
     ) -> None:
         outcomes = self._outcomes
         # The narrower limit comes first, so that a call waiting for it does not hold a slot that
@@ -167,11 +166,11 @@ class EnvCalls:
         value, error = task.result()
         outcomes.put(Outcome(row, kind, value, error, elapsed_s))
 
-    def _slot(self, owner: Any, limit: int) -> asyncio.Semaphore:
+    def _slot(self, owner: object, limit: int) -> asyncio.Semaphore:
         return self._slots.setdefault(owner, asyncio.Semaphore(limit))
 
 
-def _own_limit(owner: Any, otherwise: int) -> int:
+def _own_limit(owner: object, otherwise: int) -> int:
     return getattr(owner, "max_concurrent_steps", None) or otherwise
 
 
@@ -188,11 +187,13 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-async def _work(work: Callable[[], Any]) -> tuple[Any, str | None]:
+async def _work(work: Callable[[], object]) -> tuple[object, str | None]:
     """Return the result of the work, or its error as text."""
     try:
         if _is_coroutine(work):
-            return await work(), None
+            coming = work()
+            assert inspect.isawaitable(coming)
+            return await coming, None
         value, error = await _in_thread(work)
         if error is None and inspect.isawaitable(value):
             return (await value, None)
@@ -203,21 +204,21 @@ async def _work(work: Callable[[], Any]) -> tuple[Any, str | None]:
         return None, described(error)
 
 
-def _is_coroutine(work: Callable[[], Any]) -> bool:
+def _is_coroutine(work: Callable[[], object]) -> bool:
     return inspect.iscoroutinefunction(work.func if isinstance(work, partial) else work)
 
 
-def _in_thread(work: Callable[[], Any]) -> Awaitable[tuple[Any, str | None]]:
+def _in_thread(work: Callable[[], object]) -> Awaitable[tuple[object, str | None]]:
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[tuple[Any, str | None]] = loop.create_future()
+    future: asyncio.Future[tuple[object, str | None]] = loop.create_future()
 
-    def settle(result: tuple[Any, str | None]) -> None:
+    def settle(result: tuple[object, str | None]) -> None:
         if not future.done():
             future.set_result(result)
 
     def run() -> None:
         try:
-            result: tuple[Any, str | None] = work(), None
+            result: tuple[object, str | None] = work(), None
         except BaseException as error:  # as above; a thread has nobody else to tell
             result = None, described(error)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more

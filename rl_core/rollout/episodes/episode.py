@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
+from rl_core.data.prepare.items import PlayedItem
+from rl_core.envs.base import BaseTextEnv, Message
 from rl_core.models.decoding.decode import Reply, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.models.decoding.token_choice import Support
@@ -18,6 +20,19 @@ LONGEST_READ = 500
 """Characters of what an environment read that are kept; test cases and pages may be long."""
 
 
+class Said(TypedDict):
+    """A message after the prompt."""
+
+    role: str
+    content: object
+    num_tokens: int
+    """Number of tokens; an observation of several messages has all of them at its first."""
+    reward: float | None
+    """Reward of a reply; None for an observation."""
+    seconds: float
+    """From the episode's start to the message."""
+
+
 @dataclass
 class Episode:
     """Prompt, then replies (mask 1) and observations (mask 0) as one sequence of tokens.
@@ -26,21 +41,22 @@ class Episode:
     prompt.
     """
 
-    item: dict[str, Any]
+    item: PlayedItem
     group: int
     prompt_ids: list[int] = field(default_factory=list)
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[Message] = field(default_factory=list)
     """Messages of the conversation so far; replies only have positions, since their tokens are
     kept."""
     tags: frozenset[str] = frozenset()
     """Special tokens that the environment parses."""
-    tools: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[dict[str, object]] = field(default_factory=list)
     """Functions that the chat template shows in the prompt."""
     stop: StopStrings | None = None
     """Strings that end a reply: the recipe's and the environment's."""
     media: PromptMedia | None = None
     """Media of the prompt besides text; siblings share them."""
-    env: Any = None
+    env: BaseTextEnv | None = None
+    """Set when the environment was created; None again when it is done."""
     response_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -52,10 +68,8 @@ class Episode:
     """Length of the last reply in tokens."""
     replies: list[str] = field(default_factory=list)
     """The model's own words, turn by turn."""
-    turns: list[dict[str, Any]] = field(default_factory=list)
-    """Messages after the prompt: `role`, `content`, `num_tokens` (those of an observation of
-    several messages are at its first), `seconds` from the episode's start to the message, and in a
-    reply the environment's `reward`."""
+    turns: list[Said] = field(default_factory=list)
+    """Messages after the prompt."""
     started: float = field(default_factory=time.perf_counter)
     done: bool = False
     stop_reason: StopReason = StopReason.EOS
@@ -66,7 +80,7 @@ class Episode:
     timed_out: bool = False
     """True if the call failed by its timeout."""
     env_seconds: float = 0.0
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, object] = field(default_factory=dict)
     """Metadata of the last turn."""
     answer: str | None = None
     """Text that scorers read, if it is not the tokens after the prompt."""
@@ -113,9 +127,9 @@ class Episode:
     def add_reward(self, reward: float) -> None:
         """Add the reward of the turn that just ended."""
         self.token_rewards[-1] += reward
-        self.turns[-1]["reward"] += reward
+        self.turns[-1]["reward"] = (self.turns[-1]["reward"] or 0.0) + reward
 
-    def add_observation(self, token_ids: list[int], messages: Sequence[Mapping[str, Any]]) -> None:
+    def add_observation(self, token_ids: list[int], messages: Sequence[Message]) -> None:
         """Append an observation of the environment, as tokens and as the messages that they
         hold."""
         self._add(token_ids, [0.0] * len(token_ids), 0)
@@ -130,10 +144,16 @@ class Episode:
         if not self.has_verdict:
             self.done, self.stop_reason = True, StopReason.FAILED
 
-    def _say(self, role: str, content: Any, num_tokens: int, reward: float | None) -> None:
+    def _say(self, role: str, content: object, num_tokens: int, reward: float | None) -> None:
         seconds = time.perf_counter() - self.started
-        named = {"role": role, "content": content, "num_tokens": num_tokens}
-        self.turns.append(named | {"reward": reward, "seconds": seconds})
+        said: Said = {
+            "role": role,
+            "content": content,
+            "num_tokens": num_tokens,
+            "reward": reward,
+            "seconds": seconds,
+        }
+        self.turns.append(said)
 
     def _add(self, token_ids: list[int], log_probs: list[float], mask: int) -> None:
         self.response_ids += token_ids

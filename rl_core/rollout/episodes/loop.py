@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import cast
 
+from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs import make
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message
 from rl_core.errors import EnvError
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.decoding.decode import Reply, Request, StopReason
@@ -31,11 +33,11 @@ Generate = Callable[[list[Request]], list[Reply]]
 
 
 def run_episodes(
-    items: list[dict[str, Any]],
+    items: list[PlayedItem],
     group_size: int,
     chat: ChatFormat,
     generate: Generate,
-    env_options: dict[str, dict[str, Any]],
+    env_options: Mapping[str, Mapping[str, object]],
     max_context_length: int,
     max_batch_size: int = 64,
     config: EpisodeConfig | None = None,
@@ -68,7 +70,7 @@ class _Play:
         self,
         episodes: list[Episode],
         chat: ChatFormat,
-        env_options: dict[str, dict[str, Any]],
+        env_options: Mapping[str, Mapping[str, object]],
         max_context_length: int,
         config: EpisodeConfig,
         calls: EnvCalls,
@@ -127,10 +129,10 @@ class _Play:
             reply = _cut_by_context(reply)
         text = self.chat.decode(reply.token_ids, episode.tags)
         episode.add_reply(reply, text)
-        timeout_s, owner = self._time_left(episode), type(episode.env)
-        self.calls.submit(
-            row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner
-        )
+        env, timeout_s = episode.env, self._time_left(episode)
+        assert env is not None  # it was created before its first reply
+        owner = type(env)
+        self.calls.submit(row, EnvCall.STEP, env.step, text, timeout_s=timeout_s, owner=owner)
 
     def _take(self, outcome: Outcome) -> None:
         """Process the outcome of a call."""
@@ -174,16 +176,17 @@ class _Play:
             episode.prompt_ids, episode.media = prompt_ids, prompt.media
             episode.history = self.chat.history(messages, episode.item)
         elif outcome.kind is EnvCall.STEP:
-            self._finish_turn(episode, outcome.value)
+            # What the environment answered may be anything; what is wrong with it fails its row.
+            self._finish_turn(episode, cast(BaseTextEnvStepOutput, outcome.value))
 
-    def _finish_turn(self, episode: Episode, outcome: Mapping[str, Any]) -> None:
+    def _finish_turn(self, episode: Episode, outcome: BaseTextEnvStepOutput) -> None:
         try:
             reward = checked_reward(outcome["reward"])
         except ValueError as error:
             raise EnvError(f"the reward is {error}") from error
         # An observation that cannot be encoded fails the turn before its reward counts.
         observation: list[int] = []
-        said: list[dict[str, Any]] = []
+        said: list[Message] = []
         if not outcome["done"]:
             said = outcome["observations"]
             observation = self.chat.observation(
@@ -208,8 +211,8 @@ class _Play:
 
 
 def _start(
-    episode: Episode, options: dict[str, Any] | None, stop: Sequence[str], chat: ChatFormat
-) -> Any:
+    episode: Episode, options: Mapping[str, object] | None, stop: Sequence[str], chat: ChatFormat
+) -> object:
     """Create the environment. Returns: the result of its `init`, which may have to be awaited."""
     env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
     if episode.done:  # given up meanwhile
@@ -222,7 +225,7 @@ def _start(
     return env.init(episode.item["prompt"])
 
 
-def _own_stop(env: Any, options: Mapping[str, Any]) -> Sequence[str]:
+def _own_stop(env: BaseTextEnv, options: Mapping[str, object]) -> Sequence[str]:
     """Return the strings that end a turn of an environment: its attribute `stop`, or, for a class
     without one, the recipe's option."""
     own = getattr(env, "stop", None)
@@ -240,18 +243,20 @@ def _own_stop(env: Any, options: Mapping[str, Any]) -> Sequence[str]:
         raise EnvError(f"{type(env).__name__}.stop: {error}") from error
 
 
-def _end(episode: Episode) -> Any:
+def _end(episode: Episode) -> object:
     """Read the environment's metrics and close it, also when the metrics fail."""
+    env = episode.env
+    assert env is not None
     try:
         if episode.has_verdict:
-            measure = getattr(episode.env, "get_metrics", dict)
+            measure = getattr(env, "get_metrics", dict)
             episode.env_metrics = {name: float(value) for name, value in measure().items()}
     finally:
-        closing = episode.env.close()
+        closing = env.close()
     return closing
 
 
-def _prompt_of(answer: Any) -> list[dict[str, Any]]:
+def _prompt_of(answer: object) -> list[Message]:
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise EnvError(f"init must return (prompt, information), got {answer!r:.200}")
     return answer[0]

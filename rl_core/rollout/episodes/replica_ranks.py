@@ -53,7 +53,7 @@ def play_together(
             work(*arguments)
         return []
 
-    def everywhere(*arguments: Any) -> R:
+    def everywhere(*arguments: object) -> R:
         return work(*_told(arguments, group))
 
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rl_core.data.prepare.chat_template import ChatTemplate
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.family import sees_pictures
@@ -36,13 +37,14 @@ def check_recipe(recipe: Recipe, source: str, env_ids: Sequence[str]) -> None:
     ModelError.
     """
     kwargs, rollout = recipe.model.chat_template_kwargs, recipe.rollout
-    owner = load_processor(source) if sees_pictures(source) else load_tokenizer(source)
+    processor = load_processor(source) if sees_pictures(source) else None
+    tokenizer: Tokenizer = load_tokenizer(source) if processor is None else processor.tokenizer
     chat = ChatFormat(
-        getattr(owner, "tokenizer", owner),
+        tokenizer,
         kwargs,
         keep_special_tokens=rollout.keep_special_tokens,
         keep_earlier_turns=rollout.episodes.keep_earlier_turns,
-        template=ChatTemplate(owner, kwargs),
+        template=ChatTemplate(processor or tokenizer, kwargs),
     )
     check_several_turns(chat, env_ids)
     check_shows_tools(chat, recipe.environments)

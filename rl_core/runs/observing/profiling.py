@@ -6,19 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rl_core.distributed import per_rank, remote_everywhere
 from rl_core.distributed.step_profiler import StepProfiler
 from rl_core.runs.run_folder import RunFolder
 from rl_core.tracking.run import TrackingRun
+from rl_core.trainers.base import Trainer
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.recipe import Recipe
 
 
 @contextmanager
 def profiled(
-    recipe: Recipe, folder: RunFolder, tracking: TrackingRun, trainer: Any
+    recipe: Recipe, folder: RunFolder, tracking: TrackingRun, trainer: Trainer
 ) -> Iterator[None]:
     """Record what the workers of `trainer` compute within the block, if the step that it trains is
     one of `tracking.profile.steps`.

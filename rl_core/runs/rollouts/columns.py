@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from rl_core.data.prepare.items import Item
 from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards.service import VERDICTS
 from rl_core.rollout.sample_ids import GROUP, SAMPLE
@@ -73,9 +74,13 @@ def schema() -> pa.Schema:
 _FLOATS = ("rollout_log_probs", "train_log_probs", "advantages", "turn_rewards")
 
 
+_UNKNOWN: Item = {"uid": ""}
+"""Stands for the prompt of a row whose prompt is not known."""
+
+
 def rows_of(
-    portion: Portion, track: str, step: int, items: Mapping[str, Mapping[str, Any]], limit: Limit
-) -> tuple[list[dict[str, Any]], list[Any]]:
+    portion: Portion, track: str, step: int, items: Mapping[str, Item], limit: Limit
+) -> tuple[list[dict[str, object]], list[object]]:
     """Return the rows of a portion, and what was made for each: pixels, or None.
 
     Args: items: prompts by uid. limit: chooses the rows, by their groups.
@@ -90,7 +95,7 @@ def rows_of(
     for row in chosen:
         uid = str(columns["uid"][row])
         # A row of a later track has the id of the row that it was made from: its prompt's, a slash.
-        item = items.get(uid) or items.get(uid.partition("/")[0], {})
+        item = items.get(uid) or items.get(uid.partition("/")[0], _UNKNOWN)
         rows.append(
             {"step": step, "track": track, "trained": portion.trained}
             | _words(columns, row, item)
@@ -124,19 +129,19 @@ class Limit:
         return chosen
 
 
-def plain(text: Any) -> str | None:
+def plain(text: object) -> str | None:
     """Return a text that UTF-8 can hold; None stays None."""
     if text is None:
         return None
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 
-def as_json(value: Any) -> str:
+def as_json(value: object) -> str:
     """Return a value as JSON; what JSON cannot hold becomes text."""
     return str(plain(json.dumps(value, ensure_ascii=False, default=str)))
 
 
-def _words(columns: Mapping[str, Any], row: int, item: Mapping[str, Any]) -> dict[str, Any]:
+def _words(columns: Mapping[str, Any], row: int, item: Item) -> dict[str, object]:
     """Return names and texts of a row."""
 
     def of(name: str) -> Any:
@@ -177,20 +182,20 @@ def _words(columns: Mapping[str, Any], row: int, item: Mapping[str, Any]) -> dic
     }
 
 
-def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+def _turn(turn: Mapping[str, object]) -> dict[str, object]:
     content = turn["content"]
     text = plain(content) if isinstance(content, str) else as_json(content)
     told = {name: turn[name] for name in ("num_tokens", "reward")}
     return {"role": plain(turn["role"]), "content": text, **told}
 
 
-def _shown(item: Mapping[str, Any]) -> Sequence[Any]:
+def _shown(item: Item) -> Sequence[object]:
     """Return the pictures that a prompt shows, as its row names them."""
     extras = item.get("env_extras") or {}
     return extras.get("images") or item.get("media_refs") or []
 
 
-def _picture(found: Any) -> str:
+def _picture(found: object) -> str:
     """Return the path or address of a picture; one that stands in the row itself is not repeated
     here."""
     path = found.get("path") or found.get("uri") if isinstance(found, Mapping) else found
@@ -200,7 +205,7 @@ def _picture(found: Any) -> str:
     return text
 
 
-def _is_truncated(reason: Any) -> bool:
+def _is_truncated(reason: object) -> bool:
     known = set(map(str, StopReason))
     if str(reason) in known:
         return StopReason(reason).is_truncated
@@ -211,7 +216,7 @@ def _numbers(values: Mapping[str, Any]) -> list[tuple[str, float]]:
     return sorted((str(plain(name)), float(value)) for name, value in values.items())
 
 
-def _judgement(batch: DataProto, row: int) -> dict[str, Any]:
+def _judgement(batch: DataProto, row: int) -> dict[str, object]:
     assert batch.batch is not None
     names = sorted(map(str, batch.batch.keys()))
 
@@ -231,14 +236,14 @@ def _judgement(batch: DataProto, row: int) -> dict[str, Any]:
     }
 
 
-def _tokens(batch: DataProto, log_probs_BT: Tensor) -> dict[str, list[Any]]:
+def _tokens(batch: DataProto, log_probs_BT: Tensor) -> dict[str, Sequence[object]]:
     """Return the lists with an entry per action, cut to the length of each row."""
     assert batch.batch is not None
     mask_BT = batch.tensor("response_mask")
     num_rows, width = mask_BT.shape
     ids, used = batch.batch.get("input_ids", None), batch.batch.get("attention_mask", None)
-    none: list[Any] = [None] * num_rows
-    found = {"prompt_ids": none, "response_ids": none}
+    none: list[object] = [None] * num_rows
+    found: dict[str, Sequence[object]] = {"prompt_ids": none, "response_ids": none}
     lengths_B = [width] * num_rows
     if ids is not None and used is not None:
         lengths_B = used[:, -width:].sum(1).tolist()
@@ -259,7 +264,7 @@ def _tokens(batch: DataProto, log_probs_BT: Tensor) -> dict[str, list[Any]]:
     return found
 
 
-def _cut(values_BT: Tensor, lengths_B: Sequence[int]) -> list[list[Any]]:
+def _cut(values_BT: Tensor, lengths_B: Sequence[int]) -> list[list[float]]:
     return [one[:length] for one, length in zip(values_BT.tolist(), lengths_B, strict=True)]
 
 

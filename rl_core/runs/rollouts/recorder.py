@@ -78,7 +78,7 @@ class RolloutRecorder:
             raise StorageError(f"{self._folder}: no step could be written for {PATIENCE_S:g} s")
 
     def _write(self, record: StepRecord) -> None:
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         made: list[Any] = []
         for track, portions in record.tracks.items():
             limit = Limit(self._recipe.seed, record.step, track, self._most)
@@ -102,7 +102,7 @@ class RolloutRecorder:
                 self._tracking.log_trace(trace)
 
 
-def _save_table(target: Path, rows: list[dict[str, Any]]) -> None:
+def _save_table(target: Path, rows: list[dict[str, object]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -117,7 +117,7 @@ def _save_table(target: Path, rows: list[dict[str, Any]]) -> None:
         building.unlink(missing_ok=True)
 
 
-def _save_media(target: Path, rows: list[dict[str, Any]], made: list[Any], fps: int) -> None:
+def _save_media(target: Path, rows: list[dict[str, object]], made: list[Any], fps: int) -> None:
     """Write pictures and videos, and note their paths, relative to the folder, in the rows."""
     if all(pixels is None for pixels in made):
         return

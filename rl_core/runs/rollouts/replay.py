@@ -4,11 +4,13 @@ was."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
+from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs import make
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome
 from rl_core.runs.rollouts.reading import Row
 from schemas.sections.rollout import EpisodeConfig
@@ -25,8 +27,8 @@ class Replayed:
 
 def replay(
     rows: Sequence[Row],
-    items: Mapping[str, Mapping[str, Any]],
-    options: Mapping[str, Mapping[str, Any]],
+    items: Mapping[str, PlayedItem],
+    options: Mapping[str, Mapping[str, object]],
     config: EpisodeConfig,
 ) -> list[Replayed]:
     """Play the replies of each row against a new environment.
@@ -46,14 +48,14 @@ class _Replay:
     def __init__(
         self,
         rows: Sequence[Row],
-        items: Mapping[str, Mapping[str, Any]],
-        options: Mapping[str, Mapping[str, Any]],
+        items: Mapping[str, PlayedItem],
+        options: Mapping[str, Mapping[str, object]],
         config: EpisodeConfig,
         calls: EnvCalls,
     ) -> None:
         self.calls, self.timeout_s = calls, config.step_timeout_s
         self.found = [Replayed() for _ in rows]
-        self.envs: dict[int, Any] = {}
+        self.envs: dict[int, BaseTextEnv] = {}
         self.left = [replies_of(row) for row in rows]
         for number, row in enumerate(rows):
             item = items.get(row["uid"])
@@ -72,8 +74,9 @@ class _Replay:
         if outcome.error is not None:
             self._fail(number, outcome.error)
         elif outcome.kind is EnvCall.STEP:
-            self.found[number].reward += float(outcome.value["reward"])
-            done = bool(outcome.value["done"])
+            turn = cast(BaseTextEnvStepOutput, outcome.value)
+            self.found[number].reward += float(turn["reward"])
+            done = bool(turn["done"])
         env = self.envs.get(number)
         if env is None:
             return
@@ -85,7 +88,9 @@ class _Replay:
     def _fail(self, number: int, reason: str) -> None:
         self.found[number] = Replayed(math.nan, reason)
 
-    def _submit(self, number: int, kind: EnvCall, work: Any, *args: Any) -> None:
+    def _submit(
+        self, number: int, kind: EnvCall, work: Callable[..., object], *args: object
+    ) -> None:
         owner = type(self.envs[number]) if number in self.envs else None
         self.calls.submit(number, kind, work, *args, timeout_s=self.timeout_s, owner=owner)
 
@@ -96,7 +101,10 @@ def replies_of(row: Row) -> list[str]:
 
 
 def _start(
-    envs: dict[int, Any], number: int, item: Mapping[str, Any], options: Mapping[str, Any] | None
-) -> Any:
+    envs: dict[int, BaseTextEnv],
+    number: int,
+    item: PlayedItem,
+    options: Mapping[str, object] | None,
+) -> object:
     envs[number] = make(item["env_class"], env_config=options, extras=item["env_extras"])
     return envs[number].init(item["prompt"])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.shaping import soft_overlong_penalty
+from rl_core.data.prepare.items import PlayedItem
 from rl_core.data.store.prompt_rows import load_prepared
 from rl_core.errors import RecipeError, StorageError
 from rl_core.rewards.base import Sample
@@ -134,7 +135,7 @@ def _scored(
     answers = replay(played, items, recipe.environments, recipe.rollout.episodes)
     heard = {id(row): one for row, one in zip(played, answers, strict=True)}
     env_B = [heard[id(row)].reward if id(row) in heard else 0.0 for row in rows]
-    samples = [_sample(folder.rollouts, row, items.get(row["uid"], {})) for row in rows]
+    samples = [_sample(folder.rollouts, row, items.get(row["uid"])) for row in rows]
     scores = service.score_samples(with_groups(samples, [row["group_id"] for row in rows]))
     columns = [torch.tensor(scores.by_key[key].scores) for key in service.weights]
     scores_BK = torch.stack(columns, 1) if columns else torch.zeros(len(rows), 0)
@@ -183,7 +184,7 @@ def _combined(
     return rewards_B, rewarded.parts
 
 
-def _prepared(folder: RunFolder, uids: set[str]) -> dict[str, Mapping[str, Any]]:
+def _prepared(folder: RunFolder, uids: set[str]) -> dict[str, PlayedItem]:
     """Return the prepared prompts with these uids."""
     known = folder.prepared
     path = None if known is None else known / "train.parquet"
@@ -206,8 +207,9 @@ def _last_length(row: Row) -> int:
     return row["num_tokens"]
 
 
-def _sample(folder: Path, row: Row, item: Mapping[str, Any]) -> Sample:
+def _sample(folder: Path, row: Row, item: PlayedItem | None) -> Sample:
     frames = [] if row["made"] is None else _frames(folder / row["made"])
+    extras = {} if item is None else item["env_extras"]
     return Sample(
         prompt=prompt_text(json.loads(row["prompt"])),
         replies=tuple(replies_of(row)),
@@ -216,7 +218,7 @@ def _sample(folder: Path, row: Row, item: Mapping[str, Any]) -> Sample:
         ground_truth=json.loads(row["ground_truth"]),
         num_tokens=_last_length(row),
         is_truncated=row["stop_reason"] in ("length", "context"),
-        metadata=json.loads(row["metadata"]) if row["metadata"] else item.get("env_extras", {}),
+        metadata=json.loads(row["metadata"]) if row["metadata"] else extras,
         messages=conversation_of(json.loads(row["prompt"]), replies_of(row), row["turns"]),
     )
 

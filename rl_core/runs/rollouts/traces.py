@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rl_core.runs.rollouts.columns import Limit
 from rl_core.runs.rollouts.reading import Row, messages_of
@@ -55,7 +54,7 @@ def trace_of(row: Row, started: float) -> Trace:
     )
 
 
-def _turn(number: int, message: Mapping[str, Any], start_s: float, end_s: float) -> TraceSpan:
+def _turn(number: int, message: Mapping[str, object], start_s: float, end_s: float) -> TraceSpan:
     is_reply = message["role"] == "assistant"
     kind = SpanKind.REPLY if is_reply else SpanKind.TOOL
     said = {}

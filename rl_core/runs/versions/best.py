@@ -9,12 +9,12 @@ the chosen one is then exported and evaluated anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rl_core.evaluation.bootstrap import paired_bootstrap
 from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.row_scores import deciding_score, paired_scores, row_scores
+from rl_core.evaluation.rows import Row
 from rl_core.runs.run_folder import RunFolder
 from schemas.receipts import ChoiceReceipt, EvalReceipt, ExportReceipt
 from schemas.recipe import Recipe
@@ -22,7 +22,7 @@ from schemas.sections.registration import Weights
 
 RECEIPT = "choose-iteration"
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Row]
 
 
 def chosen_iteration(folder: RunFolder, recipe: Recipe) -> int:
@@ -78,7 +78,7 @@ def worth_keeping(folder: RunFolder, recipe: Recipe) -> list[int]:
     return []
 
 
-def _evaluated(folder: RunFolder, recipe: Recipe) -> dict[int, list[dict[str, Any]]]:
+def _evaluated(folder: RunFolder, recipe: Recipe) -> dict[int, Rows]:
     """Return the compared rows of each evaluated iteration whose checkpoint is there."""
     found = {}
     for iteration in folder.complete_iterations():

@@ -4,7 +4,7 @@ the training."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import yaml
 from rl_core.errors import StorageError
 from rl_core.evaluation.compared import compared_rows, prompts_of
 from rl_core.evaluation.gate import Judged, uids
+from rl_core.evaluation.rows import PlayedRow, Row
 from rl_core.models.locate import whole_weights
 from rl_core.models.model_path import check_path
 from rl_core.runs.held_out import set_file
@@ -67,7 +68,7 @@ def incumbent_of(plan: RunPlan, baseline: EvalReceipt, home: Home) -> Judged:
 
 def _recorded(
     recipe: Recipe, present: RegisteredVersion, baseline: EvalReceipt, home: Home
-) -> dict[str, dict[str, Any]] | None:
+) -> dict[str, Row] | None:
     """Return the rows of the recorded evaluation of the champion's run, by uid; None if they were
     not scored as here."""
     decides = recipe.registration.set
@@ -83,8 +84,9 @@ def _recorded(
     if _scoring(written) != _scoring(redact_values(recipe.model_dump(mode="json"))):
         return None
     rows = list(map(json.loads, lines))
-    rows = rows if decides is None else prompts_of(rows, baseline.sets[decides])
-    return {row["uid"]: row for row in rows}
+    played: list[PlayedRow] = rows
+    judged = played if decides is None else prompts_of(played, baseline.sets[decides])
+    return {str(row["uid"]): row for row in judged}
 
 
 def _scoring(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _scoring(values: Mapping[str, Any]) -> dict[str, Any]:
     return without_default_evaluation(without_default_sampling(sections))
 
 
-def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
+def _evaluated(plan: RunPlan, present: RegisteredVersion) -> Sequence[Row]:
     """Evaluate the champion on this run's held-out rows and return the answers."""
     recipe = Recipe.model_validate(plan.recipe)
     folder, models = present.tags["model_dir"], Home.default().models

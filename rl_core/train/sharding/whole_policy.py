@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
+from rl_core.models.policy import Policy
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks
 from rl_core.train.sharding.sequence_parallel import SequenceParallel, check_sequence_parallel
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     from rl_core.ranks.rank_info import RankInfo
     from rl_core.train.sharding.meshes import Meshes
 
+P = TypeVar("P", bound=Policy)
+
 
 def shard_policy(
-    policy: Any, settings: FSDPOptions, config: FSDPConfig, rank_info: RankInfo, meshes: Meshes
+    policy: Policy, settings: FSDPOptions, config: FSDPConfig, rank_info: RankInfo, meshes: Meshes
 ) -> None:
     """Cut a complete policy over the ranks, in place: its matrices, its sequences, its
     parameters."""
@@ -29,8 +32,8 @@ def shard_policy(
 
 
 def frozen(
-    policy: Any, settings: FSDPOptions, config: FSDPConfig, rank_info: RankInfo, meshes: Meshes
-) -> Any:
+    policy: P, settings: FSDPOptions, config: FSDPConfig, rank_info: RankInfo, meshes: Meshes
+) -> P:
     """Return a policy that is never updated, sharded, in its compute format."""
     policy.requires_grad_(False)
     fsdp_wrap.cast_parameters(policy, config.param_dtype)

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class NoisyStack(TrainStack):
         used_BL = micro.tensor("attention_mask").bool()
         uids, step = list(micro.non_tensor_batch["uid"]), self.backend.scheduler.last_epoch
 
-        def add(_module: Any, _inputs: Any, embedded: Tensor) -> Tensor:
+        def add(_module: object, _inputs: object, embedded: Tensor) -> Tensor:
             noise_BLH = torch.zeros(*used_BL.shape, embedded.shape[-1], device=embedded.device)
             for row, (uid, used_L) in enumerate(zip(uids, used_BL, strict=True)):
                 noise_BLH[row, used_L] = self._noise(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
 
 SHOWN = 40
 
 
-def check_vocabulary(name: str, teacher: Any, student: Any) -> None:
+def check_vocabulary(name: str, teacher: Tokenizer, student: Tokenizer) -> None:
     """Raises: ModelError when two tokenizers number their tokens differently. Args: name: of the
     teacher."""
     theirs, ours = teacher.get_vocab(), student.get_vocab()
@@ -26,7 +26,9 @@ def check_vocabulary(name: str, teacher: Any, student: Any) -> None:
     )
 
 
-def check_prompts(name: str, teacher: Any, student: Any, prompts: Iterable[Sequence[int]]) -> None:
+def check_prompts(
+    name: str, teacher: Tokenizer, student: Tokenizer, prompts: Iterable[Sequence[int]]
+) -> None:
     """Raises: ModelError when the teacher's tokenizer cuts a rendered prompt into other tokens.
 
     Args: prompts: token ids, as the policy reads them.
@@ -54,7 +56,7 @@ def check_prompts(name: str, teacher: Any, student: Any, prompts: Iterable[Seque
             )
 
 
-def check_pictures(name: str, teacher: Any, student: Any) -> None:
+def check_pictures(name: str, teacher: Tokenizer, student: Tokenizer) -> None:
     """Raises: ModelError when two processors of pictures give their models other pixels."""
     theirs, ours = (one.image_processor.to_dict() for one in (teacher, student))
     other = sorted(key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key))

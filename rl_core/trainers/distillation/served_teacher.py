@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from rl_core.algorithms.teacher import ServerApi, TeacherConfig
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError, ServiceError, Unreachable
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -28,7 +29,7 @@ class ServedTeacher:
     """A model on a server, asked for the log-probability of each token of whole rows."""
 
     config: TeacherConfig
-    tokenizer: Any
+    tokenizer: Tokenizer
     """Tokenizer of the policy, whose ids the server is sent."""
     pause_s: float = 1.0
     """Seconds before the second try of a request; each further pause is twice as long."""
@@ -58,7 +59,7 @@ class ServedTeacher:
         return f"{str(self.config.url).rstrip('/')}/completions"
 
     def _row(self, client: httpx.Client, row: list[int]) -> list[float]:
-        asked: dict[str, Any] = {
+        asked: dict[str, object] = {
             "model": self.config.model,
             "prompt": row,
             "max_tokens": 1,
@@ -113,7 +114,7 @@ class ServedTeacher:
                 f"policy as {ours[0][-60:]!r}; serve a model with the policy's tokenizer"
             )
 
-    def _answer(self, client: httpx.Client, body: dict[str, Any]) -> httpx.Response:
+    def _answer(self, client: httpx.Client, body: dict[str, object]) -> httpx.Response:
         for left in reversed(range(NUM_TRIES)):
             try:
                 answer = client.post(self.url, json=body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -10,6 +10,8 @@ import torch
 
 from rl_core.algorithms.distillation import teachers_of
 from rl_core.algorithms.teacher import REGISTERED, OwnWeights, TeacherConfig
+from rl_core.data.prepare.items import PlayedItem
+from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, remote
 from rl_core.errors import DataError, RecipeError
@@ -35,9 +37,9 @@ class Teaching:
 
     teachers: Mapping[str, TeacherConfig]
     """Teachers by their key in the algorithm's block."""
-    tokenizer: Any
+    tokenizer: Tokenizer
     """Tokenizer of the policy."""
-    template_kwargs: dict[str, Any]
+    template_kwargs: dict[str, object]
     on_ranks: list[object] = field(default_factory=list)
     """Handles of the teachers that the ranks read, in the order of their numbers."""
     numbers: dict[str, int] = field(default_factory=dict)
@@ -46,12 +48,10 @@ class Teaching:
     """Teachers on servers, by key."""
     handles: tuple[ParkedHandle, ...] = ()
     """Teachers with weights of their own on the ranks."""
-    unchecked: dict[str, Any] = field(default_factory=dict)
+    unchecked: dict[str, Tokenizer] = field(default_factory=dict)
     """Tokenizers whose reading of prompts has not been checked, by the teacher's name."""
 
-    def add_to(
-        self, batch: DataProto | DataProtoRef, items: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+    def add_to(self, batch: DataProto | DataProtoRef, items: Mapping[str, PlayedItem]) -> None:
         """Add the columns that the ranks need, in place, and ask the servers.
 
         Raises: DataError when a row has no teacher, or lacks its hint; ModelError when a teacher
@@ -61,7 +61,7 @@ class Teaching:
         rows = [items[str(uid)] for uid in batch.non_tensor_batch["uid"]]
         keys = [self._key(item) for item in rows]
         tensors: dict[str, torch.Tensor] = {}
-        objects: dict[str, list[Any]] = {}
+        objects: dict[str, Sequence[object]] = {}
         if len(self.teachers) > 1:
             tensors[TEACHER] = torch.tensor([self.numbers.get(key, -1) for key in keys])
         prompts: list[list[int] | None] = [None] * len(rows)
@@ -78,7 +78,7 @@ class Teaching:
         if tensors or objects:
             batch.union(DataProto.from_dict(tensors, objects))
 
-    def _key(self, item: Mapping[str, Any]) -> str:
+    def _key(self, item: PlayedItem) -> str:
         source = item["env_extras"].get("data_source")
         if (key := f"teachers.{source}") in self.teachers:
             return key
@@ -90,9 +90,7 @@ class Teaching:
             f"{known}, or set algorithm.teacher for all others"
         )
 
-    def _prompt(
-        self, teacher: TeacherConfig, item: Mapping[str, Any], own: list[int]
-    ) -> list[int] | None:
+    def _prompt(self, teacher: TeacherConfig, item: PlayedItem, own: list[int]) -> list[int] | None:
         """Return the tokens of the prompt with the row's hint; None for the row's own prompt.
 
         Args: own: tokens of the prompt as the policy read it.
@@ -105,7 +103,7 @@ class Teaching:
                 "that a teacher with a hint would read another one; leave the hint out, or write "
                 "the whole prompt into the row"
             )
-        value: Any = item["env_extras"]
+        value: object = item["env_extras"]
         for part in teacher.hint.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is None or value == "":

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from rl_core.data.prepare.prompt_items import Item
+from rl_core.data.prepare.items import Item
 from rl_core.data.store.reference_log_probs import Answers, ReferenceStore, open_store
 from rl_core.data.store.views import uids_of
 from rl_core.models.locate import model_identity
@@ -63,7 +63,7 @@ class PairReferences:
             return self.from_cache(list(rows))
         completed: list[Item] = []
         for item, said in zip(rows, self._compute(rows), strict=True):
-            completed.append(item | {"reference": said})
+            completed.append({**item, "reference": said})
         return completed
 
     def from_cache(self, items: list[Item]) -> list[Item]:
@@ -76,7 +76,7 @@ class PairReferences:
             known.append(next(store for store in self._stores if item["uid"] in store))
         completed: list[Item] = []
         for item, store in zip(items, known, strict=True):
-            completed.append(item | {"reference": store[item["uid"]]})
+            completed.append({**item, "reference": store[item["uid"]]})
         return completed
 
     def _store_of(self, items: Sequence[Item]) -> ReferenceStore:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rl_core.data.prepare.prompt_items import Item
+from rl_core.data.prepare.items import MediaItem
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, placement
 from rl_core.errors import RecipeError
@@ -87,7 +87,7 @@ class PromptEnhancerTrainer(Trainer):
             return writer, side_by_side(STEPS, painting, pipeline), wire_scorers(painting)
 
 
-def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[Item]:
+def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[MediaItem]:
     """Return the rows to draw: the rewrites that did not fail."""
     columns = texts.non_tensor_batch
     rows = zip(
@@ -97,7 +97,7 @@ def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[Ite
         texts.tensor("failed").tolist(),
         strict=True,
     )
-    drawings: list[Item] = []
+    drawings: list[MediaItem] = []
     for uid, row, said, failed in rows:
         if not failed:
             drawings.append(drawing(items[uid], row, drawn_prompt(said, track)))
@@ -156,7 +156,7 @@ class BesideOriginals:
         }
         return text.replace(DataProto.from_dict(columns, told))
 
-    def _judged(self, items: Sequence[Item], drawn: Sequence[str]) -> DataProtoRef:
+    def _judged(self, items: Sequence[MediaItem], drawn: Sequence[str]) -> DataProtoRef:
         """Draw one picture of each text in `drawn`, and score it against its item's prompt."""
         drawings = []
         for item, prompt in zip(items, drawn, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from rl_core.algorithms import algorithms
-from rl_core.data.prepare.prompt_items import Item
+from rl_core.data.prepare.items import MediaItem
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, remote
 from rl_core.errors import RecipeError
@@ -104,13 +104,13 @@ def _needs_reference(recipe: Recipe) -> bool:
     return any(algorithm_cls(settings).needs_reference for algorithm_cls, settings in found)
 
 
-def _drawings(items: Items, texts: DataProtoRef) -> list[Item]:
+def _drawings(items: Items, texts: DataProtoRef) -> list[MediaItem]:
     """Return the rows to draw: the tokens of the plans that did not fail."""
     columns, failed = texts.non_tensor_batch, texts.tensor("failed").tolist()
     rows = zip(
         columns["uid"], columns[ID], columns["response"], contexts(texts), failed, strict=True
     )
-    drawings: list[Item] = []
+    drawings: list[MediaItem] = []
     for uid, row, plan, context, bad in rows:
         if not bad:
             drawings.append(planned_drawing(items[uid], row, plan, context))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rl_core.algorithms.shaping import at_last_action
-from rl_core.data.prepare.prompt_items import Item
+from rl_core.data.prepare.items import MediaItem
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
@@ -31,9 +31,9 @@ IMAGES, TEXT = "images", "text"
 ROOT = "root"
 """Column with the id of a picture's prompt."""
 
-Items = dict[str, Item]
+Items = dict[str, MediaItem]
 """Prompts by their uid."""
-Drawings = Callable[[Items, DataProtoRef], list[Item]]
+Drawings = Callable[[Items, DataProtoRef], list[MediaItem]]
 """Function that returns the rows to draw, from the prompts and the rollout of texts."""
 
 
@@ -42,7 +42,7 @@ def items_of(prompts: DataProto) -> Items:
     return {item["uid"]: item for item in prompts.non_tensor_batch["item"]}
 
 
-def questions(items: Sequence[Item], asking: Asking) -> DataProto:
+def questions(items: Sequence[MediaItem], asking: Asking) -> DataProto:
     """Return the prompts as requests to the language model for texts."""
     return prompt_batch([question(item, asking) for item in items])
 
@@ -123,13 +123,13 @@ class PicturesOfTexts:
         return as_asked(images, drawings).union(DataProto.from_dict(non_tensors={ROOT: roots}))
 
 
-def as_asked(images: DataProtoRef, drawings: Sequence[Item]) -> DataProtoRef:
+def as_asked(images: DataProtoRef, drawings: Sequence[MediaItem]) -> DataProtoRef:
     """Put the original prompts into `prompt`, for scorers, and the drawn prompts into
     `response`."""
     by_id = {drawn["uid"]: drawn for drawn in drawings}
     rows = [by_id[uid] for uid in images.non_tensor_batch["uid"]]
     columns = {
-        "prompt": [row["asked"] for row in rows],
+        "prompt": [row.get("asked") for row in rows],
         "response": [row["prompt"] for row in rows],
     }
     return images.replace(DataProto.from_dict(non_tensors=columns))
