@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from pydantic import Field
-from schemas.sections.numbers import Seconds
 
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, OracleReplies
 from rl_core.envs.calls.form import CallForm, Parsed
@@ -31,6 +30,7 @@ from rl_core.envs.tool_env.tool import Schema, Tool
 from rl_core.envs.tools.sandbox import SandboxMode
 from rl_core.errors import EnvError
 from schemas.rows.problems import is_missing
+from schemas.sections.checks.numbers import Seconds
 
 COUNTS = ("tool_calls", "malformed_tool_calls", "tool_errors", "tool_timeouts")
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
-from schemas.sections.numbers import Seconds
 
 from rl_core.envs.tool_env.functions import function_of
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import PluginConfig
+from schemas.sections.checks.numbers import Seconds
 
 KINDS = ("function", "mcp", "builtin")
 PYTHON = "python"
