@@ -7,7 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -127,7 +127,7 @@ class Stack:
         self._say(f"{name} runs at {started.url}")
         return started
 
-    def _ensure_pools(self, prefect_url: str, access: Mapping[str, str]) -> None:
+    def _ensure_pools(self, prefect_url: str, access: dict[str, str]) -> None:
         """Create the missing pools; changes that somebody made to existing ones are kept.
 
         Args: access: environment with the server's address and password.
@@ -143,7 +143,7 @@ class Stack:
                 catalogue.tell("PATCH", url, limits, password)
                 self._say(f"work pool {pool.name} created")
 
-    def _ensure_deployments(self, prefect_url: str, access: Mapping[str, str]) -> None:
+    def _ensure_deployments(self, prefect_url: str, access: dict[str, str]) -> None:
         """Deploy everything if `prefect.yaml` is not the one that was deployed to this server's
         database."""
         digest = hashlib.sha256(catalogue.PROJECT_FILE.read_bytes()).hexdigest()
@@ -155,7 +155,7 @@ class Stack:
         self._save({DEPLOYED: digest})
         self._say("deployments are up to date")
 
-    def _prefect(self, access: Mapping[str, str], *arguments: str) -> None:
+    def _prefect(self, access: dict[str, str], *arguments: str) -> None:
         environment = catalogue.base_environment(self.home) | access
         command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
         done = subprocess.run(

@@ -115,7 +115,7 @@ def mlflow_server(home: Home, host: str, port: int) -> Service:
     command += ["--backend-store-uri", home.mlflow_uri, "--no-serve-artifacts"]
     command += ["--default-artifact-root", home.mlflow_artifacts.as_uri()]
     if is_local(host):
-        # MLflow would answer pages of any local port, and requests to any private address.
+        # MLflow would answer requests to any private address.
         names = [name for name in hosts_served() if ":" not in name]
         pages = [f"http://{name}:{port}" for name in names]
         command += [

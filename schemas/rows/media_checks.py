@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import DataError, causes
 from schemas.rows.pixels import DAMAGE, as_rgb, described
@@ -149,7 +149,9 @@ def open_media(uri: str, max_bytes: int = MediaLimits.max_bytes) -> bytes:
     """
     import fsspec
 
-    options = {"get_client": public_session} if uri.lower().startswith("http") else {}
+    options: dict[str, Any] = (
+        {"get_client": public_session} if uri.lower().startswith("http") else {}
+    )
     try:
         with fsspec.open(lower_scheme(uri), "rb", **options) as file:
             content: bytes = file.read(max_bytes + 1)  # pyright: ignore[reportAttributeAccessIssue]
