@@ -65,10 +65,11 @@ def test_a_stage_starts_from_the_last_policy_unless_it_says_otherwise(tmp_path: 
 def test_a_plan_takes_the_model_that_the_first_of_several_stages_begins_with(
     tmp_path: Path,
 ) -> None:
-    chain = load_chain(written(tmp_path, SFT, RL, {**RL, "name": "more"}))
-    assert [one.starts_from for one in chain.stages] == [None, "sft", "rl"]
+    further = ({**RL, "name": name} for name in ("more", "most"))
+    chain = load_chain(written(tmp_path, SFT, RL, *further))
+    assert [one.starts_from for one in chain.stages] == [None, "sft", "rl", "more"]
     first = chain.stage("sft").recipe.model.path
-    assert chain.planned(chain.stage("more"), None).model.path == first
+    assert chain.planned(chain.stage("most"), None).model.path == first
 
 
 def test_references_become_a_folder_or_a_version(tmp_path: Path) -> None:
