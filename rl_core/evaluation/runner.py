@@ -22,6 +22,8 @@ from rl_core.evaluation.rows import PlayedRow, Row, number
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, named_error
 from schemas.receipts import EvalReceipt
 
+WRITTEN = (GROUP, SAMPLE, "uid", "prompt", "response", "ground_truth", "stop_reason")
+"""Columns of a batch that are stored with each row."""
 COMPLETE = ("eos", "stop")
 """Reasons why a reply ended that was not cut off."""
 ANSWER: Final = "answer"
@@ -77,18 +79,9 @@ def played_rows(
     rows: list[PlayedRow] = []
     for row, item in enumerate(items):
         images = item.get("env_extras", {}).get("images")
-        found: dict[str, object] = {
-            GROUP: texts[GROUP][row],
-            SAMPLE: texts[SAMPLE][row],
-            "uid": texts["uid"][row],
-            "prompt": texts["prompt"][row],
-            "response": texts["response"][row],
-            "ground_truth": texts["ground_truth"][row],
-            "stop_reason": texts["stop_reason"][row],
-            "reward": rewards[row],
-            "num_tokens": lengths[row],
-            **{name: values[row] for name, values in further.items()},
-        }
+        found: dict[str, object] = {key: texts[key][row] for key in WRITTEN}
+        found |= {"reward": rewards[row], "num_tokens": lengths[row]}
+        found |= {name: values[row] for name, values in further.items()}
         found |= {"made": made[row]} if row < len(made) else {}
         found |= {"images": images} if images else {}
         if texts["error"][row]:
