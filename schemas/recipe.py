@@ -224,8 +224,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _packed_weights_are_not_trained(self) -> "Recipe":
-        if self.model.quantize is not None:
-            check_quantized(self.model, self.lora, self.rollout, self.placement, self.domain)
+        check_quantized(self.model, self.lora, self.rollout, self.placement, self.domain)
         return self
 
     @model_validator(mode="after")

@@ -388,8 +388,7 @@ def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) ->
     policy = CausalLMPolicy(
         load_model(AutoModelForCausalLM, source, config, "causal language model")
     )
-    if config.quantize is not None:
-        quantize(policy)
+    quantize(policy, config.quantize)
     settle(policy, paths, config.attention)
     return policy
 

@@ -100,8 +100,7 @@ def load_policy(
         policy = _load_text_part(source, config, found)
     else:
         return causal_lm.load_policy(source, config, paths)
-    if config.quantize is not None:
-        quantize(policy)
+    quantize(policy, config.quantize)
     settle(policy, paths, config.attention)
     return policy
 

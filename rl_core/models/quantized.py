@@ -59,11 +59,14 @@ class QuantizedLinear(nn.Linear):
         return nn.functional.linear(states, weight, bias)
 
 
-def quantize(policy: Policy) -> None:
+def quantize(policy: Policy, form: str | None) -> None:
     """Round and pack the linear layers inside a policy's blocks, in place.
 
-    Raises: ModelError when it has none that can be packed.
+    Args: form: `nf4`, or None to leave them as they are. Raises: ModelError when there is none that
+    can be packed.
     """
+    if form is None:
+        return
     found = [
         (module, name, layer)
         for block in policy.modules()

@@ -133,10 +133,11 @@ class LocalJudge:
         own_BS = (torch.arange(ids_BS.shape[1])[None] < lengths_B[:, None]).long()
         mask_BP = torch.cat([torch.ones(len(rest), num_known, dtype=torch.long), own_BS], dim=1)
         positions_BS = positions_of(mask_BP)[:, num_known:]
-        hidden_BSH, _ = self._read(
-            ids_BS, mask_BP, positions_BS, None if start is None else start.repeated(len(rest))
+        cache = None if start is None else start.repeated(len(rest))
+        output = self._read(
+            ids_BS, mask_BP, positions_BS, past_key_values=cache, use_cache=start is not None
         )
-        return hidden_BSH[torch.arange(len(rest)), lengths_B - 1]
+        return output.last_hidden_state[torch.arange(len(rest)), lengths_B - 1]
 
     def _start_of(self, prompts: list[list[int]]) -> _Start | None:
         """Return what all prompts begin with; None where it cannot be kept."""
@@ -144,24 +145,23 @@ class LocalJudge:
         if known is not None and all(known.begins(prompt) for prompt in prompts):
             return known
         num_shared = min(_num_shared(prompts), min(map(len, prompts)) - 1)
-        if num_shared < WORTH_KEEPING or other_layers(self.policy.language_model):
+        if len(prompts) == 1 or num_shared < WORTH_KEEPING:
+            return None
+        if other_layers(self.policy.language_model):
             return None
         ids = torch.tensor([prompts[0][:num_shared]])
         mask = torch.ones_like(ids)
-        _, cache = self._read(ids, mask, positions_of(mask), None)
-        self._start = _Start(prompts[0][:num_shared], cache)
+        output = self._read(ids, mask, positions_of(mask), use_cache=True)
+        self._start = _Start(prompts[0][:num_shared], output.past_key_values)
         return self._start
 
-    def _read(
-        self, ids_BS: Tensor, mask_BP: Tensor, positions_BS: Tensor, cache: Cache | None
-    ) -> tuple[Tensor, Cache]:
-        """Return the hidden states of tokens that follow those of a cache, and the cache with
-        them."""
-        given = (tensor.to(self.device) for tensor in (ids_BS, mask_BP, positions_BS))
-        backbone = self.policy.backbone
-        taken = taken_by(backbone, self.policy.inputs(*given, None))
-        output = backbone(**taken, past_key_values=cache, use_cache=True)
-        return output.last_hidden_state, output.past_key_values
+    def _read(self, ids_BS: Tensor, mask_BP: Tensor, positions_BS: Tensor, **caching: Any) -> Any:
+        """Return the backbone's output for tokens that follow those of a cache, if there is one."""
+        device, backbone = self.device, self.policy.backbone
+        inputs = self.policy.inputs(
+            ids_BS.to(device), mask_BP.to(device), positions_BS.to(device), None
+        )
+        return backbone(**taken_by(backbone, inputs), **caching)
 
     def _label_ids(self, labels: Sequence[str]) -> dict[str, list[int]]:
         """Return the tokens that say each label: in any case, with or without a space before."""
@@ -194,7 +194,7 @@ class LocalJudge:
         return Answer(text, None, len(prompt), len(reply.token_ids))
 
 
-def _num_shared(rows: Sequence[Sequence[int]]) -> int:
+def _num_shared(rows: list[list[int]]) -> int:
     """Return the number of tokens with which all rows begin."""
     first, last = min(rows), max(rows)
     return next(

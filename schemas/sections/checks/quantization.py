@@ -20,6 +20,8 @@ def check_quantized(
     domain: Domain,
 ) -> None:
     """Raises: ValueError for a setting that `model.quantize` does not work with."""
+    if model.quantize is None:
+        return
     if domain.traits.model not in (ModelKind.TEXT, ModelKind.SEEING):
         problem = f"domain: {domain} has no language model of one folder; leave it out"
     elif lora is None:
