@@ -158,9 +158,9 @@ def _typed(replies: list[str]) -> Speak:
 def _spoken(model: str, recipe: str, max_tokens: int) -> Iterator[Speak]:
     """Yield a speaker that asks a model: one behind an address, or one that is loaded here."""
     import openai
-    from rl_core.runs.versions.served_weights import find_served
 
     from rl_core.rollout.agents.endpoint import listening
+    from rl_core.runs.versions.served_weights import find_served
     from rl_core.runtime.home import Home
     from rl_core.serving.app import build_app
     from rl_core.serving.loading import load_endpoint

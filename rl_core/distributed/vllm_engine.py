@@ -84,7 +84,7 @@ class VllmEngine(Receiver, RolloutEngine):
     replica_class = SharedReplica
     replica: SharedReplica
 
-    def __init__(self, *options: object, rank_info: RankInfo) -> None:
+    def __init__(self, *options: Any, rank_info: RankInfo) -> None:
         super().__init__(*options, rank_info=rank_info)
         model = self.replica.policy.language_model
         check_model(self.replica.policy.language_model, self.replica.bundle)

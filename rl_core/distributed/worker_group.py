@@ -69,9 +69,8 @@ class WorkerGroup:
         group = cls(actors, infos[0].topology, timeout_s)
         try:
             everyone = group.submit("address", {rank: () for rank in group.ranks})
-            group.addresses = list(
-                group.wait("WorkerGroup.address", everyone, START_TIMEOUT_S).values()
-            )
+            found = group.wait("WorkerGroup.address", everyone, START_TIMEOUT_S).values()
+            group.addresses = [cast(Address, one) for one in found]
             head = group.addresses[0]
             joining = group.submit(
                 "join_group", {rank: (head.host, head.free_port) for rank in group.ranks}
@@ -136,7 +135,7 @@ class WorkerGroup:
         try:
             return watch.finish()
         except BaseException:
-            self._left_over = list(watch.pending)
+            self._left_over = [cast("ObjectRef[object]", one) for one in watch.pending]
             raise
 
     def describe(self, rank: int, label: str) -> str:

@@ -20,19 +20,19 @@ def shortcomings(cls: type, contract: type) -> list[str]:
     """Return a phrase for each member of the contract that a class lacks or has otherwise."""
     found = []
     for name, wanted in members(contract).items():
-        if name == "__init__":
-            found += _cannot_be_built(cls, wanted)
-        elif isinstance(wanted, bool):
+        if isinstance(wanted, bool):
             if getattr(cls, name, None) is not wanted:
                 found.append(f"{name} is not {wanted}")
+        elif name == "__init__":
+            found += _cannot_be_built(cls, wanted)
         else:
             found += _differs(cls, contract, name, wanted)
     return found
 
 
-def members(contract: type) -> dict[str, object]:
+def members(contract: type) -> dict[str, Callable[..., object] | bool]:
     """Return the methods and flags of a protocol by name, `__init__` among them if it has one."""
-    found: dict[str, object] = {}
+    found: dict[str, Callable[..., object] | bool] = {}
     for base in reversed(contract.__mro__):
         if base not in _NO_CONTRACT:
             found |= {

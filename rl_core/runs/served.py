@@ -4,12 +4,13 @@ workers."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from rl_core.data.prepare.prompts import load_prepared
 from rl_core.envs.registration import portable_options
 from rl_core.errors import RecipeError
 from rl_core.evaluation.served import Served
-from rl_core.runs.held_out import measure, sets_due
+from rl_core.runs.held_out import Play, measure, sets_due
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import reopen_tracking
 from rl_core.runtime.home import Home
@@ -51,7 +52,8 @@ def evaluate_served(plan: RunPlan, label: str, url: str, model: str) -> EvalRece
         seed=recipe.seed,
     )
     receipt = measure(
-        served.play,
+        # What a server plays are conversations; other domains are refused above.
+        cast(Play, served.play),
         recipe,
         load_prepared(Path(plan.cache.path) / "eval.parquet"),
         {name: load_prepared(Path(plan.cache.sets[name].path)) for name in sets_due(recipe, label)},

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 
+from rl_core.algorithms.base import RowMeasures
 from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
@@ -25,9 +27,7 @@ MEASURED = {
 """Columns of a rollout and the names of `RowMeasures` under which an algorithm gets them."""
 
 
-def row_measures(
-    rollout: DataProto | DataProtoRef, rows_B: torch.Tensor
-) -> dict[str, torch.Tensor]:
+def row_measures(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> RowMeasures:
     """Return the `RowMeasures` of these rows, as far as the rollout has them. Args: rows_B: [B]
     bool."""
     if isinstance(rollout, DataProtoRef):
@@ -38,7 +38,7 @@ def row_measures(
     for key, name in MEASURED.items():
         if key in keys:
             known[name] = rollout.tensor(key)[rows_B]
-    return earned_parts(rollout, rows_B) | known
+    return cast(RowMeasures, {**earned_parts(rollout, rows_B), **known})
 
 
 def add_measures(

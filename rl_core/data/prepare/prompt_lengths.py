@@ -8,7 +8,7 @@ counted.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rl_core.data.prepare.chat_template import ChatTemplate
 from rl_core.data.prepare.items import PromptItem
@@ -46,7 +46,7 @@ class LengthCounter:
         *,
         num_workers: int = 0,
         cache_dir: Path | None = None,
-        offer: Callable[[PromptItem], PromptItem] | None = None,
+        offer: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
@@ -143,9 +143,12 @@ def _shown(item: PromptItem) -> object:
     return item["prompt"]
 
 
-def _offered(offer: Callable[[PromptItem], PromptItem], item: PromptItem, place: str) -> PromptItem:
+def _offered(
+    offer: Callable[[Mapping[str, Any]], Mapping[str, Any]], item: PromptItem, place: str
+) -> PromptItem:
     try:
-        return offer(item)
+        # Other words and tools, the same keys.
+        return cast(PromptItem, offer(item))
     except EnvError as error:
         raise DataError(f"{place}: {error}") from error
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from rl_core.data.check.files import describe_env_classes
 from rl_core.data.check.trials import RowTrials, row_trials
@@ -191,7 +191,9 @@ def _build(
     settings: PreparationSettings,
     also_held_out: Sequence[Path | str],
 ) -> Built:
-    loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
+    # A tokenizer is callable, too.
+    is_loaded = hasattr(tokenizer, "apply_chat_template")
+    loaded = cast(Tokenizer, tokenizer) if is_loaded else _load(tokenizer)
     lengths_dir = settings.memo_dir.expanduser() / "lengths"
     offer = Offers({} if settings.trials is None else settings.trials.options)
     counter = LengthCounter(loaded, settings.template_kwargs, cache_dir=lengths_dir, offer=offer)

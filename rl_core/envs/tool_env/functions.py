@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
@@ -46,7 +46,7 @@ class FunctionTool:
                 f"{untyped[0]}: int"
             )
         try:
-            self._arguments = TypeAdapter[Any](function)
+            self._arguments = TypeAdapter[Any](cast(Any, function))
             parameters = self._arguments.json_schema()
         except (PydanticSchemaGenerationError, PydanticUserError, NameError) as error:
             why = str(error).splitlines()[0]

@@ -30,7 +30,7 @@ class Offers:
         self.options = options
         self._known: dict[str, ToolEnv | None] = {}
 
-    def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an item as its model reads it. Raises: EnvError when the environment cannot be
         built."""
         name = item.get("env_class")

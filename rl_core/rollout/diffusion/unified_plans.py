@@ -35,7 +35,7 @@ CONTEXT_IDS: Final = "context_ids"
 class HasTensors(Protocol):
     """A batch, here or by reference."""
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, /) -> Tensor:
         """Return a column."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from rl_core.models.policy import Policy
 from rl_core.train.sharding import fsdp_wrap
@@ -12,6 +12,7 @@ from rl_core.train.sharding.tensor_parallel import apply_tensor_parallel
 from schemas.recipe import FSDPConfig
 
 if TYPE_CHECKING:
+    from rl_core.models.causal_lm import CausalLMPolicy, SharedSequences
     from rl_core.ranks.rank_info import RankInfo
     from rl_core.train.sharding.meshes import Meshes
 
@@ -23,11 +24,15 @@ def shard_policy(
 ) -> None:
     """Cut a complete policy over the ranks, in place: its matrices, its sequences, its
     parameters."""
+    # Recipes of other domains have one rank a copy in both.
+    tokens = cast("CausalLMPolicy", policy)
     if rank_info.tp_size > 1:
-        apply_tensor_parallel(policy.language_model, meshes.tp)
+        apply_tensor_parallel(tokens.language_model, meshes.tp)
     if rank_info.sp_size > 1:
-        check_sequence_parallel(policy.language_model, rank_info.sp_size, rank_info.tp_size)
-        policy.sequence_parallel = SequenceParallel(meshes.sp_group)
+        check_sequence_parallel(tokens.language_model, rank_info.sp_size, rank_info.tp_size)
+        # A policy asks for two numbers an action, and gets as many.
+        shared = cast("SharedSequences", SequenceParallel(meshes.sp_group))
+        tokens.sequence_parallel = shared
     fsdp_wrap.shard(policy, chosen_blocks(policy, settings), config, meshes.shard)
 
 

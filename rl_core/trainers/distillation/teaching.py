@@ -10,7 +10,7 @@ import torch
 
 from rl_core.algorithms.distillation import teachers_of
 from rl_core.algorithms.teacher import REGISTERED, OwnWeights, TeacherConfig
-from rl_core.data.prepare.items import PlayedItem
+from rl_core.data.prepare.items import Item, PlayedItem
 from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, remote
@@ -51,14 +51,15 @@ class Teaching:
     unchecked: dict[str, Tokenizer] = field(default_factory=dict)
     """Tokenizers whose reading of prompts has not been checked, by the teacher's name."""
 
-    def add_to(self, batch: DataProto | DataProtoRef, items: Mapping[str, PlayedItem]) -> None:
+    def add_to(self, batch: DataProto | DataProtoRef, items: Mapping[str, Item]) -> None:
         """Add the columns that the ranks need, in place, and ask the servers.
 
         Raises: DataError when a row has no teacher, or lacks its hint; ModelError when a teacher
         reads other tokens; Unreachable or ServiceError when a server gives no answer.
         """
         self._check_prompts(batch)
-        rows = [items[str(uid)] for uid in batch.non_tensor_batch["uid"]]
+        # Teachers read conversations, and no other rows have a teacher.
+        rows = [cast(PlayedItem, items[str(uid)]) for uid in batch.non_tensor_batch["uid"]]
         keys = [self._key(item) for item in rows]
         tensors: dict[str, torch.Tensor] = {}
         objects: dict[str, Sequence[object]] = {}

@@ -67,7 +67,8 @@ class _Episode:
             action, problem = _action(reply, self.schema)
             if problem is None:
                 stepped, problem = await self.step(action)
-                result = result if problem is not None else stepped
+                if stepped is not None:
+                    result = stepped
             if problem is not None:
                 self.num_refused += 1
                 self.rewards.append(0.0)
