@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     AutoClass: TypeAlias = type[PreTrainedModel] | type[_BaseAutoModelClass]
 
-
 Scores: TypeAlias = tuple[Tensor, Tensor | None]
 """Log-probabilities [N] and entropies [N] or None."""
 

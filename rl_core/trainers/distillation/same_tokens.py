@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rl_core.data.prepare.tokenizer import Tokenizer
 from rl_core.errors import ModelError
-
-if TYPE_CHECKING:
-    from transformers import ProcessorMixin
 
 SHOWN = 40
 
@@ -60,7 +57,7 @@ def check_prompts(
             )
 
 
-def check_pictures(name: str, teacher: ProcessorMixin, student: ProcessorMixin) -> None:
+def check_pictures(name: str, teacher: Any, student: Any) -> None:
     """Raises: ModelError when two processors of pictures give their models other pixels."""
     theirs, ours = (one.image_processor.to_dict() for one in (teacher, student))
     other = sorted(key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key))
