@@ -44,6 +44,9 @@ SOUND: dict[str, dict[str, list[str]]] = {
     "down": {},
     "deploy": {},
     "recipes": {},
+    "open": {},
+    "envs list": {},
+    "envs try": {"name": ["gsm8k"], "recipe": ["good.yaml"], "reply": ["x"]},
 }
 """Arguments with which a command reaches the damaged one."""
 
@@ -166,6 +169,9 @@ KINDS: dict[str, list[str]] = {
     "lm_eval_folder": [],
     "lm_eval_python": [],
     "numbers": ["nosuch", ""],
+    "row": NUMBERS,
+    "reply": [],
+    "max_tokens": [*SMALL_NUMBERS, "0"],
 }
 """What may be wrong with a parameter, by its name."""
 PAGES = ["good.jsonl/below", "full", "", "/dev/full/x", "/proc/nosuch/x", LONG, "/"]
@@ -181,9 +187,11 @@ OF_COMMAND: dict[tuple[str, str], list[str]] = {
     ("serve-demo", "host"): [],
     ("serve-demo", "against"): [],
     ("serve", "host"): [],
+    ("envs try", "rows"): [one for one in ROWS if one != "cut.jsonl"],
     ("prep", "overrides"): ["=x", "[", "a.b.c=", "on_invalid=nosuch", "stage=", "num_workers=-1"],
 }
-"""The same, where a command differs from the others; a demo loads its models before it listens."""
+"""The same, where a command differs from the others; a demo loads its models before it listens,
+and one row is tried that stands before the end of a file."""
 ENVIRONMENTS: list[tuple[list[str], dict[str, str]]] = [
     *(
         (["validate", "good.jsonl"], {"RL_TRAIN_HOME": home})
