@@ -21,7 +21,9 @@ def test_a_store_listens_on_its_own_address_alone() -> None:
     joined = open_store("127.0.0.1", opened.port, None, is_master=False, timeout=PATIENCE)
     joined.set("said", "heard")
     assert opened.get("said") == b"heard"
-    assert not open_to_others([psutil.Process()])
+    # Other tests of this process may have left sockets of their own.
+    open_here = open_to_others([psutil.Process()])
+    assert not [one for one in open_here if f":{opened.port} " in one]
 
 
 @pytest.mark.parametrize(("host", "kept"), [("127.0.0.1", True), ("192.0.2.7", False)])

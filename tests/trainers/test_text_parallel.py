@@ -54,7 +54,7 @@ def items(notes: Path) -> list[dict[str, Any]]:
         {
             "uid": f"row-{row}",
             "prompt": [{"role": "user", "content": f"write {row * 7}"}],
-            "env_class": "tests.trainers.domains.test_text_parallel:LettersEnv",
+            "env_class": "tests.trainers.test_text_parallel:LettersEnv",
             "env_extras": {
                 "reward_spec": {"ground_truth": ""},
                 "extra_info": {"notes": str(notes)},

@@ -172,8 +172,9 @@ def test_whose_fault_a_web_servers_answer_is(web: Web, home: Path) -> None:
 
 
 def test_relative_media_of_a_fetched_file_lead_to_its_own_server(
-    web: Web, tmp_path: Path, home: Path
+    web: Web, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("RL_TRAIN_MEDIA_HOSTS", "127.0.0.1")
     served = tmp_path / "served"
     (served / "rows").mkdir()
     (served / "images").mkdir()
