@@ -86,7 +86,7 @@ def evaluate_locally(
     scores."""
     with fast_imports():
         from rl_core.runs.evaluation import check_served, evaluation_recipe, find_candidate
-        from rl_core.runs.run_plan import starting_from
+        from rl_core.runs.run_plan import measuring
 
     check_addresses(Server.PREFECT, Server.MLFLOW)
     candidate = find_candidate(model, home := Home.default())
@@ -95,7 +95,7 @@ def evaluate_locally(
     named = None if recipe is None else find_recipe(recipe).parent
     # A server has no weights here, and those of an iteration are still to be exported.
     if candidate.url is None and candidate.iteration is None:
-        _check(starting_from(settings, candidate.weights), named)
+        _check(measuring(settings, candidate.weights), named)
     else:
         check_files_exist(settings, home, named)
     if candidate.url is None:

@@ -10,6 +10,7 @@ from rl_core.models.decoding.decode import Request, Sampling, decode
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.serving.served_model import ServedModel
 from schemas.recipe import Recipe
+from schemas.sections.checks.quantization import in_full_precision
 from schemas.sections.sampling import CUTS, SamplingConfig
 
 
@@ -21,7 +22,8 @@ class Speaker(ServedModel):
     """
 
     def __init__(self, source: str, recipe: Recipe, device: str) -> None:
-        super().__init__(source, recipe.model.model_copy(update={"exact": False}), device)
+        settings = in_full_precision(recipe.model).model_copy(update={"exact": False})
+        super().__init__(source, settings, device)
         self.recipe = recipe
 
     def answer(self, question: Question) -> Answer:

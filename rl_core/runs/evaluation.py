@@ -20,7 +20,7 @@ from rl_core.runs.recipes import (
     shown_values,
 )
 from rl_core.runs.run_folder import RunFolder, run_key, source_revision
-from rl_core.runs.run_plan import flatten, starting_from
+from rl_core.runs.run_plan import flatten, measuring
 from rl_core.runs.served import check_servable
 from rl_core.runs.versions.iterations import KeptIteration, find_iteration
 from rl_core.runtime.home import Home
@@ -140,7 +140,7 @@ def open_evaluation(
 ) -> RunPlan:
     """Create a separate folder and MLflow run, in the experiment `rl-evaluate`; no training run is
     changed."""
-    evaluated = starting_from(recipe, candidate.weights)
+    evaluated = measuring(recipe, candidate.weights)
     described = {
         "evaluated_model": candidate.name,
         "cache_hash": cache.run_hash,

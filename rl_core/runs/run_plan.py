@@ -14,6 +14,7 @@ from rl_core.tracking.run_attempts import Opening, record_opening
 from rl_core.tracking.validation import log_report
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport, VersionReceipt
 from schemas.recipe import Recipe
+from schemas.sections.checks.quantization import in_full_precision
 from schemas.sections.tracks import IMAGES_FOLDER
 
 EXPERIMENT = "rl-train"
@@ -45,6 +46,13 @@ def starting_from(recipe: Recipe, weights: str | None) -> Recipe:
         images = recipe.tracks.images.model_copy(update={"model": painted})
         changed["tracks"] = recipe.tracks.model_copy(update={"images": images})
     return recipe.model_copy(update=changed)
+
+
+def measuring(recipe: Recipe, weights: str | None) -> Recipe:
+    """Return the recipe that evaluates other weights, as `starting_from` has them, in the precision
+    that they are stored in: registered weights are those of a rounded base already."""
+    other = starting_from(recipe, weights)
+    return other.model_copy(update={"model": in_full_precision(other.model)})
 
 
 def open_run(

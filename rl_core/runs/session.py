@@ -31,7 +31,7 @@ from rl_core.runs.observing.trackers import copy_to_trackers
 from rl_core.runs.observing.watching import RunWatch
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
-from rl_core.runs.run_plan import is_registered, reopen_tracking, starting_from
+from rl_core.runs.run_plan import is_registered, measuring, reopen_tracking
 from rl_core.runs.teacher_score import TEACHER, as_teacher
 from rl_core.runs.versions.best import worth_keeping
 from rl_core.runs.versions.scorer_models import with_folders
@@ -334,7 +334,7 @@ class TrainingSession:
         """Return a trainer that loaded the exported folder, for evaluation only."""
         self._drop_workers()
         self._trainer, self._iteration = (
-            self._start_workers(starting_from(self.recipe, str(self.folder.export))),
+            self._start_workers(measuring(self.recipe, str(self.folder.export))),
             OTHER,
         )
         return self._trainer

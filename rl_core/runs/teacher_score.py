@@ -6,6 +6,7 @@ from __future__ import annotations
 from rl_core.algorithms.distillation import teachers_of
 from rl_core.errors import RecipeError
 from schemas.recipe import Recipe
+from schemas.sections.checks.quantization import in_full_precision
 
 TEACHER = "teacher"
 """Label of the evaluation."""
@@ -27,7 +28,7 @@ def as_teacher(recipe: Recipe) -> Recipe:
     source = located_teacher("algorithm.teacher.path", _path(recipe))
     return recipe.model_copy(
         update={
-            "model": recipe.model.model_copy(update={"path": source}),
+            "model": in_full_precision(recipe.model).model_copy(update={"path": source}),
             # Another algorithm, or the teacher would be loaded a second time.
             "algorithm": {"name": "grpo"},
             **dict.fromkeys(("lora", "ema_lora", "ema_full")),

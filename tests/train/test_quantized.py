@@ -15,6 +15,7 @@ from rl_core.models.bundle import ModelBundle
 from rl_core.models.quantized import QuantizedLinear, unpack
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runs.recipes import load_recipe
+from rl_core.runs.run_plan import measuring, starting_from
 from rl_core.train import needs
 from schemas.recipe import ModelConfig
 from tests.train.jobs import LORA, Setup, make_backend, make_both, train_steps
@@ -123,3 +124,10 @@ def test_other_domains_and_a_missing_package_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(needs, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"nf4 needs bitsandbytes.*pip install"):
         load_recipe("smoke/text", asked)
+
+
+def test_a_finished_model_is_measured_as_it_is_stored(tmp_path: Path) -> None:
+    recipe = load_recipe("smoke/text", ["model.quantize=nf4", "lora={rank: 4}"])
+    measured = measuring(recipe, str(tmp_path))
+    assert (measured.model.path, measured.model.quantize) == (str(tmp_path), None)
+    assert starting_from(recipe, str(tmp_path)).model.quantize == "nf4", "training rounds its base"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rl_core.envs.calls.forms import form_of
@@ -57,11 +57,6 @@ def template_text(chat: ChatFormat) -> str:
     if isinstance(template, Mapping):
         return "\n".join(map(str, template.values()))
     return str(template or getattr(chat.tokenizer, "chat_template", None) or "")
-
-
-def tool_environments(options: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
-    """Return the names of the environments with tools in a recipe's `environments`."""
-    return [name for name, own in options.items() if is_tool_env(name, own)]
 
 
 def _settings(name: str, options: Mapping[str, Any]) -> ToolEnv.Config | None:

@@ -17,7 +17,7 @@ from rl_core.evaluation.rows import PlayedRow, Row
 from rl_core.models.locate import whole_weights
 from rl_core.models.model_path import check_path
 from rl_core.runs.held_out import set_file
-from rl_core.runs.run_plan import starting_from
+from rl_core.runs.run_plan import measuring
 from rl_core.runs.session import TrainingSession, session_for
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact_values
@@ -104,7 +104,7 @@ def _evaluated(plan: RunPlan, present: RegisteredVersion) -> Sequence[Row]:
     # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they
     # are needed again.
     session_for(plan).close()
-    other_recipe = starting_from(recipe, whole_weights(folder, models))
+    other_recipe = measuring(recipe, whole_weights(folder, models))
     other = plan.model_copy(
         update={
             "run_dir": str(Path(plan.run_dir) / f"champion-v{present.version}"),

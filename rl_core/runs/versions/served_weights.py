@@ -10,6 +10,7 @@ from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
 from rl_core.runs.versions.iterations import export_iteration
 from rl_core.runtime.home import Home
 from schemas.domains import Page
+from schemas.sections.checks.quantization import in_full_precision
 from schemas.sections.policy import ExportKind, ModelConfig
 
 
@@ -52,5 +53,5 @@ def find_served(model: str, recipe: str | None, home: Home) -> Served:
         found = evaluation_recipe(candidate, recipe, (), None, home)
         if found.domain.traits.page is Page.DRAW:
             raise ModelError(f"{candidate.name} draws pictures; only language models are served")
-        config = found.model
+        config = in_full_precision(found.model)
     return Served(candidate.name, weights_of(candidate, home), config)

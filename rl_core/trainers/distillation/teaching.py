@@ -29,6 +29,7 @@ from rl_core.trainers.distillation.same_tokens import (
 from rl_core.trainers.distillation.served_teacher import ServedTeacher
 from rl_core.trainers.handles import BackendHandle, ParkedHandle
 from schemas.recipe import Recipe
+from schemas.sections.checks.quantization import in_full_precision
 
 
 @dataclass
@@ -196,7 +197,7 @@ def wire_teachers(
         if seeing is not None:
             check_pictures(teacher.name, load_processor(source), seeing)
         teaching.unchecked[teacher.name] = theirs
-        model = recipe.model.model_copy(update={"path": teacher.path})
+        model = in_full_precision(recipe.model).model_copy(update={"path": teacher.path})
         handle = remote(FrozenTeacher, bundle_class, source, model, recipe.fsdp, name=teacher.name)
         teaching.on_ranks.append(handle)
         teaching.handles += (cast(ParkedHandle, handle),)

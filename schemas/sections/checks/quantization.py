@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from schemas.sections.rollout import RolloutConfig
 
 
+def in_full_precision(model: ModelConfig) -> ModelConfig:
+    """Return the settings of a model that is not packed, such as a teacher or a finished one."""
+    return model.model_copy(update={"quantize": None})
+
+
 def check_quantized(
     model: ModelConfig,
     lora: LoraConfig | None,
