@@ -12,6 +12,7 @@ import pytest
 from rl_core.builtin.data.environments.files import materialise_environment_rows
 from rl_core.builtin.data.environments.nemo_gym import NemoGymRows
 from rl_core.errors import DataError
+from schemas.rows.prompt_rows import prompt_contract
 from tests.rollout.agents.episode_of import episodes
 
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
@@ -74,7 +75,9 @@ def rows(folder: Path, *source: dict[str, Any]) -> list[dict[str, Any]]:
     file.write_text("".join(json.dumps(one) + "\n" for one in source))
     spec = NemoGymRows(nemo_gym=str(file), env_class="weather", split="all")
     lines = materialise_environment_rows(spec, folder / "made").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    made = [json.loads(line) for line in lines]
+    assert not [problem for row in made for problem in prompt_contract({"weather"}).problems(row)]
+    return made
 
 
 def test_tools_are_called_in_a_session_and_the_server_gives_the_verdict(

@@ -55,6 +55,7 @@ class NemoGymRows(EnvironmentRows):
             yield {
                 "key": json.dumps(row, sort_keys=True),
                 "prompt": as_prompt_row(row)["prompt"],
-                "reward_spec": {"method": "nemo_gym", "ground_truth": ""},
+                # The server grades, by the whole row.
+                "reward_spec": {"method": "nemo_gym", "ground_truth": f"{path.name}:{number}"},
                 "extra_info": {"index": number - 1, "nemo_gym_row": json.dumps(row)},
             }

@@ -60,11 +60,13 @@ def _row(task, data):
     if data.get("system_prompt"):
         messages = [{"role": "system", "content": data["system_prompt"]}, *messages]
     answer = data.get("answer")
+    has_answer = isinstance(answer, (int, float)) or (isinstance(answer, str) and answer.strip())
     return {
         "prompt": messages,
         "reward_spec": {
             "method": "verifiers",
-            "ground_truth": answer if isinstance(answer, (str, int, float)) else "",
+            # Without an answer the task's own rewards know what is right.
+            "ground_truth": answer if has_answer else str(task.key),
         },
         "extra_info": {"index": data.get("idx"), "verifiers_task": json.dumps(data)},
         "key": task.key,
