@@ -12,6 +12,7 @@ import pytest
 from rl_core.builtin.data.environments.files import materialise_environment_rows
 from rl_core.builtin.data.environments.nemo_gym import NemoGymRows
 from rl_core.errors import DataError
+from schemas.rows.ground_truth import ANY_GROUND_TRUTH
 from schemas.rows.prompt_rows import prompt_contract
 from tests.rollout.agents.episode_of import episodes
 
@@ -76,7 +77,11 @@ def rows(folder: Path, *source: dict[str, Any]) -> list[dict[str, Any]]:
     spec = NemoGymRows(nemo_gym=str(file), env_class="weather", split="all")
     lines = materialise_environment_rows(spec, folder / "made").read_text().splitlines()
     made = [json.loads(line) for line in lines]
-    assert not [problem for row in made for problem in prompt_contract({"weather"}).problems(row)]
+    assert not [
+        problem
+        for row in made
+        for problem in prompt_contract({"weather": ANY_GROUND_TRUTH}).problems(row)
+    ]
     return made
 
 
