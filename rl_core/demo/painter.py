@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Painter:
             )
         holder = Holder(DiffusionBundle(source, recipe.model), torch.device(device))
         # Fixed weights have no ranks, and nothing that draws asks for them.
-        fixed = cast("PolicyHolder", holder)
+        fixed = cast("PolicyHolder[Any, Any]", holder)
         self.engine = DiffusionEngine(fixed, recipe.diffusion, recipe.rollout, None, 0, 1)
 
     def answer(self, question: Question) -> Answer:

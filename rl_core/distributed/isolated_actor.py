@@ -62,7 +62,7 @@ class Outside:
         actor_cls = ray.remote(IsolatedObject)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         variables = {"PYTHONPATH": str(PROJECT), **environment}
-        self._actor = actor_cls.options(
+        self._actor: Any = actor_cls.options(
             num_cpus=0,
             max_restarts=0,
             scheduling_strategy=here,

@@ -53,7 +53,7 @@ class AgentSettings(PluginConfig):
 class AgentEnv(BaseTextEnv):
     """Environment whose conversations a program of the user's has with the policy."""
 
-    class Config(AgentSettings):
+    class Config(AgentSettings):  # pyright: ignore[reportIncompatibleVariableOverride]
         """Settings from the recipe's `environments.<name>`."""
 
         agent: str

@@ -159,7 +159,9 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _ProductContext, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # type: ignore[override]
+        ctx: _ProductContext, grad_NO: Tensor
+    ) -> tuple[Tensor | None, ...]:
         states_NI, weight_OI = ctx.saved_tensors
         grad_NO = grad_NO.to(weight_OI.dtype)
         grad_states = grad_NO @ weight_OI if ctx.needs_input_grad[0] else None
@@ -253,7 +255,9 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _AttendContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # type: ignore[override]
+        ctx: _AttendContext, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         *states, sees_BQL = ctx.saved_tensors
         wide = [one.detach().float().requires_grad_() for one in states]
         # A query that sees nothing is padding, and nothing follows from it.

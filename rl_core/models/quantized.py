@@ -38,7 +38,7 @@ class QuantizedLinear(nn.Linear):
         return self.unpack(torch.float32) if self.unpacked is None else self.unpacked
 
     @weight.setter
-    def weight(self, value: Tensor) -> None:
+    def weight(self, value: Tensor) -> None:  # type: ignore[override]
         raise AttributeError("the weight of a quantized layer is not set; it is made from another")
 
     def unpack(self, dtype: torch.dtype) -> Tensor:
@@ -51,12 +51,12 @@ class QuantizedLinear(nn.Linear):
         )
         return blocks.view(self.out_features, self.in_features)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Map the states [..., I] to [..., O]."""
-        bias = None if self.bias is None else self.bias.to(states.dtype)
+        bias = None if self.bias is None else self.bias.to(input.dtype)
         kept = self.unpacked
-        weight = self.unpack(states.dtype) if kept is None else kept.to(states.dtype)
-        return nn.functional.linear(states, weight, bias)
+        weight = self.unpack(input.dtype) if kept is None else kept.to(input.dtype)
+        return nn.functional.linear(input, weight, bias)
 
 
 def quantize(policy: Policy, form: str | None) -> None:
@@ -117,7 +117,7 @@ def unpacked_weights(policy: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 def _packed(layer: nn.Linear) -> QuantizedLinear:
     # Registers the operators.
-    import bitsandbytes  # noqa: F401
+    import bitsandbytes  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
     packed = QuantizedLinear.__new__(QuantizedLinear)
     nn.Module.__init__(packed)

@@ -16,7 +16,7 @@ one. Only such a row may be without an answer, and only to be held out.
 from collections.abc import Mapping
 from typing import Any
 
-from schemas.rows.contract import RowContract, SchemaName
+from schemas.rows.contract import FieldRule, RowContract, SchemaName
 from schemas.rows.ground_truth import (
     AllowedEnvClasses,
     accepted_kind_problems,
@@ -83,7 +83,7 @@ def conversation_contract(
             **{field: get(row, field) for field in OPTIONAL_TYPES},
         }
 
-    def optional(field: str):
+    def optional(field: str) -> FieldRule:
         return lambda value: optional_problems(field, value)
 
     return RowContract(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.errors import DataError
-from schemas.rows.contract import RowContract, SchemaName
+from schemas.rows.contract import FieldRule, RowContract, SchemaName
 from schemas.rows.media_checks import MediaLimits, file_problems, resolve_uri, uri_problems
 from schemas.rows.preference_shapes import conversation_problems, pair_of
 from schemas.rows.problems import Problem, as_list, get
@@ -47,7 +47,7 @@ def preference_contract(
     file. needs_image: refuse text-only rows, which have no `image`.
     """
 
-    def text(field: str):
+    def text(field: str) -> FieldRule:
         return lambda value: _text_problems(field, value)
 
     fields = {

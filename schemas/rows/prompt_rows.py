@@ -15,7 +15,7 @@ from numbers import Real
 
 from rl_core.runtime.registry import nearest
 from schemas.receipts import Rejection
-from schemas.rows.contract import RowContract, SchemaName
+from schemas.rows.contract import FieldRule, RowContract, SchemaName
 from schemas.rows.ground_truth import (
     ANY_GROUND_TRUTH,
     GROUND_TRUTH_KINDS,
@@ -130,7 +130,7 @@ def prompt_contract(
             **{field: get(row, field) for field in OPTIONAL_TYPES},
         }
 
-    def optional(field: str):
+    def optional(field: str) -> FieldRule:
         return lambda value: optional_problems(field, value)
 
     return RowContract(

@@ -99,7 +99,9 @@ def _near(held: Sequence[str], train: Sequence[str], common: Common) -> Sequence
     return train[max(0, best - len(held) // 2) : best + len(held) + len(held) // 2]
 
 
-def _numbers_differ(held: Sequence[str], train: Sequence[str], matcher: SequenceMatcher) -> bool:
+def _numbers_differ(
+    held: Sequence[str], train: Sequence[str], matcher: SequenceMatcher[str]
+) -> bool:
     """Return True if, between words in common, one text has other numbers than the other."""
     for tag, a, a_end, b, b_end in matcher.get_opcodes():
         ours, theirs = held[a:a_end], train[b:b_end]

@@ -9,7 +9,9 @@ does the rest.
 | `diffusion` | prompt files with condition images | `prompts.jsonl`, `images/`, `manifest.json` |
 """
 
+from typing import Any
+
 from rl_core.data.stages.base import Stage
 from rl_core.runtime.registry import Registry
 
-stages: Registry[Stage] = Registry("preparation stage", "rl_core.data.stages")
+stages: Registry[Stage[Any]] = Registry("preparation stage", "rl_core.data.stages")

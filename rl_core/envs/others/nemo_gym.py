@@ -19,7 +19,7 @@ from rl_core.envs.others.interpreters import PROGRAMS
 class NemoGymEnv(AgentEnv):
     """Environment of a NeMo Gym resources server, which offers tools and verifies the episode."""
 
-    class Config(AgentSettings):
+    class Config(AgentSettings):  # pyright: ignore[reportIncompatibleVariableOverride]
         """Settings from the recipe's `environments.<name>`."""
 
         nemo_gym: str

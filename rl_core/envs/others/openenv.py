@@ -23,7 +23,7 @@ _APPLICATION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 class OpenEnvEnv(AgentEnv):
     """Environment of an OpenEnv server, whose steps the policy's replies are."""
 
-    class Config(AgentSettings):
+    class Config(AgentSettings):  # pyright: ignore[reportIncompatibleVariableOverride]
         """Settings from the recipe's `environments.<name>`."""
 
         openenv: str

@@ -18,7 +18,7 @@ from rl_core.envs.others.interpreters import PROGRAMS, interpreter_with
 class VerifiersEnv(AgentEnv):
     """Environment of the verifiers package, whose own rewards score what the policy did in it."""
 
-    class Config(AgentSettings):
+    class Config(AgentSettings):  # pyright: ignore[reportIncompatibleVariableOverride]
         """Settings from the recipe's `environments.<name>`."""
 
         verifiers: str = Field(min_length=1)

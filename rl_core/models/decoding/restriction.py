@@ -159,7 +159,9 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _ProjectionContext, grad_NV: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # type: ignore[override]
+        ctx: _ProjectionContext, grad_NV: Tensor
+    ) -> tuple[Tensor | None, ...]:
         hidden_NH, weight_VH = ctx.saved_tensors
         grad_NV = grad_NV.to(weight_VH.dtype)
         grad_hidden = grad_NV @ weight_VH if ctx.needs_input_grad[0] else None

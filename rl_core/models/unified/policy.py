@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
+class UnifiedPolicy(  # pyright: ignore[reportIncompatibleMethodOverride]
+    CausalLMPolicy, DiffusionPolicy
+):
     """A language model and a flow-matching model under one FSDP root, so both kinds of pass go
     through its forward.
 
@@ -31,8 +33,9 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
     """
 
     family: UnifiedFamily
-    block_classes = DiffusionPolicy.block_classes
-    lora_targets = DiffusionPolicy.lora_targets
+    # The language part is under the other one, whose names these are.
+    block_classes = DiffusionPolicy.block_classes  # type: ignore[override]
+    lora_targets = DiffusionPolicy.lora_targets  # type: ignore[override]
 
     def __init__(
         self, family: UnifiedFamily, model: nn.Module | None = None, *, size: Size

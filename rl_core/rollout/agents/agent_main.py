@@ -15,14 +15,19 @@ import selectors
 import signal
 import sys
 import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NoReturn
 
 DIE_WITH_PARENT = 1
 """Option of Linux's `prctl`: the signal that a process gets when its parent ends."""
 PATIENCE_S = 24 * 3600.0
 """Timeout of the client; how long an episode may take is decided by who started it."""
 
+Play = Callable[[dict[str, Any], Any], Awaitable[object]]
+"""An agent: an asynchronous function of a row and a client."""
 
-def main():
+
+def main() -> None:
     """Answer orders until standard input ends."""
     orders, answers = os.dup(0), os.dup(1)
     # What an agent prints must not end up among the answers.
@@ -43,14 +48,15 @@ def main():
 class _Episodes:
     """The processes of the running episodes, by the pipe on which each tells its result."""
 
-    def __init__(self, play, agent, orders, answers):
+    def __init__(self, play: Play, agent: str, orders: int, answers: int) -> None:
         self.play, self.agent, self.orders, self.answers = play, agent, orders, answers
         self.selector = selectors.DefaultSelector()
-        self.children = {}
-        self.said = {}
+        self.children: dict[int, tuple[int, int]] = {}
+        """Process and episode by pipe."""
+        self.said: dict[int, bytes] = {}
         self.left = b""
 
-    def run(self):
+    def run(self) -> None:
         """Start, collect and end episodes until the input ends."""
         self.selector.register(self.orders, selectors.EVENT_READ)
         while True:
@@ -67,7 +73,7 @@ class _Episodes:
                 for line in lines:
                     self.obey(json.loads(line))
 
-    def obey(self, order):
+    def obey(self, order: dict[str, Any]) -> None:
         """Start or end an episode."""
         if "kill" not in order:
             self.start(order)
@@ -76,7 +82,7 @@ class _Episodes:
             if number == order["kill"]:
                 _kill(pid)
 
-    def start(self, order):
+    def start(self, order: dict[str, Any]) -> None:
         """Fork a process that plays an episode."""
         reading, writing = os.pipe()
         pid = os.fork()
@@ -86,7 +92,7 @@ class _Episodes:
         self.selector.register(reading, selectors.EVENT_READ)
         self.children[reading], self.said[reading] = (pid, order["id"]), b""
 
-    def be_child(self, order, writing):
+    def be_child(self, order: dict[str, Any], writing: int) -> NoReturn:
         """Play, tell the result and end."""
         os.setsid()
         if sys.platform == "linux":
@@ -104,7 +110,7 @@ class _Episodes:
         finally:
             os._exit(0)
 
-    def hear(self, pipe):
+    def hear(self, pipe: int) -> None:
         """Read a part of a result, or find that the process ended."""
         data = os.read(pipe, 1 << 16)
         self.said[pipe] += data
@@ -126,7 +132,7 @@ class _Episodes:
         _say(self.answers, {"id": number, **result})
 
 
-def _played(play, order):
+def _played(play: Play, order: dict[str, Any]) -> dict[str, object]:
     import asyncio
 
     import openai
@@ -136,7 +142,7 @@ def _played(play, order):
     # A proxy or a certificate is of no use on this machine.
     http = openai.DefaultAsyncHttpxClient(trust_env=False, verify=False)
 
-    async def played():
+    async def played() -> object:
         client = openai.AsyncOpenAI(
             base_url=order["url"], api_key=order["key"], timeout=PATIENCE_S, http_client=http
         )
@@ -146,7 +152,7 @@ def _played(play, order):
     return _read(asyncio.run(played()))
 
 
-def _read(result):
+def _read(result: Any) -> dict[str, object]:
     """Return the result of an agent in a form that JSON has."""
     if hasattr(result, "item") and not hasattr(result, "__len__"):
         result = result.item()
@@ -158,7 +164,7 @@ def _read(result):
     if isinstance(result, (list, tuple)) and result:
         if all(isinstance(one, (int, float)) for one in result):
             return {"rewards": [float(one) for one in result]}
-        messages = []
+        messages: list[Any] = []
         for one in result:
             if hasattr(one, "model_dump"):
                 messages.append(one.model_dump(exclude_none=True))
@@ -173,7 +179,7 @@ def _read(result):
     }
 
 
-def _load(agent, settings):
+def _load(agent: str, settings: object) -> Play:
     import gc
 
     import openai
@@ -189,7 +195,7 @@ def _load(agent, settings):
     return play
 
 
-def _told(error, agent):
+def _told(error: BaseException, agent: str) -> str:
     """Return an error with the place in the agent's own file."""
     frames = traceback.extract_tb(error.__traceback__)
     spec = sys.modules.get(agent.partition(":")[0])
@@ -207,13 +213,13 @@ def _told(error, agent):
     return f"{place}{type(error).__name__}: {error}"
 
 
-def _say(pipe, message):
+def _say(pipe: int, message: dict[str, Any]) -> None:
     data = (json.dumps(message) + "\n").encode()
     while data:
         data = data[os.write(pipe, data) :]
 
 
-def _kill(pid):
+def _kill(pid: int) -> None:
     for end in (os.killpg, os.kill):
         try:
             end(pid, signal.SIGKILL)
@@ -221,7 +227,7 @@ def _kill(pid):
             continue
 
 
-def _lines(pipe):
+def _lines(pipe: int) -> Iterator[bytes]:
     """Yield the first line of a pipe, byte by byte, so that the rest stays in it."""
     line = b""
     while not line.endswith(b"\n"):

@@ -45,7 +45,7 @@ def processor_class() -> type[Any]:
         process_dict_updates,
     )
 
-    class KeptTokens(LogitsProcessor):
+    class KeptTokens(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
         """Masks the logits of requests with a `CHOICE`, after the temperature."""
 
         def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:

@@ -39,7 +39,7 @@ TIMING = ("env_seconds", "turn_seconds", "step_seconds")
 """Columns that differ when a step is repeated."""
 
 
-def schema() -> pa.Schema:
+def schema() -> pa.Schema:  # pyright: ignore[reportUnknownParameterType]
     """Return the columns of a file of rollouts."""
     import pyarrow as pa
 

@@ -22,7 +22,7 @@ def holds_numbers(annotation: object) -> bool:
     """Return True if a field of this type holds numbers, at any depth."""
     if get_origin(annotation) is Annotated:
         return holds_numbers(get_args(annotation)[0])
-    return annotation in (int, float) or any(map(holds_numbers, get_args(annotation)))
+    return annotation is int or annotation is float or any(map(holds_numbers, get_args(annotation)))
 
 
 def has_boolean_for_number(annotation: object, value: object) -> bool:
@@ -36,7 +36,7 @@ def has_boolean_for_number(annotation: object, value: object) -> bool:
             return False
         return any(has_boolean_for_number(one, value) for one in inside)
     if isinstance(value, bool):
-        return annotation in (int, float)
+        return annotation is int or annotation is float
     if isinstance(value, Mapping):
         return len(inside) == 2 and any(
             has_boolean_for_number(inside[1], one) for one in value.values()

@@ -36,8 +36,8 @@ def episodes(
     """Play rows. Returns: how each ended, and the requests to the policy."""
     env = make("tried", dict(options), {})
     assert isinstance(env, AgentEnv)
-    server = Server(answer_of(say))
     processes = AgentProcesses("tried", env.config)
+    server = Server(answer_of(say))
     ended: dict[int, Ended] = {}
     changed = threading.Condition()
 

@@ -26,6 +26,8 @@ import struct
 import sys
 import time
 import types
+from collections.abc import Callable
+from typing import Any, Literal, TextIO, TypedDict
 
 LENGTH = struct.Struct(">Q")
 ANSWER = struct.Struct(">BiddQQQ")
@@ -48,22 +50,60 @@ STARS = ("typing", "collections", "itertools", "functools", "heapq", "bisect", "
 """Modules that benchmark solutions take for granted: `List[int]` and `heappush` without an
 import."""
 
+Function = types.FunctionType | types.MethodType
+
+
+class Limits(TypedDict):
+    """What a program may use."""
+
+    memory_bytes: int
+    output_bytes: int
+    open_files: int
+    threads: int
+    files: int
+
+
+class Setup(TypedDict):
+    """First request: the program, and how it is run."""
+
+    source: str
+    packages: list[str]
+    preload: list[str]
+    program_filter: str
+    limits: Limits
+
+
+class Call(TypedDict):
+    """A function to call, with its arguments."""
+
+    name: str
+    arguments: list[object]
+
+
+class Request(TypedDict):
+    """One test of the program."""
+
+    stdin: str
+    call: Call | None
+    call_bare: bool
+    timeout_s: float
+
 
 class Requests:
     """Reader of complete requests."""
 
-    def __init__(self, fd):
+    def __init__(self, fd: int) -> None:
         self.fd = fd
 
-    def next(self):
+    def next(self) -> Any:
         """Return the next request, or None at the end."""
         head = self._exactly(LENGTH.size)
         if head is None:
             return None
         return json.loads(self._exactly(*LENGTH.unpack(head)) or b"null")
 
-    def _exactly(self, size):
-        parts = []
+    def _exactly(self, size: int) -> bytes | None:
+        parts: list[bytes] = []
         while size:
             part = os.read(self.fd, min(size, 2**20))
             if not part:
@@ -73,7 +113,7 @@ class Requests:
         return b"".join(parts)
 
 
-def main():
+def main() -> None:
     """Serve one program's tests until the requests end."""
     requests, answers_fd = Requests(os.dup(0)), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -102,10 +142,10 @@ def main():
             answer = answer[os.write(answers_fd, answer) :]
 
 
-def prelude():
+def prelude() -> dict[str, object]:
     """Return the names that every program finds; built-in functions are not shadowed (`math.pow`
     takes two arguments only)."""
-    names = {}
+    names: dict[str, Any] = {}
     exec(PRELUDE, names)
     for module in STARS:
         exec(f"from {module} import *", names)
@@ -113,7 +153,13 @@ def prelude():
     return {name: value for name, value in names.items() if name not in builtin}
 
 
-def run_test(setup, request, namespace, requests_fd, answers_fd):
+def run_test(
+    setup: Setup,
+    request: Request,
+    namespace: dict[str, object],
+    requests_fd: int,
+    answers_fd: int,
+) -> bytes:
     """Fork a child for the test, wait for its end or its deadline, kill its remains, and return the
     answer's bytes."""
     stdin = os.memfd_create("stdin")
@@ -154,7 +200,7 @@ def run_test(setup, request, namespace, requests_fd, answers_fd):
     return head + b"".join(blocks)
 
 
-def _wait(child, timeout_s, requests_fd, limits):
+def _wait(child: int, timeout_s: float, requests_fd: int, limits: Limits) -> tuple[bool, bytes]:
     """Wait for the child; kill it at its deadline, when it has more of what no limit of a process
     counts, or at once when the requests have ended.
 
@@ -165,7 +211,8 @@ def _wait(child, timeout_s, requests_fd, limits):
     poll.register(ended, select.POLLIN)
     poll.register(requests_fd, 0)
     deadline = time.monotonic() + timeout_s
-    ready, excess = [], b""
+    ready: list[int] = []
+    excess = b""
     while not ready and not excess and (left := deadline - time.monotonic()) > 0:
         ready = [fd for fd, _ in poll.poll(max(1, int(min(left, WATCH_S) * 1000)))]
         excess = b"" if ready else _excess(child, limits)
@@ -178,7 +225,7 @@ def _wait(child, timeout_s, requests_fd, limits):
     return not ready and not excess, excess
 
 
-def _excess(child, limits):
+def _excess(child: int, limits: Limits) -> bytes:
     """Return a line about files or threads beyond their limits, or nothing.
 
     The file systems are limited in bytes, and an empty file has none but takes a kilobyte of the
@@ -193,7 +240,7 @@ def _excess(child, limits):
     return b""
 
 
-def _num_threads(pid):
+def _num_threads(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name, in brackets, may hold anything.
@@ -202,7 +249,7 @@ def _num_threads(pid):
         return 0
 
 
-def _end_leftovers(child):
+def _end_leftovers(child: int) -> None:
     # A program can leave processes only where no seccomp filter holds it.
     try:
         if os.getpid() == 1:
@@ -218,13 +265,19 @@ def _end_leftovers(child):
         return
 
 
-def _content(fd, limit):
+def _content(fd: int, limit: int) -> bytes:
     data = os.pread(fd, limit, 0)
     os.close(fd)
     return data
 
 
-def child_main(setup, request, namespace, stdin, outputs):
+def child_main(
+    setup: Setup,
+    request: Request,
+    namespace: dict[str, object],
+    stdin: int,
+    outputs: list[int],
+) -> int:
     """Lock down the child process, run the program, and return its exit code."""
     os.setsid()
     stdout, stderr, result = outputs
@@ -242,11 +295,11 @@ def child_main(setup, request, namespace, stdin, outputs):
     return _finish(code)
 
 
-def _stream(fd, mode, errors):
+def _stream(fd: int, mode: Literal["r", "w"], errors: str) -> TextIO:
     return open(fd, mode, encoding="utf-8", errors=errors, closefd=False)
 
 
-def _limit(limits, timeout_s):
+def _limit(limits: Limits, timeout_s: float) -> None:
     wanted = {
         resource.RLIMIT_AS: limits["memory_bytes"],
         resource.RLIMIT_FSIZE: limits["output_bytes"],
@@ -268,20 +321,20 @@ class FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
 
 
-def _confine(program_filter):
+def _confine(program_filter: bytes) -> None:
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if program_filter:
         program = FilterProgram(len(program_filter) // 8, program_filter)
         prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program))
 
 
-def prctl(option, value, third=0):
+def prctl(option: int, value: int, third: int = 0) -> None:
     """Call `prctl(2)`. Raises: OSError."""
     if LIBC.prctl(option, *map(ctypes.c_ulong, (value, third, 0, 0))) != 0:
         raise OSError(ctypes.get_errno(), f"prctl {option} failed")
 
 
-def _run_program(source, request, names):
+def _run_program(source: str, request: Request, names: dict[str, object]) -> int:
     call = request["call"]
     module = types.ModuleType("__main__" if call is None else "solution")
     module.__dict__.update(names, __file__=SOURCE_NAME)
@@ -306,7 +359,7 @@ def _run_program(source, request, names):
     return 0
 
 
-def _find(names, name):
+def _find(names: dict[str, Any], name: str) -> Callable[..., object]:
     solution = names.get("Solution")
     if isinstance(solution, type) and hasattr(solution, name):
         return getattr(solution(), name)
@@ -315,7 +368,7 @@ def _find(names, name):
     return names[name]
 
 
-def _bare_function(names):
+def _bare_function(names: dict[str, Any]) -> Function | None:
     """Return the function to call in a program that only defines functions, neither reading nor
     writing; None for other programs."""
     _flush_all()
@@ -328,7 +381,7 @@ def _bare_function(names):
             if not name.startswith("_"):
                 names[name] = getattr(solution(), name)
     kinds = (types.FunctionType, types.MethodType)
-    functions = []
+    functions: list[Function] = []
     for f in names.values():
         if isinstance(f, kinds) and f.__module__ == "__main__":
             functions.append(f)
@@ -336,20 +389,20 @@ def _bare_function(names):
     return next((f for f in reversed(functions) if f.__name__ not in called), None)
 
 
-def threads_are_left():
+def threads_are_left() -> bool:
     """Return True if the program started threads that still run (and may yet read and write)."""
     return "threading" in sys.modules and sys.modules["threading"].active_count() > 1
 
 
-def _names_used(code):
-    inner = []
+def _names_used(code: types.CodeType) -> set[str]:
+    inner: list[types.CodeType] = []
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner.append(constant)
     return set(code.co_names).union(*map(_names_used, inner))
 
 
-def _arguments(function):
+def _arguments(function: Function) -> list[object]:
     """Parse standard input as arguments: a literal per line, or per word of a single line if the
     function takes several."""
     text = sys.stdin.read()
@@ -362,7 +415,7 @@ def _arguments(function):
     return [_literal(piece.strip(), kind) for piece, kind in zip(pieces, kinds, strict=False)]
 
 
-def _literal(text, kind):
+def _literal(text: str, kind: object) -> object:
     from ast import literal_eval
 
     if kind in (str, "str") and text[:1] not in ("'", '"'):
@@ -375,13 +428,13 @@ def _literal(text, kind):
     return text
 
 
-def _answer(value):
+def _answer(value: object) -> None:
     data = json.dumps(plain(value)).encode()
     while data:
         data = data[os.write(RESULT_FD, data) :]
 
 
-def plain(value):
+def plain(value: Any) -> object:
     """Convert to what JSON holds: numpy values to Python ones, tuples to lists. Raises: TypeError
     on anything else."""
     kind = type(value)
@@ -399,7 +452,7 @@ def plain(value):
     raise TypeError(f"a solution returns numbers, text, lists or dicts, not {kind.__name__}")
 
 
-def _finish(code):
+def _finish(code: int) -> int:
     import atexit
 
     # Python runs both when an interpreter ends, but this process ends by `os._exit`, and nothing
@@ -415,12 +468,12 @@ def _finish(code):
     return code or flushed
 
 
-def _flush_all():
+def _flush_all() -> int:
     """Flush the program's output; return the exit code that a failure to do so gives."""
     code = 0
     for stream in {sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__}:
         try:
-            stream.flush()
+            stream.flush()  # pyright: ignore[reportOptionalMemberAccess]
         except (ValueError, AttributeError):
             # The program closed it, which flushes too, or put something else in its place.
             continue

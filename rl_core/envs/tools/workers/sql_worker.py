@@ -26,7 +26,7 @@ if __name__ == "worker":
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def answer(request: tuple[str, str, float, int]) -> tuple | str:
+def answer(request: tuple[str, str, float, int]) -> tuple[object, ...] | str:
     """Run a request `(file, sql, timeout_s, max_rows)`; return columns, rows, a completeness flag
     and the columns read, or an error text."""
     file, sql, timeout_s, max_rows = request

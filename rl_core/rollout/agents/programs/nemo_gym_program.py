@@ -8,12 +8,20 @@ OpenAI's Responses and answers with `reward`. An answer with `mask_sample` is no
 
 import json
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx
+    import openai
+    from openai.types.chat import ChatCompletionMessage
+    from openai.types.chat.chat_completion_message_function_tool_call import Function
 
 
-def play(settings):
+def play(settings: dict[str, Any]) -> Callable[..., Any]:
     """Return the function that plays a row. Args: settings: as `NemoGymEnv.Config` has them."""
 
-    async def played(row, client):
+    async def played(row: dict[str, Any], client: "openai.AsyncOpenAI") -> dict[str, object]:
         import httpx
 
         # A proxy cannot reach this machine's own servers.
@@ -31,17 +39,26 @@ def play(settings):
 class _Episode:
     """One session with the server."""
 
-    def __init__(self, settings, at, http, client, source):
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        at: str,
+        http: "httpx.AsyncClient",
+        client: "openai.AsyncOpenAI",
+        source: dict[str, Any],
+    ) -> None:
         self.settings, self.at, self.http, self.client = settings, at, http, client
-        self.source, self.outputs = source, []
+        self.source = source
+        self.outputs: list[dict[str, Any]] = []
         self.params = source["responses_create_params"]
 
-    async def played(self, prompt):
+    async def played(self, prompt: list[dict[str, Any]]) -> dict[str, object]:
         """Play it. Returns: the reward, and the numbers of the verdict."""
         (await self.post("seed_session", self.source)).raise_for_status()
-        messages, num_calls = [dict(one) for one in prompt], 0
+        messages: list[Any] = [dict(one) for one in prompt]
+        num_calls = 0
         tools = [_chat_tool(one) for one in self.params.get("tools") or ()]
-        asked = {"tools": tools} if tools else {}
+        asked: dict[str, Any] = {"tools": tools} if tools else {}
         for _ in range(self.settings["max_turns"]):
             answered = await self.client.chat.completions.create(
                 model="policy", messages=messages, **asked
@@ -60,7 +77,7 @@ class _Episode:
                 )
         return await self.verdict(num_calls)
 
-    def heard(self, said):
+    def heard(self, said: "ChatCompletionMessage") -> None:
         """Keep a reply in the form of Responses."""
         number = len(self.outputs)
         if said.content:
@@ -68,10 +85,11 @@ class _Episode:
             kept = {"id": f"msg_{number}", "type": "message", "role": "assistant"}
             self.outputs.append(kept | {"status": "completed", "content": [part]})
         for call in said.tool_calls or ():
-            kept = {"type": "function_call", "call_id": call.id, "name": call.function.name}
-            self.outputs.append(kept | {"arguments": call.function.arguments})
+            asked: Function = call.function  # pyright: ignore[reportAttributeAccessIssue]
+            kept = {"type": "function_call", "call_id": call.id, "name": asked.name}
+            self.outputs.append(kept | {"arguments": asked.arguments})
 
-    async def called(self, function):
+    async def called(self, function: "Function") -> str:
         """Return what a tool answers, or what is wrong with the call: the policy reads either."""
         known = {one.get("name") for one in self.params.get("tools") or ()}
         if function.name not in known:
@@ -85,7 +103,7 @@ class _Episode:
             answer.raise_for_status()
         return answer.text
 
-    async def verdict(self, num_calls):
+    async def verdict(self, num_calls: int) -> dict[str, object]:
         """Ask for the reward. Raises: RuntimeError where the server says that it is none."""
         response = {
             "id": "resp_0",
@@ -112,7 +130,7 @@ class _Episode:
         }
         return {"reward": float(told["reward"]), "metrics": {**metrics, "tool_calls": num_calls}}
 
-    async def post(self, path, body):
+    async def post(self, path: str, body: object) -> "httpx.Response":
         """Ask the server. Raises: ConnectionError when it cannot be reached."""
         import httpx
 
@@ -124,7 +142,7 @@ class _Episode:
             ) from error
 
 
-def _chat_tool(tool):
+def _chat_tool(tool: dict[str, Any]) -> dict[str, object]:
     """Return a tool of Responses as chat completions have it."""
     names = ("name", "description", "parameters")
     return {"type": "function", "function": {k: tool[k] for k in names if tool.get(k) is not None}}
