@@ -125,7 +125,8 @@ class AgentEnv(BaseTextEnv):
         for one in metrics:
             without_counts.append({k: v for k, v in one.items() if k not in _COUNTS})
         means = BaseTextEnv.aggregate_metrics(without_counts)
-        later, stitched = (sum(one.get(name, 0.0) for one in metrics) for name in _COUNTS)
+        later = sum(one.get("later_requests", 0.0) for one in metrics)
+        stitched = sum(one.get("stitched_requests", 0.0) for one in metrics)
         return means | {"stitched_share": stitched / later if later else 1.0}
 
 

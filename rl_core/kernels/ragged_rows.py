@@ -136,9 +136,11 @@ def lay_out_rows(rows: list[Row], num_tokens: int) -> Rectangles:
             max(row.num_keys for row in group),
         )
         shapes.append(Rectangle(num_queries, num_keys, tuple(row.start for row in group)))
-    queries = _places([[row.tokens[row.start :] for row in group] for group in groups], num_tokens)
-    keys = _places([[row.tokens for row in group] for group in groups], num_tokens)
-    return Rectangles(shapes, queries, keys)
+    own, seen = [], []
+    for group in groups:
+        own.append([row.tokens[row.start :] for row in group])
+        seen.append([row.tokens for row in group])
+    return Rectangles(shapes, _places(own, num_tokens), _places(seen, num_tokens))
 
 
 def _alike(rows: list[Row]) -> list[list[Row]]:

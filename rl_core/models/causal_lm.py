@@ -26,12 +26,12 @@ from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.decoding.distributions import DistributionReader
 from rl_core.models.decoding.restriction import SHARED_SEQUENCES, Restricted, Restriction, projected
 from rl_core.models.exact import is_exact, make_exact, weights_at_hand
-from rl_core.models.head import own_logits, projection_scale
+from rl_core.models.heads.head import own_logits, projection_scale
+from rl_core.models.heads.value_head import ValueHead
 from rl_core.models.media import PromptMedia
 from rl_core.models.model_inputs import ModelInputs
 from rl_core.models.policy import Policy, TokenPolicy
 from rl_core.models.quantized import QuantizedLinear, quantize
-from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
 if TYPE_CHECKING:

@@ -148,7 +148,7 @@ def dump_recipe(recipe: Recipe) -> str:
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
     from rl_core.algorithms.flow_sft import FlowSft
-    from rl_core.algorithms.requirements import (
+    from rl_core.algorithms.requirements.trainers import (
         check_group_size,
         check_multi_update,
         check_serves_agents,

@@ -124,10 +124,9 @@ def _state(backend: Trained) -> Sharded:
     follow = {}
     for name, value in backend.trainable.items():
         follow[name] = backend.optimizer.state[value]
-    moments = {
-        name: {key: value for key, value in state.items() if key != STEP}
-        for name, state in follow.items()
-    }
+    moments = {}
+    for name, optimizer_state in follow.items():
+        moments[name] = {key: value for key, value in optimizer_state.items() if key != STEP}
     state: Sharded = {"model": dict(backend.trainable), "moments": moments}
     if backend.ema is not None:
         state["ema"] = backend.ema.state()

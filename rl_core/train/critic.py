@@ -11,7 +11,7 @@ from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.value_head import add_value_head
+from rl_core.models.heads.value_head import add_value_head
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.train.micro_batches import MiniBatch
 from rl_core.train.stacks.token_stack import TrainStack

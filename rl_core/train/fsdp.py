@@ -25,10 +25,10 @@ from rl_core.models.adapters.lora import (
 from rl_core.models.checks.comparison import Live, explained
 from rl_core.models.checks.paths import Path as Way
 from rl_core.models.checks.paths import Paths
+from rl_core.models.heads.value_head import train_value_head
 from rl_core.models.modes import evaluation_mode
 from rl_core.models.policy import Policy
 from rl_core.models.quantized import is_quantized
-from rl_core.models.value_head import train_value_head
 from rl_core.ranks.dispatch import Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.peak_memory import peak_bytes

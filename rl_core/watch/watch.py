@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rl_core.algorithms.group_size import LearningTrack, learning_tracks
+from rl_core.algorithms.requirements.group_size import LearningTrack, learning_tracks
 from rl_core.rewards.combine import ENVIRONMENT
 from rl_core.rewards.resolve import stated_weights
 from rl_core.watch import (

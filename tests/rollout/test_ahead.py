@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.presets import Grpo
-from rl_core.algorithms.requirements import check_serves_tokens
+from rl_core.algorithms.requirements.trainers import check_serves_tokens
 from rl_core.data.order.source_of_recipe import training_source
 from rl_core.envs import BaseTextEnvStepOutput
 from rl_core.errors import RecipeError

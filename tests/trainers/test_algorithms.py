@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rl_core.algorithms import algorithms
-from rl_core.algorithms.requirements import check_serves_tokens
+from rl_core.algorithms.requirements.trainers import check_serves_tokens
 from rl_core.distributed import Block, DevicePool, Remote, placement
 from rl_core.distributed.blocks import _open_block
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from rl_core.algorithms import algorithms
-from rl_core.algorithms.requirements import check_serves_tokens
+from rl_core.algorithms.requirements.trainers import check_serves_tokens
 from rl_core.builtin.data.pictures import draw
 from rl_core.data.read.row_images import placed_images
 from rl_core.distributed import Block, DevicePool, placement

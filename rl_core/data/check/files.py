@@ -310,7 +310,9 @@ def _identity(sides: Sides) -> str:
 def _names_files(report: ValidationReport, compared: Sides) -> bool:
     """Return True unless the files had other names when the report was made."""
     pairs = report.contamination.pairs if report.contamination else []
-    train, measured = ({rows.file for rows in side} for side in compared)
+    train_side, measured_side = compared
+    train = {rows.file for rows in train_side}
+    measured = {rows.file for rows in measured_side}
     return all(pair.file in train and pair.other_file in measured for pair in pairs)
 
 

@@ -235,12 +235,12 @@ class Text(Stage[TextConfig]):
         shards: list[dict[str, object]],
         ordered: list[Written],
     ) -> dict[str, object]:
+        paths = {}
+        for split in Split:
+            paths[split.value] = [shard["path"] for shard in shards if shard["split"] == split]
         return {
             "dataset_name": self.config.dataset_name,
-            **{
-                split.value: [shard["path"] for shard in shards if shard["split"] == split]
-                for split in Split
-            },
+            **paths,
             "num_rows": dict(counts),
             "row_stats": tally.counts(),
             "datasets": {

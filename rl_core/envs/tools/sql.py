@@ -108,7 +108,8 @@ def same_rows(
 ) -> bool:
     """Return True if two results are equal, as lists if `ordered`, else as multisets. Floats are
     compared to nine digits."""
-    got_keys, expected_keys = ([tuple(map(_key, row)) for row in rows] for rows in (got, expected))
+    got_keys = [tuple(map(_key, row)) for row in got]
+    expected_keys = [tuple(map(_key, row)) for row in expected]
     if ordered:
         return got_keys == expected_keys
     return sorted(got_keys, key=repr) == sorted(expected_keys, key=repr)

@@ -208,10 +208,10 @@ def _rows(
 
     prompts = tuple(draw(min(length, max(1, most // 2))) for length in PROMPTS)
     rooms = [max(1, most - len(prompt)) for prompt in prompts]
-    responses = zip(rooms, RESPONSES, strict=True)
-    return prompts, tuple(
-        tuple(draw(min(length, room)) for length in group) for room, group in responses
-    )
+    responses = []
+    for room, group in zip(rooms, RESPONSES, strict=True):
+        responses.append(tuple(draw(min(length, room)) for length in group))
+    return prompts, tuple(responses)
 
 
 def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:

@@ -76,10 +76,11 @@ class GrowingLayer(DynamicLayer):
         """
         layers = [self, *others]
         length = max(layer.length for layer in layers)
-        self._rooms = [
-            torch.cat([_moved(layer._rooms[index], layer.length, length) for layer in layers])
-            for index in range(len(self._rooms))
-        ]
+        rooms = []
+        for index in range(len(self._rooms)):
+            moved = [_moved(layer._rooms[index], layer.length, length) for layer in layers]
+            rooms.append(torch.cat(moved))
+        self._rooms = rooms
         self._show(length)
 
     def trim(self, start: int) -> None:

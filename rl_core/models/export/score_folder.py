@@ -27,7 +27,7 @@ WEIGHT = f"{HEAD}.weight"
 
 
 class ScoreBundle(TokenBundle, Protocol):
-    """A reward model, as `rl_core.models.reward_model` holds it."""
+    """A reward model, as `rl_core.models.heads.reward_model` holds it."""
 
     padding: int
     """Padding token, which no conversation ends with."""

@@ -13,7 +13,7 @@ from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.guidance import PromptConditions
 from rl_core.models.diffusion.policy import DiffusionPolicy, Noisy
-from rl_core.models.head import projection_scale
+from rl_core.models.heads.head import projection_scale
 from rl_core.models.media import PromptMedia
 from rl_core.models.model_inputs import ModelInputs
 from rl_core.models.unified.base import ROWS, Parts, UnifiedFamily

@@ -99,9 +99,10 @@ class RubricScorer(Scorer):
             )
             questions.append((*before, prompt.filled(sample, own, {})))
         found = iter(self.panel.verdicts(questions))
-        return [
-            _weighed([(one, next(found)) for one in self._criteria(sample)]) for sample in samples
-        ]
+        scores = []
+        for sample in samples:
+            scores.append(_weighed([(one, next(found)) for one in self._criteria(sample)]))
+        return scores
 
     def counts(self) -> dict[str, float]:
         """Return requests, cached answers, tokens, cost, and verdicts that could not be read."""

@@ -36,12 +36,10 @@ class Trajectory:
         kept = (self.latents, self.next_latents, self.log_probs)
         trajectories: list[Trajectory] = []
         for row in range(len(self.clean)):
-            trajectories.append(
-                Trajectory(
-                    self.clean[row : row + 1],
-                    *([one[row : row + 1] for one in column] for column in kept),
-                )
-            )
+            of_row = []
+            for column in kept:
+                of_row.append([one[row : row + 1] for one in column])
+            trajectories.append(Trajectory(self.clean[row : row + 1], *of_row))
         return trajectories
 
 

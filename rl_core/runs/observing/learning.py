@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from rl_core.algorithms.group_size import LearningTrack, learning_tracks
+from rl_core.algorithms.requirements.group_size import LearningTrack, learning_tracks
 from schemas.recipe import Recipe
 
 FLAT = "no group of siblings ever differed in reward"

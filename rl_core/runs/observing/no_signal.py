@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from rl_core.algorithms.group_size import learning_tracks
+from rl_core.algorithms.requirements.group_size import learning_tracks
 from rl_core.data.store.atomic import atomic_write_json
 from rl_core.errors import NoSignal
 from rl_core.rewards.samples import prompt_text

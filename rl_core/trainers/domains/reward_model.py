@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, placement, remote
-from rl_core.models.reward_model import RewardBundle
+from rl_core.models.heads.reward_model import RewardBundle
 from rl_core.parts import engines
 from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rollout.reward_pairs import SCORES, RewardPairEngine

@@ -48,12 +48,12 @@ class SourceShares:
 def _rows(record: StepRecord) -> Iterator[tuple[str, float, bool]]:
     """Yield uid, reward and whether it had an advantage, of each row of the first track that
     learns."""
-    learning = (
-        portions
-        for portions in record.tracks.values()
-        if any(one.trained and "advantages" in one.names for one in portions)
-    )
-    for portion in next(learning, []):
+    learning = []
+    for portions in record.tracks.values():
+        if any(one.trained and "advantages" in one.names for one in portions):
+            learning = portions
+            break
+    for portion in learning:
         batch = portion.fetch(["uid", "rewards", "advantages"])
         rewards_B = batch.tensor("rewards")
         taught_B = torch.zeros(len(rewards_B), dtype=torch.bool)

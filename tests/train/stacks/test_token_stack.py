@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric, MetricKind
-from rl_core.algorithms.requirements import check_multi_update
+from rl_core.algorithms.requirements.trainers import check_multi_update
 from rl_core.data_proto import DataProto
 from rl_core.errors import RecipeError
 from rl_core.ranks.rank_info import RankInfo

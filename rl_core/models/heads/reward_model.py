@@ -17,8 +17,8 @@ from rl_core.models.bundle import TextBundle
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.checks.comparison import Live, TokenRow
 from rl_core.models.export.score_folder import export_scores, score_weight, scoring_class
+from rl_core.models.heads.value_head import add_value_head
 from rl_core.models.text_part import TextPartPolicy
-from rl_core.models.value_head import add_value_head
 from schemas.recipe import LoraConfig, ModelConfig
 
 NUM_COMPARED = 2

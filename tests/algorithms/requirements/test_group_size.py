@@ -10,8 +10,8 @@ import torch
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.advantages import AdvantageInputs, advantage_estimators
-from rl_core.algorithms.group_size import learning_tracks
-from rl_core.algorithms.requirements import WITHOUT_GROUPS
+from rl_core.algorithms.requirements.group_size import learning_tracks
+from rl_core.algorithms.requirements.trainers import WITHOUT_GROUPS
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import load_recipe
 

@@ -8,11 +8,11 @@ from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.distillation import Distillation
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
 from rl_core.algorithms.flow_sft import FlowSft
-from rl_core.algorithms.group_size import learning_tracks
 from rl_core.algorithms.pairs import PairAlgorithm
 from rl_core.algorithms.preference import Preference
+from rl_core.algorithms.requirements.group_size import learning_tracks
+from rl_core.algorithms.requirements.teachers import check_teachers
 from rl_core.algorithms.sft import Sft
-from rl_core.algorithms.teacher_checks import check_teachers
 from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
 from rl_core.sde import action_steps

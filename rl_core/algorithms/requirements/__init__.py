@@ -1,0 +1,1 @@
+"""What algorithms need of trainers and recipes, checked before any start."""

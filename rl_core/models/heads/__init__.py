@@ -1,0 +1,1 @@
+"""Heads of language models: logits, a value per token, a score per conversation."""
