@@ -164,7 +164,7 @@ def summary(families: list[Family], columns: tuple[str, ...], num_types: int) ->
         "exports and sends weights:",
         "",
         f"* **{num_equal} types are equal on every path.**",
-        f"* {len(loaded) - num_equal - num_bad} types are trained as rightly, without some of "
+        f"* {len(loaded) - num_equal - num_bad} types are trained just as correctly, but without some of "
         "the quick paths: the table below says which, and what that costs.",
         f"* {num_refused} types are refused when they are loaded, with the reason, which is "
         "given below the table.",

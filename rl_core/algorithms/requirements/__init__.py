@@ -1,1 +1,1 @@
-"""What algorithms need of trainers and recipes, checked before any start."""
+"""Checks of a recipe against its algorithms, before any start."""

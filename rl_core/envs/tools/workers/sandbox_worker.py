@@ -14,6 +14,8 @@ Everything in an answer may be forged by the program: the grader, outside, compa
 outputs that never enter the sandbox. The end of the requests ends the sandbox and everything in it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import gc
@@ -27,7 +29,10 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from typing import Any, Literal, TextIO, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+if TYPE_CHECKING:
+    from rl_core.envs.tools.workers.sandbox_requests import Limits, Request, Setup
 
 LENGTH = struct.Struct(">Q")
 ANSWER = struct.Struct(">BiddQQQ")
@@ -51,42 +56,6 @@ STARS = ("typing", "collections", "itertools", "functools", "heapq", "bisect", "
 import."""
 
 Function = types.FunctionType | types.MethodType
-
-
-class Limits(TypedDict):
-    """What a program may use."""
-
-    memory_bytes: int
-    output_bytes: int
-    open_files: int
-    threads: int
-    files: int
-
-
-class Setup(TypedDict):
-    """First request: the program, and how it is run."""
-
-    source: str
-    packages: list[str]
-    preload: list[str]
-    program_filter: str
-    limits: Limits
-
-
-class Call(TypedDict):
-    """A function to call, with its arguments."""
-
-    name: str
-    arguments: list[object]
-
-
-class Request(TypedDict):
-    """One test of the program."""
-
-    stdin: str
-    call: Call | None
-    call_bare: bool
-    timeout_s: float
 
 
 class Requests:
@@ -143,8 +112,7 @@ def main() -> None:
 
 
 def prelude() -> dict[str, object]:
-    """Return the names that every program finds; built-in functions are not shadowed (`math.pow`
-    takes two arguments only)."""
+    """Return the names that every program finds; none shadows a built-in one, such as `pow`."""
     names: dict[str, Any] = {}
     exec(PRELUDE, names)
     for module in STARS:
