@@ -32,9 +32,12 @@ class TrainTopology:
     """Ranks that share each sequence."""
     ep_size: int = 1
     """Data-parallel ranks that share one set of experts; a divisor of `dp_size`."""
+    shard_size: int | None = None
+    """Ranks of the data- and sequence-parallel dimensions over which FSDP shards one copy of the
+    weights; each further group of as many holds another copy (HSDP). None is all of them."""
 
     def __post_init__(self) -> None:
-        for name in ("dp_size", "tp_size", "pp_size", "sp_size", "ep_size"):
+        for name in ("dp_size", "tp_size", "pp_size", "sp_size", "ep_size", "shard_size"):
             size = getattr(self, name)
             if size is not None and size < 1:
                 raise RecipeError(f"{name} is {size}; it must be 1 or more")
@@ -72,6 +75,12 @@ class TrainTopology:
             )
         if dp_size % self.ep_size:
             raise RecipeError(f"ep_size={self.ep_size} does not divide dp_size={dp_size}")
+        sharing = dp_size * self.sp_size
+        if self.shard_size is not None and sharing % self.shard_size:
+            raise RecipeError(
+                f"shard_size={self.shard_size} does not divide the {sharing} ranks that hold "
+                "different parts of a weight (dp_size x sp_size)"
+            )
         return replace(self, dp_size=dp_size)
 
     def check_trainable(self) -> None:

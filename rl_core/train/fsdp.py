@@ -222,7 +222,7 @@ class FSDPBackend:
             with self.gathered() as policy:
                 yield policy
         elif self.mirror is not None:
-            with fsdp_wrap.gathered(self.mirror, self.fsdp_cfg, self.meshes.shard.size()) as policy:
+            with fsdp_wrap.gathered(self.mirror, self.fsdp_cfg, self.meshes.num_shards) as policy:
                 yield policy
         else:
             with self.gathered() as policy, adapter_in_use(policy, AVERAGED):
@@ -238,7 +238,7 @@ class FSDPBackend:
         different numbers of tokens.
         """
         self.check_onloaded("sampling")
-        with fsdp_wrap.gathered(self.policy, self.fsdp_cfg, self.meshes.shard.size()) as policy:
+        with fsdp_wrap.gathered(self.policy, self.fsdp_cfg, self.meshes.num_shards) as policy:
             yield policy
 
     @contextmanager
@@ -276,7 +276,7 @@ class FSDPBackend:
         if self._alone and not fsdp_wrap.reshards_after_forward(self.fsdp_cfg, 1):
             single_rank.keep_gathered(self.policy, not last)
         # FSDP averages gradients over ranks; the loss is already a share of the global one.
-        (loss * self.meshes.shard.size()).backward()
+        (loss * self.meshes.num_ranks).backward()
 
     def optimizer_step(self, max_grad_norm: float) -> dict[str, float]:
         """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is
@@ -287,8 +287,8 @@ class FSDPBackend:
         self.check_onloaded("optimizer_step")
         for parameter in self._unsharded:
             if parameter.grad is not None:
-                gradient = local_part(parameter.grad).div_(self.meshes.shard.size())
-                dist.all_reduce(gradient, group=self.meshes.shard.get_group())
+                gradient = local_part(parameter.grad).div_(self.meshes.num_ranks)
+                dist.all_reduce(gradient, group=self.meshes.gradient_group)
         grad_norm = clip_gradients(self.trainable.values(), max_grad_norm, self.device)
         lr = self.optimizer.param_groups[0]["lr"]
         finite = bool(np.isfinite(grad_norm))

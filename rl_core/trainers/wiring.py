@@ -26,6 +26,7 @@ from rl_core.trainers.handles import (
 )
 from rl_core.trainers.track import Engine, Learner
 from schemas.recipe import Recipe
+from schemas.sections.placement import PlacementConfig
 from schemas.sections.rollout import EngineKind
 
 
@@ -54,6 +55,13 @@ class Policy:
     engine: Engine
 
 
+def topology_of(placed: PlacementConfig) -> TrainTopology:
+    """Return the parallel dimensions of the training workers of a recipe."""
+    return TrainTopology(
+        tp_size=placed.tp_size, sp_size=placed.sp_size, shard_size=placed.shard_size
+    )
+
+
 def place_policy(
     kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_model: str
 ) -> tuple[Policy, ScorersHandle | None]:
@@ -65,7 +73,7 @@ def place_policy(
     training devices. Returns: also the recipe's scorers, in the learner's block.
     """
     placed = recipe.placement
-    topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
+    topology = topology_of(placed)
     training = placed.train_devices / placed.num_devices
     if not recipe.rollout.engine.owns_model:
         with placement(pool, fraction=training, topology=topology):

@@ -37,6 +37,10 @@ class PlacementConfig(Section):
     sp_size: int = Field(default=1, ge=1)
     """Workers that share each sequence while training (sequence parallelism); `sp_size * tp_size`
     must divide the model's attention heads."""
+    shard_size: int | None = Field(default=None, ge=1)
+    """Training workers over which FSDP shards one copy of the weights, such as those of a node;
+    each further group of as many has another copy (HSDP), and only gradients pass between the
+    groups. Unset: all workers, a single copy."""
     offload: bool | Literal["auto"] = False
     """Free the memory of the trainer's weights, gradients and optimizer while an engine with its
     own model samples: on a GPU they go to main memory, on the CPU to a file. `auto`: where engine
@@ -81,6 +85,13 @@ class PlacementConfig(Section):
                 f"tp_size x sp_size = {shared} does not divide {self.train_devices_name} = "
                 f"{training}; products that fit: {fitting}"
             )
+        holding = training // self.tp_size
+        if self.shard_size is not None and holding % self.shard_size:
+            fitting = ", ".join(str(size) for size in range(1, holding + 1) if holding % size == 0)
+            raise ValueError(
+                f"shard_size = {self.shard_size} does not divide {self.train_devices_name} / "
+                f"tp_size = {holding}; sizes that fit: {fitting}"
+            )
         return self
 
     @property
@@ -101,6 +112,13 @@ class PlacementConfig(Section):
         """Data-parallel size: number of training workers, or groups of them, that take different
         rows."""
         return self.train_devices // (self.tp_size * self.sp_size)
+
+    @property
+    def ranks_of_a_copy(self) -> int:
+        """Number of training workers that together hold one copy of the weights."""
+        if self.shard_size is None:
+            return self.train_devices
+        return self.shard_size * self.tp_size
 
     def offloads(self, *, owns_model: bool) -> bool:
         """Return True if the trainer's memory is freed while an engine samples. Args: owns_model:

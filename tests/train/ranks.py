@@ -1,5 +1,4 @@
-"""Real ranks for tests: two processes with a gloo group of one or two of them per job, kept for
-some jobs.
+"""Real ranks for tests: processes with a gloo group of some of them per job, kept for some jobs.
 
 Groups are never freed: a process that freed them ended once with a broken heap. But their threads
 poll, and hundreds of them slow down whatever else is tested, so new processes take over after some
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 R = TypeVar("R")
-NUM_PROCESSES = 2
 JOBS_OF_A_LIFE = 24
 _groups: list[Any] = []
 """Of this process's jobs."""
@@ -31,6 +29,9 @@ minute."""
 
 class Ranks:
     """Processes that run jobs. Start them with `with`; `run` gives the answers in rank order."""
+
+    def __init__(self, num_processes: int = 2) -> None:
+        self.num_processes = num_processes
 
     def __enter__(self) -> Ranks:
         self._folder = tempfile.TemporaryDirectory(prefix="rl-train-ranks-")
@@ -44,7 +45,7 @@ class Ranks:
         self._num_jobs = 0
         self._pipes: list[Connection] = []
         self._processes = []
-        for _ in range(NUM_PROCESSES):
+        for _ in range(self.num_processes):
             mine, theirs = context.Pipe()
             process = context.Process(target=serve, args=(theirs,), daemon=True)
             process.start()

@@ -57,17 +57,24 @@ def cast_to_stored(
             )
 
 
-def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: DeviceMesh) -> None:
+def shard(
+    policy: nn.Module,
+    blocks: list[nn.Module],
+    config: FSDPConfig,
+    mesh: DeviceMesh,
+    num_shards: int,
+) -> None:
     """Wrap the blocks one by one and then, unless `root_wrap` is off, the rest, in place, on the
     mesh's device.
 
-    The policy must be complete: nothing can be injected afterwards.
+    The policy must be complete: nothing can be injected afterwards. Args: num_shards: ranks of the
+    mesh that together hold one copy.
     """
     if not config.cpu_offload:
         policy.to(mesh.device_type)
     options: dict[str, Any] = {
         "mesh": mesh,
-        "reshard_after_forward": reshards_after_forward(config, mesh.size()),
+        "reshard_after_forward": reshards_after_forward(config, num_shards),
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=DTYPES[config.param_dtype], reduce_dtype=DTYPES[config.reduce_dtype]
         ),

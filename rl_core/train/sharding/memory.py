@@ -117,7 +117,7 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     held = _share(recipe, shape)
     parts = {
         "stored weights": _stored(recipe, shape)
-        + adapters / recipe.placement.train_devices * master,
+        + adapters / recipe.placement.ranks_of_a_copy * master,
         "gradients and AdamW": trained * _share(recipe, shape, trained=True) * _per_weight(recipe),
     }
     if recipe.lora is None and _needs_reference(recipe):
@@ -141,7 +141,7 @@ def _per_weight(recipe: Recipe) -> int:
 def _stored(recipe: Recipe, shape: dict[str, Any]) -> float:
     """Return the model's own weights on one rank; under adapters they are never updated, and stored
     in the compute format."""
-    ranks, tp_size = recipe.placement.train_devices, recipe.placement.tp_size
+    ranks, tp_size = recipe.placement.ranks_of_a_copy, recipe.placement.tp_size
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
     in_blocks = computed if recipe.lora else master
     outside = _num_root_parameters(shape)
@@ -227,7 +227,7 @@ def _num_root_parameters(shape: dict[str, Any]) -> int:
 def _share(recipe: Recipe, shape: dict[str, Any], *, trained: bool = False) -> float:
     """Return the share of the weights (or of the trained ones) on one rank; adapters are all in
     blocks."""
-    ranks = recipe.placement.train_devices
+    ranks = recipe.placement.ranks_of_a_copy
     if recipe.fsdp.root_wrap or (trained and recipe.lora is not None):
         return 1 / ranks
     outside = _num_root_parameters(shape) / num_parameters(shape)
@@ -237,7 +237,7 @@ def _share(recipe: Recipe, shape: dict[str, Any], *, trained: bool = False) -> f
 def _reshards(recipe: Recipe) -> bool:
     if recipe.fsdp.reshard_after_forward is not None:
         return recipe.fsdp.reshard_after_forward
-    return recipe.fsdp.fsdp_mode is FSDPMode.FULL and recipe.placement.train_devices > 1
+    return recipe.fsdp.fsdp_mode is FSDPMode.FULL and recipe.placement.ranks_of_a_copy > 1
 
 
 def _needs_reference(recipe: Recipe) -> bool:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SHARD_DIMENSION = "shard"
 """Name of the mesh dimension that FSDP shards over."""
+COPIES = "copies"
+"""Name of the mesh dimension along which the same shards repeat."""
 
 
 class Meshes:
@@ -24,7 +26,9 @@ class Meshes:
 
     Parameters are on a mesh of two dimensions. Ranks that share a sequence have gradients of the
     same weights from different positions, as replicas do from different rows, so FSDP shards over
-    both together.
+    both together. With `shard_size` (HSDP) it shards over groups of so many of them, and a third
+    dimension has the groups: weights are gathered within a group, which may be a machine with quick
+    links, and only gradients are summed between groups.
     """
 
     def __init__(self, rank_info: RankInfo) -> None:
@@ -35,14 +39,25 @@ class Meshes:
         rank_info.topology.check_trainable()
         dp_size, sp_size, tp_size = rank_info.dp_size, rank_info.sp_size, rank_info.tp_size
         kind = rank_info.device_kind
+        self.num_ranks: int = dp_size * sp_size
+        """Ranks over which FSDP averages gradients."""
+        self.num_shards: int = rank_info.topology.shard_size or self.num_ranks
+        """Ranks over which one copy of the weights is sharded."""
+        num_copies = self.num_ranks // self.num_shards
         parameters = init_device_mesh(
-            kind, (dp_size * sp_size, tp_size), mesh_dim_names=(SHARD_DIMENSION, "tp")
+            kind,
+            (num_copies, self.num_shards, tp_size),
+            mesh_dim_names=(COPIES, SHARD_DIMENSION, "tp"),
         )
         ranks = init_device_mesh(
             kind, (dp_size, sp_size, tp_size), mesh_dim_names=("dp", "sp", "tp_siblings")
         )
-        self.shard: DeviceMesh = parameters[SHARD_DIMENSION]
+        along = (SHARD_DIMENSION,) if num_copies == 1 else (COPIES, SHARD_DIMENSION)
+        self.shard: DeviceMesh = parameters[along]
         """Mesh over which FSDP shards, and averages gradients."""
+        whole = self.shard if num_copies == 1 else self.shard._flatten()
+        self.gradient_group: ProcessGroup = whole.get_group()
+        """Ranks whose gradients are averaged."""
         self.tp: DeviceMesh = parameters["tp"]
         """Mesh over which weight matrices are cut."""
         self.dp_group: ProcessGroup = ranks["dp"].get_group()

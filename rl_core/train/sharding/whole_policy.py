@@ -33,7 +33,8 @@ def shard_policy(
         # A policy asks for two numbers an action, and gets as many.
         shared = cast("SharedSequences", SequenceParallel(meshes.sp_group))
         tokens.sequence_parallel = shared
-    fsdp_wrap.shard(policy, chosen_blocks(policy, settings), config, meshes.shard)
+    chosen = chosen_blocks(policy, settings)
+    fsdp_wrap.shard(policy, chosen, config, meshes.shard, meshes.num_shards)
 
 
 def frozen(

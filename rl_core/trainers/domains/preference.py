@@ -11,13 +11,13 @@ from rl_core.distributed import DataProtoRef, placement, remote
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle
 from rl_core.parts import engines
-from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rollout.pairs import SCORES, PairEngine
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.domains.pair_references import PairReferences
 from rl_core.trainers.domains.text import token_learner
 from rl_core.trainers.metrics.describe import describe_pairs
 from rl_core.trainers.track import Engine, Rollouts, Track, Wiring, prompt_batch
+from rl_core.trainers.wiring import topology_of
 from schemas.recipe import Recipe
 from schemas.sections.placement import ROWS_OF_A_PASS
 from schemas.sections.preference import ReferenceMode
@@ -38,9 +38,7 @@ class PreferenceTrainer(Trainer):
         recipe, placed = self.recipe, self.recipe.placement
         settings = pair_algorithm(recipe)
         is_precomputed = recipe.preference.reference is ReferenceMode.PRECOMPUTED
-        with placement(
-            self.pool, topology=TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
-        ):
+        with placement(self.pool, topology=topology_of(placed)):
             learner = token_learner(
                 recipe,
                 self.source_model,

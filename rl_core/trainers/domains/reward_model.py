@@ -9,13 +9,13 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, placement, remote
 from rl_core.models.heads.reward_model import RewardBundle
 from rl_core.parts import engines
-from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rollout.reward_pairs import SCORES, RewardPairEngine
 from rl_core.train.stacks.score_stack import ScoreStack
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.domains.text import token_learner
 from rl_core.trainers.metrics.describe import describe_pairs
 from rl_core.trainers.track import Engine, Rollouts, Track, Wiring
+from rl_core.trainers.wiring import topology_of
 from schemas.sections.placement import ROWS_OF_A_PASS
 from schemas.sections.sampling import EvaluationSampling
 
@@ -29,9 +29,7 @@ class RewardModelTrainer(Trainer):
     def wire(self) -> Wiring:
         """Place all components in one block, in which they share a process per device."""
         recipe, placed = self.recipe, self.recipe.placement
-        with placement(
-            self.pool, topology=TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
-        ):
+        with placement(self.pool, topology=topology_of(placed)):
             learner = token_learner(
                 recipe,
                 self.source_model,

@@ -14,7 +14,6 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, placement, remote
 from rl_core.evaluation.runner import WRITTEN
 from rl_core.models.bundle import ModelBundle
-from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rollout.taught import MEASURES, TaughtEngine
 from rl_core.train.stacks.noisy_stack import NoisyStack
 from rl_core.train.stacks.token_stack import TrainStack
@@ -25,7 +24,7 @@ from rl_core.trainers.handles import BackendHandle, EngineHandle
 from rl_core.trainers.metrics.describe import describe_answers
 from rl_core.trainers.rewards import ServiceScorer
 from rl_core.trainers.track import Engine, Learner, Rollouts, Track, Wiring, prompt_batch
-from rl_core.trainers.wiring import side_by_side, wire_scorers
+from rl_core.trainers.wiring import side_by_side, topology_of, wire_scorers
 from schemas.recipe import Recipe
 from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.placement import ROWS_OF_A_PASS
@@ -41,9 +40,7 @@ class SftTrainer(Trainer):
         """Place all components in one block, in which they share a process per device."""
         recipe, placed = self.recipe, self.recipe.placement
         kind = replace(SEEING, learner=_learner)
-        with placement(
-            self.pool, topology=TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
-        ):
+        with placement(self.pool, topology=topology_of(placed)):
             policy = side_by_side(kind, recipe, self.source_model)
             service = wire_scorers(recipe)
             backend = policy.learner.backend
