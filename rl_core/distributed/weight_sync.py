@@ -36,13 +36,14 @@ from rl_core.train.sharding.fsdp_wrap import DTYPES
 from rl_core.train.weights.buckets import (
     Bucket,
     Named,
+    SentWeights,
     WeightVersion,
     kept_weights,
     pack,
     sent_weights,
 )
 from rl_core.train.weights.process_group import WireHost
-from schemas.sections.rollout import SyncConfig, SyncTransport
+from schemas.sections.rollout import SyncConfig, SyncContent, SyncTransport
 
 BUCKETS_UNDER_WAY = 2
 """Number of buckets in the object store at once: one is gathered while the other is loaded."""
@@ -60,7 +61,9 @@ class SyncReport:
     num_buckets: int
     """Number of buckets; 0 if the engine had the weights already."""
     num_bytes: int
-    """Bytes of weights sent, counted once."""
+    """Bytes sent, counted once."""
+    weight_bytes: int
+    """Bytes of all the weights that the engine is sent, in the format in which they are sent."""
     seconds: float
 
 
@@ -84,8 +87,10 @@ class WeightSync:
         self.dtype = DTYPES[config.dtype]
         self._sends = rank_info.rank == 0
         self._transport: Transport | None = None
+        self._weight_bytes = 0
         self._synced: WeightVersion | None = None
         """Version that the engine holds, on the rank that sends."""
+        self._sent = SentWeights() if config.content is SyncContent.CHANGES else None
         self._kept: dict[str, Checksum] | None = None
         self._num_compared = 0
         """Number of syncs after which trainer and engine were compared."""
@@ -105,9 +110,12 @@ class WeightSync:
         version = self.backend.weight_version(evaluation=evaluation)
         held, num_compared = self._held()
         if held == version:
-            return SyncReport(version, 0, 0, time.perf_counter() - start)
+            return SyncReport(version, 0, 0, 0, time.perf_counter() - start)
         expected = {} if held is not None else self._kept_checksums()
+        if held is None and self._sent is not None:
+            self._sent.forget()
         self._synced = None
+        self._weight_bytes = 0
         weights = self._on_wire(
             sent_weights(self.backend, self.mode, averaged=version.averaged), expected
         )
@@ -120,7 +128,9 @@ class WeightSync:
             if asked is not None:
                 self._compare(version, *asked)
             self._synced = version
-        return SyncReport(version, num_buckets, num_bytes, time.perf_counter() - start)
+        return SyncReport(
+            version, num_buckets, num_bytes, self._weight_bytes, time.perf_counter() - start
+        )
 
     def _held(self) -> tuple[WeightVersion | None, int]:
         """Return the version that the engine holds, and the number of comparisons, from the one
@@ -167,12 +177,16 @@ class WeightSync:
         for name, weight in weights:
             if self._sends:
                 cast = weight.to(self.dtype)
+                self._weight_bytes += cast.nbytes
                 sums[name] = checksum(cast)
                 yield name, cast
 
     def _send(self, weights: Iterator[Named]) -> tuple[int, int]:
         """Send the weights. Returns: the number of buckets and of bytes."""
-        buckets = pack(weights, self.config.bucket_bytes)
+        if self._sent is None:
+            buckets = pack(weights, self.config.bucket_bytes)
+        else:
+            buckets = self._sent.changed(weights, self.config.bucket_bytes)
         num_buckets = num_bytes = 0
         for bucket in buckets:
             if self._transport is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rl_core.data_proto import DataProto
-    from rl_core.train.weights.buckets import Piece, WeightVersion
+    from rl_core.train.weights.buckets import Pieces, WeightVersion
     from rl_core.train.weights.process_group import Meeting
 
 
@@ -52,11 +52,11 @@ class Receives(Samples, Protocol):
         """Join the group from which `receive_bucket` gets its numbers."""
         ...
 
-    def load_bucket(self, pieces: tuple[Piece, ...], values: DataProto) -> None:
+    def load_bucket(self, pieces: Pieces, values: DataProto) -> None:
         """Load a bucket from the object store."""
         ...
 
-    def receive_bucket(self, pieces: tuple[Piece, ...], dtype: torch.dtype) -> None:
+    def receive_bucket(self, pieces: Pieces, dtype: torch.dtype) -> None:
         """Receive a bucket by broadcast."""
         ...
 

@@ -252,6 +252,17 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "iteration: of a GPU what tensors took, else of its process.",
         ),
         (
+            "sync_bytes",
+            "bytes",
+            "Weights that the last sync sent to an engine with its own model.",
+        ),
+        (
+            "sync_share",
+            "share",
+            "Bytes that it sent over those of all the weights in question "
+            "(`rollout.sync.content: changes` sends what differs).",
+        ),
+        (
             "offloaded_bytes",
             "bytes",
             "Weights, gradients and optimizer state that were released while the engine sampled, "

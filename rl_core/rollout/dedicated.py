@@ -27,7 +27,7 @@ from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.sharding.meshes import Meshes
-from rl_core.train.weights.buckets import Bucket, Piece, WeightVersion, unpack
+from rl_core.train.weights.buckets import Bucket, Pieces, WeightVersion, unpack
 from rl_core.train.weights.process_group import Meeting, WireGroup
 from schemas.recipe import DType, LoraConfig, ModelConfig
 from schemas.sections.rollout import SyncMode
@@ -160,11 +160,11 @@ class Receiver:
         """Join the group from which `receive_bucket` gets its numbers."""
         self._group = WireGroup.join(meeting, self.replica.rank_info.rank + 1, self.replica.device)
 
-    def load_bucket(self, pieces: tuple[Piece, ...], values: DataProto) -> None:
+    def load_bucket(self, pieces: Pieces, values: DataProto) -> None:
         """Load a bucket from the object store: its numbers are the column `wire`."""
         self.replica.load(Bucket(pieces, values.tensor(WIRE)))
 
-    def receive_bucket(self, pieces: tuple[Piece, ...], dtype: torch.dtype) -> None:
+    def receive_bucket(self, pieces: Pieces, dtype: torch.dtype) -> None:
         """Receive a bucket by broadcast; the sender takes part at the same time."""
         assert self._group is not None
         values_N = torch.empty(sum(map(len, pieces)), dtype=dtype, device=self.replica.device)

@@ -34,6 +34,7 @@ NOT_TRAINED = {
     "placement": True,
     "registration": True,
     "retraining": True,
+    "rollout": {"sync": {"content"}},
     "tracking": True,
     "validation": True,
     "watch": True,

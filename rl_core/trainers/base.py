@@ -121,6 +121,8 @@ class Trainer(ABC):
             self._adapt(self.tracks[name], batch, metrics[name])
         with self._phase("sync"):
             self.sync_weights()
+        for name, track in self.tracks.items():
+            metrics[name] |= track.sampler.engine.sync_metrics()
         self.step_count += 1
         self.record.seconds = dict(self._seconds)
         merged = _with_prefixes(metrics) | {

@@ -49,6 +49,10 @@ class Engine:
     """Backends and teachers whose memory is freed while it samples (`placement.offload`)."""
     freed_bytes: int = 0
     """Bytes that the last sampling had freed, of all ranks."""
+    sent_bytes: int = 0
+    """Bytes that the last sync sent."""
+    weight_bytes: int = 0
+    """Bytes of all weights that it could have sent."""
 
     def up_to_date(self, *, evaluation: bool) -> WeightVersion | None:
         """Send the engine the weights of rollouts, or of evaluations, unless it already holds them.
@@ -58,7 +62,18 @@ class Engine:
         """
         if self.sync is None:
             return None
-        return self.sync.sync(evaluation=evaluation).version
+        report = self.sync.sync(evaluation=evaluation)
+        # A sync of the user's may report the version alone.
+        if whole := getattr(report, "weight_bytes", 0):
+            self.sent_bytes, self.weight_bytes = getattr(report, "num_bytes", 0), whole
+        return report.version
+
+    def sync_metrics(self) -> dict[str, float]:
+        """Return what the last sync sent; nothing for an engine that is sent none."""
+        if not self.weight_bytes:
+            return {}
+        share = self.sent_bytes / self.weight_bytes
+        return {"sync_bytes": float(self.sent_bytes), "sync_share": share}
 
     def rollout(self, prompts: DataProto, step: int, attempt: int = 0) -> DataProtoRef:
         """Sample the group of each prompt with the latest weights.

@@ -48,6 +48,17 @@ class SyncMode(StrEnum):
     rounding of the sum."""
 
 
+class SyncContent(StrEnum):
+    """Part of each tensor that is sent."""
+
+    ALL = "all"
+    """Every number."""
+    CHANGES = "changes"
+    """The numbers that changed in the format in which they are sent: at the learning rates of RL a
+    few percent. The rank that sends keeps a copy of what was sent in its machine's memory, and
+    compares on its CPU."""
+
+
 class SyncConfig(Section):
     """Weight sync from the trainer to a dedicated engine."""
 
@@ -55,6 +66,8 @@ class SyncConfig(Section):
     """Transport of the weights."""
     mode: SyncMode | None = None
     """Set of tensors to send; unset means `adapter` with `lora`, else `full`."""
+    content: SyncContent = SyncContent.ALL
+    """Part of each tensor that is sent; the first sync sends all of it."""
     bucket_bytes: int = Field(default=2**26, ge=4)
     """Size of the buckets in which weights are sent; a large tensor spans several. A few buckets
     exist at once."""

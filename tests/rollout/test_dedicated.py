@@ -48,10 +48,10 @@ AVERAGE: dict[str, Any] = {"ema_full": {"decay": 0.5, "mirror": True, "rollout":
 @pytest.mark.parametrize(
     ("trained", "sync"),
     [
-        (SHARED_WEIGHTS, {"transport": "broadcast", "bucket_bytes": 20_000}),
+        (SHARED_WEIGHTS, {"transport": "broadcast", "bucket_bytes": 20_000, "content": "changes"}),
         (LORA, {"transport": "object_store"}),
     ],
-    ids=["full-tp2-broadcast", "lora-object-store"],
+    ids=["changes-tp2-broadcast", "lora-object-store"],
 )
 def test_the_engine_samples_from_the_weights_of_every_step(
     tiny_model_dir: Path, tmp_path: Path, trained: Any, sync: dict[str, Any]
@@ -65,6 +65,7 @@ def test_the_engine_samples_from_the_weights_of_every_step(
             # same tokens.
             assert 0.0 <= metrics["delta_log_prob_max"] < BF16_TOLERANCE
             assert metrics["seconds/sync"] > 0
+            assert 0 < metrics["sync_share"] <= 1
             assert len(rollout) == NUM_PROMPTS * NUM_SIBLINGS
             versions.append(engine_of(trainer).weight_version())
             assert versions[-1] == trainer.backends()["policy"].weight_version()

@@ -18,6 +18,7 @@ from rl_core.models.adapters.lora import base_name, is_adapter, is_averaged
 from rl_core.models.adapters.merging import adapted_weights, places, unties
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.trained import Trained
+from rl_core.train.weights.changes import Changes, apply_changes, encode_changes
 from schemas.sections.rollout import SyncMode
 
 Named = tuple[str, Tensor]
@@ -49,13 +50,16 @@ class Piece:
         return self.stop - self.start
 
 
+Pieces = tuple[Piece, ...] | tuple[Changes, ...]
+
+
 @dataclass(frozen=True)
 class Bucket:
     """Unit of weights that is sent at once."""
 
-    pieces: tuple[Piece, ...]
+    pieces: Pieces
     values_N: Tensor
-    """Numbers of the pieces, end to end."""
+    """Numbers of the pieces, or bytes of the changes, end to end."""
 
 
 def pack(tensors: Iterable[Named], bucket_bytes: int) -> Iterator[Bucket]:
@@ -96,7 +100,52 @@ def unpack(bucket: Bucket, parameters: Mapping[str, Tensor]) -> None:
             raise WeightMismatch(
                 f"{piece.name}[{piece.start}:{piece.stop}] was sent, but the engine has {size}"
             )
-        target.view(-1)[piece.start : piece.stop].copy_(values)
+        part = target.view(-1)[piece.start : piece.stop]
+        if isinstance(piece, Changes):
+            apply_changes(piece, values, part)
+        else:
+            part.copy_(values)
+
+
+class SentWeights:
+    """The weights as an engine holds them, on the host of the rank that sends: one number of the
+    wire's format for each of the model's."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Tensor] = {}
+
+    def forget(self) -> None:
+        """Send everything the next time: the engine may hold anything."""
+        self._held.clear()
+
+    def changed(self, weights: Iterable[Named], bucket_bytes: int) -> Iterator[Bucket]:
+        """Yield buckets of about `bucket_bytes` with what differs from the weights of the last
+        call."""
+        described: list[Changes] = []
+        parts: list[Tensor] = []
+        size = 0
+        for name, weight in weights:
+            new = weight.detach().reshape(-1).cpu()
+            held = self._held.get(name)
+            capacity = max(1, bucket_bytes // new.element_size())
+            for start in range(0, len(new), capacity):
+                stop = min(len(new), start + capacity)
+                before = None if held is None else held[start:stop]
+                found = encode_changes(name, start, new[start:stop], before)
+                if found is None:
+                    continue
+                described.append(found[0])
+                parts.append(found[1])
+                size += len(found[0])
+                if size >= bucket_bytes:
+                    yield Bucket(tuple(described), torch.cat(parts))
+                    described, parts, size = [], [], 0
+            if held is None:
+                self._held[name] = new.clone()
+            else:
+                held.copy_(new)
+        if parts:
+            yield Bucket(tuple(described), torch.cat(parts))
 
 
 def sent_weights(backend: Trained, mode: SyncMode, *, averaged: bool) -> Iterator[Named]:
