@@ -1,4 +1,4 @@
-"""What changed in the weights since the last sync, in the format in which they are sent.
+"""Changes of weights since the last sync, as bytes, in the format in which weights are sent.
 
 At the learning rates of RL most updates are smaller than half a step of bfloat16, so most numbers
 that an engine holds are already right. A range of a tensor is sent as the changed numbers and the
