@@ -5,10 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from rl_core.errors import StorageError
-from rl_core.runtime.home_keys import prefect_password
+from rl_core.runtime.home_keys import MLFLOW_SERVER, key_of, prefect_password
 from rl_core.runtime.process_record import find_process
 from rl_core.runtime.secrets import redact_logs
 from rl_core.runtime.user_paths import real_path
@@ -20,6 +20,10 @@ def sqlite_url(path: Path, driver: str = "pysqlite") -> str:
         return f"sqlite:///{path}"
     # With the driver named, since MLflow makes folders of what stands behind `sqlite:///`.
     return f"sqlite+{driver}:///file:{quote(str(path))}?uri=true"
+
+
+def _same_server(one: str, other: str) -> bool:
+    return urlsplit(one)[:2] == urlsplit(other)[:2]
 
 
 @dataclass(frozen=True)
@@ -161,8 +165,10 @@ class Home:
         if prefect := self._served("prefect"):
             defaults["PREFECT_API_URL"] = f"{prefect}/api"
             # A server of somebody else's gets no key of this home.
-            if os.environ.get("PREFECT_API_URL", defaults["PREFECT_API_URL"]).startswith(prefect):
+            if _same_server(os.environ.get("PREFECT_API_URL", prefect), prefect):
                 defaults["PREFECT_API_AUTH_STRING"] = prefect_password(self.root)
+        if (mlflow := self._served("mlflow")) and _same_server(self.mlflow_uri, mlflow):
+            defaults["MLFLOW_TRACKING_TOKEN"] = key_of(self.root, MLFLOW_SERVER)
         return {key: os.environ.get(key, value) for key, value in defaults.items()}
 
     def activate(self) -> None:

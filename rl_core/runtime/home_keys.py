@@ -20,6 +20,7 @@ SECRET_BYTES = 32
 KEY_CHARS = 32
 PREFECT_USER = "rl-train"
 REWARD_SERVER = "rewards"
+MLFLOW_SERVER = "mlflow"
 DEMO_SERVER = "demo"
 
 

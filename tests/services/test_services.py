@@ -195,6 +195,8 @@ def test_a_service_is_found_again_after_the_clock_was_set(monkeypatch: pytest.Mo
 def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
         monkeypatch.delenv(name, raising=False)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
     home = Home(tmp_path)
     assert "PREFECT_API_URL" not in home.environment()
     me = psutil.Process()
@@ -210,6 +212,14 @@ def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.delenv("PREFECT_API_URL")
     assert home.mlflow_ui == "http://127.0.0.1:4321"
+    assert "MLFLOW_TRACKING_TOKEN" not in found, "runs write to the database"
+    for url, given in (
+        ("http://127.0.0.1:4321", True),
+        ("http://127.0.0.1:43210", False),
+        ("https://127.0.0.1:4321", False),
+    ):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+        assert ("MLFLOW_TRACKING_TOKEN" in home.environment()) is given, url
     stack._save({"prefect": entry | {"started": 1.0}})
     assert "PREFECT_API_URL" not in home.environment()
     assert stack.ended() == ["prefect"]
