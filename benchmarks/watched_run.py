@@ -78,10 +78,12 @@ def _in_home(home: Path) -> list[psutil.Process]:
 
 
 def digest(home: Path) -> str:
-    """Return a digest of the weights that the run of a home exported, and of its last replies."""
+    """Return a digest of the weights that the run of a home exported, of its last replies and of
+    its prepared data."""
     found = hashlib.sha256()
     weights = sorted(home.glob("runs/*/model/**/*.safetensors"))
-    for file in [*weights, *sorted(home.glob("runs/*/samples/evaluate-final.jsonl"))]:
+    replies = home.glob("runs/*/samples/evaluate-final.jsonl")
+    for file in [*weights, *sorted(replies), *sorted(home.glob("cache/*/*.parquet"))]:
         found.update(file.name.encode())
         found.update(file.read_bytes())
     return found.hexdigest()[:16] if weights else "no weights"
