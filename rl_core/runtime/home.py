@@ -22,6 +22,27 @@ def sqlite_url(path: Path, driver: str = "pysqlite") -> str:
     return f"sqlite+{driver}:///file:{quote(str(path))}?uri=true"
 
 
+DEPLOYED = "deployed"
+"""Key of `services.json` for the digest of what was deployed; all others are services."""
+_KEYS = {"pid": int, "started": int | float, "url": str, "log": str}
+
+
+def _is_record(name: str, entry: object) -> bool:
+    """Return True if an entry of `services.json` says where a service of ours runs."""
+    if name not in ("prefect", "mlflow") and not name.startswith("worker-"):
+        return False
+    if not isinstance(entry, dict) or entry.keys() != _KEYS.keys():
+        return False
+    if not all(isinstance(entry[key], kind) for key, kind in _KEYS.items()):
+        return False
+    if not 0 < entry["pid"] < 2**31:
+        return False
+    try:
+        return name.startswith("worker-") or urlsplit(entry["url"]).port is not None
+    except ValueError:
+        return False
+
+
 def _same_server(one: str, other: str) -> bool:
     return urlsplit(one)[:2] == urlsplit(other)[:2]
 
@@ -130,6 +151,12 @@ class Home:
             ) from error
         if not isinstance(found, dict):
             raise StorageError(f"{self.services}: expected an object, got {found!r:.80}; remove it")
+        for name, entry in found.items():
+            if name != DEPLOYED and not _is_record(name, entry):
+                raise StorageError(
+                    f"{self.services}: {name}: {entry!r:.120} is no record of a service; end the "
+                    "services that rl-train up started by hand, and remove it"
+                )
         return found
 
     def environment(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 leaves behind."""
 
 import http.server
+import json
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from rl_core.errors import DataError, ServiceError
+from rl_core.errors import DataError, ServiceError, StorageError
 from rl_core.runtime.home import Home
 from rl_core.runtime.home_keys import prefect_password
 from rl_core.runtime.process_record import find_process, start_time, stop_tree
@@ -190,6 +191,28 @@ def test_a_service_is_found_again_after_the_clock_was_set(monkeypatch: pytest.Mo
     monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted + 5400)
     assert psutil.Process().create_time() == pytest.approx(by_the_clock + 5400), "the clock was set"
     assert record.process == me
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("prefect", {"pid": "x"}),
+        ("prefect", {"pid": -1}),
+        ("prefect", {"pid": 10**30}),
+        ("mlflow", {"started": None}),
+        ("mlflow", {"url": 3}),
+        ("prefect", {"url": "http://127.0.0.1"}),
+        ("prefect", {"url": "http://127.0.0.1:x"}),
+        ("worker-rl-train", {"another": 1}),
+        ("of-nobody", {}),
+    ],
+)
+def test_a_record_that_is_none_is_named(tmp_path: Path, name: str, change: dict[str, object]):
+    home = Home(tmp_path)
+    sound = {"pid": 1, "started": 1.0, "url": "http://127.0.0.1:4321", "log": ""}
+    home.services.write_text(json.dumps({"deployed": "x", name: sound | change}))
+    with pytest.raises(StorageError, match=rf"services\.json: {name}: .* is no record"):
+        Stack(home, print).status()
 
 
 def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
