@@ -65,6 +65,8 @@ OF_A_PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
     *(errno.EROFS, errno.ENOSPC, errno.EDQUOT),
 )
+OF_A_DISK = (errno.EIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ESTALE)
+"""Errors that only a disk raises, whether or not they name a file."""
 """Errors of the system that say that a path which the user gave, or its disk, cannot be used."""
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted assignments, e.g. algorithm.clip_high=0.28")
@@ -143,9 +145,11 @@ def main() -> None:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
         sys.exit(MACHINE_ERROR)
     except OSError as error:
-        if "--debug" in sys.argv or error.errno not in OF_A_PATH or error.filename is None:
+        of_a_path = error.errno in OF_A_PATH and error.filename is not None
+        if "--debug" in sys.argv or not (of_a_path or error.errno in OF_A_DISK):
             raise
-        _say_error(f"{error.filename!s:.200}: {error.strerror}")
+        where = error.filename or "a file (--debug says which)"
+        _say_error(f"{where!s:.200}: {os.strerror(error.errno or 0)}")
         sys.exit(USER_ERROR)
 
 
