@@ -51,16 +51,19 @@ class Bench:
         self,
         name: str,
         home: Path,
-        strike: Callable[[subprocess.Popen[bytes]], object],
+        strike: Callable[[subprocess.Popen[bytes]], subprocess.Popen[bytes] | None],
         heal: Callable[[], object] = lambda: None,
     ) -> None:
-        """Run until an iteration is complete, `strike`, wait for the end, `heal`, run again."""
+        """Run until an iteration is complete, `strike`, wait for the end, `heal`, run again.
+
+        Args: strike: may return another command, which is then the one whose end counts.
+        """
         log = self.folder / f"{name.replace(' ', '-')}.log"
         process = start(self.arguments, home, log)
         began = time.monotonic()
         while process.poll() is None and not iterations(home):
             time.sleep(0.05)
-        strike(process)
+        process = strike(process) or process
         code, took_s = _end_of(process), time.monotonic() - began
         said = _last_words(log)
         left = len(left_in(home))
@@ -106,7 +109,7 @@ def full_disk(bench: Bench) -> None:
     with disk(bench.folder / "full") as home:
         filler = home / "filler"
 
-        def fill(_: object) -> None:
+        def fill(_: subprocess.Popen[bytes]) -> None:
             with filler.open("wb", buffering=0) as file, suppress(OSError):
                 while True:
                     file.write(bytes(2**16))
@@ -115,17 +118,19 @@ def full_disk(bench: Bench) -> None:
 
 
 def read_only(bench: Bench) -> None:
-    """Make the disk of the home read-only; writable for the second run."""
+    """Run again on a disk that has become read-only; writable for the run after that."""
     with disk(bench.folder / "read-only") as home:
 
         def remount(how: str) -> None:
-            # Refused while files are open for writing; a device that fails is not asked.
             subprocess.run(["mount", "-o", f"remount,{how}", str(home)], check=True)
 
-        def lock(process: subprocess.Popen[bytes]) -> None:
-            while process.poll() is None:
-                with suppress(subprocess.CalledProcessError):
-                    return remount("ro")
+        def lock(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+            # A disk with files open for writing stays writable, so the run ends first.
+            process.kill()
+            process.wait()
+            left_in(home)
+            remount("ro")
+            return start(bench.arguments, home, bench.folder / "read-only-disk.log")
 
         bench.fault("read-only disk", home, lock, lambda: remount("rw"))
 
@@ -150,11 +155,11 @@ def clock_jump(bench: Bench, name: str, seconds: int) -> None:
     """Set the clock by some seconds."""
     clock = bench.folder / f"clock{seconds}"
     with _environment({"LD_PRELOAD": str(bench.shim), "CLOCK_FILE": str(clock)}):
-        bench.fault(
-            f"clock {name}",
-            bench.folder / f"home{seconds}",
-            lambda _: clock.write_text(str(seconds)),
-        )
+
+        def set_clock(_: subprocess.Popen[bytes]) -> None:
+            clock.write_text(str(seconds))
+
+        bench.fault(f"clock {name}", bench.folder / f"home{seconds}", set_clock)
 
 
 def stopped(bench: Bench, kind: str) -> None:

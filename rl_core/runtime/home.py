@@ -160,8 +160,11 @@ class Home:
         return found
 
     def environment(self) -> dict[str, str]:
-        """Return the settings that keep services local and silent; the user's own settings override
-        them."""
+        """Return `defaults`, with the user's own settings in place of theirs."""
+        return {key: os.environ.get(key, value) for key, value in self.defaults().items()}
+
+    def defaults(self) -> dict[str, str]:
+        """Return the settings that keep services local and silent."""
         defaults = {
             "RL_TRAIN_HOME": str(self.root),
             "PREFECT_HOME": str(self.prefect),
@@ -196,7 +199,7 @@ class Home:
                 defaults["PREFECT_API_AUTH_STRING"] = prefect_password(self.root)
         if (mlflow := self._served("mlflow")) and _same_server(self.mlflow_uri, mlflow):
             defaults["MLFLOW_TRACKING_TOKEN"] = key_of(self.root, MLFLOW_SERVER)
-        return {key: os.environ.get(key, value) for key, value in defaults.items()}
+        return defaults
 
     def activate(self) -> None:
         """Create the folder, export `environment()` before Prefect, Ray or MLflow is imported, and

@@ -16,7 +16,7 @@ def server_app(store_uri: str, artifact_root: str) -> ASGIApp:
     Args: store_uri: address of the database. artifact_root: address of the folder of the artifacts
     of new experiments.
     """
-    from mlflow.server import (
+    from mlflow.server.constants import (
         ARTIFACT_ROOT_ENV_VAR,
         BACKEND_STORE_URI_ENV_VAR,
         REGISTRY_STORE_URI_ENV_VAR,
