@@ -201,6 +201,9 @@ bench-ahead: $(STAMP) ## time steps whose rollouts start a step ahead beside tho
 bench-kills: $(STAMP) ## kill -9 random processes of a run and a preparation, run them again, compare bit for bit: KILLS=100
 	$(BIN)/python -m benchmarks.kills --kills $(KILLS)
 
+bench-faults: $(STAMP) ## full and read-only disks, EIO, SIGSTOP and clock jumps under a run, and the same command again
+	$(BIN)/python -m benchmarks.faults
+
 bench-soak: $(STAMP) ## one small run after another; memory, descriptors, threads and files by the hour: HOURS=1
 	$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 

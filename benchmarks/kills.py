@@ -26,13 +26,18 @@ HUNG_FACTOR = 8.0
 MIN_HUNG_S = 900.0
 KILLS_PER_HOME = 4
 """Kills before a home's run may end in peace."""
+PREPARING_S = 1.5
+"""Seconds from the first sign of prepared data within which `--preparing` kills."""
 
 
 class Siege:
     """The kills and what came of them."""
 
-    def __init__(self, arguments: list[str], folder: Path, seed: int) -> None:
-        self.arguments, self.folder = arguments, folder
+    def __init__(
+        self, arguments: list[str], folder: Path, seed: int, *, preparing: bool = False
+    ) -> None:
+        """Make none yet. Args: preparing: kill while data is prepared, not at any moment."""
+        self.arguments, self.folder, self.preparing = arguments, folder, preparing
         self.rng, self.counts, self.killed = random.Random(seed), Counter[str](), Counter[str]()
 
     def undisturbed(self) -> None:
@@ -51,7 +56,7 @@ class Siege:
         for _ in range(num_kills + 3):
             process = start(self.arguments, home, log)
             if kills < num_kills:
-                kills += self._kill_one(process)
+                kills += self._kill_one(process, home)
             code = self._end_of(process)
             self._count_leftovers(home)
             now = iterations(home)
@@ -70,10 +75,18 @@ class Siege:
             shutil.rmtree(home, ignore_errors=True)
         return kills
 
-    def _kill_one(self, process: subprocess.Popen[bytes]) -> int:
+    def _moment(self, process: subprocess.Popen[bytes], home: Path) -> float:
+        """Return the seconds to wait before a kill."""
+        if not self.preparing:
+            return self.rng.uniform(0.02, 1.0) * self.length_s
+        while process.poll() is None and not (home / "cache").exists():
+            time.sleep(0.01)
+        return self.rng.uniform(0.0, PREPARING_S)
+
+    def _kill_one(self, process: subprocess.Popen[bytes], home: Path) -> int:
         """Returns: 1, or 0 if the command ended before its moment."""
         try:
-            process.wait(self.rng.uniform(0.02, 1.0) * self.length_s)
+            process.wait(self._moment(process, home))
             return 0
         except subprocess.TimeoutExpired:
             by_kind: dict[str, list[psutil.Process]] = {}
@@ -111,15 +124,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--preparing", action="store_true", help="kill while data is prepared, once in a home"
+    )
     parser.add_argument("recipe", nargs="*", default=["smoke/text"], help="and overrides")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="rl-train-kills-"))
     shared = {file.name for file in Path("/dev/shm").iterdir()}
-    siege = Siege(["run", *given.recipe], folder, given.seed)
+    siege = Siege(["run", *given.recipe], folder, given.seed, preparing=given.preparing)
+    kills_per_home = 1 if given.preparing else KILLS_PER_HOME
     siege.undisturbed()
     kills = number = 0
     while kills < given.kills:
-        kills += siege.attack(number, min(KILLS_PER_HOME, given.kills - kills))
+        kills += siege.attack(number, min(kills_per_home, given.kills - kills))
         number += 1
     by_kind = ", ".join(f"{kind} {count}" for kind, count in siege.killed.most_common())
     print(f"\n| what | count |\n|---|---|\n| kills | {kills} ({by_kind}) |")

@@ -3,8 +3,10 @@ kill runs and repeat them."""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,10 +26,15 @@ KINDS = {
 """Part of the command line by which a process of each kind is known; the first that fits counts."""
 
 
+ENDS_S = 60.0
+_started: list[subprocess.Popen[bytes]] = []
+
+
 def start(arguments: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start `rl-train` with these arguments in a home; its output is appended to a file."""
+    """Start `rl-train` with these arguments in a home; its output is appended to a file. It ends
+    with this process."""
     with log.open("ab") as out:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "flows.cli", *arguments],
             cwd=REPOSITORY,
             env=os.environ | {"RL_TRAIN_HOME": str(home)},
@@ -35,6 +42,19 @@ def start(arguments: list[str], home: Path, log: Path) -> subprocess.Popen[bytes
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    if not _started:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        atexit.register(_end_all)
+    _started.append(process)
+    return process
+
+
+def _end_all() -> None:
+    for process in _started:
+        if process.poll() is None:
+            process.terminate()
+    for process in _started:
+        process.wait(ENDS_S)
 
 
 def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -78,10 +98,12 @@ def _in_home(home: Path) -> list[psutil.Process]:
 
 
 def digest(home: Path) -> str:
-    """Return a digest of the weights that the run of a home exported, and of its last replies."""
+    """Return a digest of the weights that the run of a home exported, of its last replies and of
+    its prepared data."""
     found = hashlib.sha256()
     weights = sorted(home.glob("runs/*/model/**/*.safetensors"))
-    for file in [*weights, *sorted(home.glob("runs/*/samples/evaluate-final.jsonl"))]:
+    replies = home.glob("runs/*/samples/evaluate-final.jsonl")
+    for file in [*weights, *sorted(replies), *sorted(home.glob("cache/*/*.parquet"))]:
         found.update(file.name.encode())
         found.update(file.read_bytes())
     return found.hexdigest()[:16] if weights else "no weights"

@@ -12,13 +12,14 @@ from flows.data_cli import data
 from flows.doctor_cli import doctor
 from flows.envs_cli import envs
 from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
+from flows.prefect_settings import refused_setting
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, open_ui, status, up
 from flows.validate_cli import validate
-from rl_core.errors import ChainStopped, StoppedByWatcher, Unreachable, UserError
+from rl_core.errors import OF_A_DISK, ChainStopped, StoppedByWatcher, Unreachable, UserError
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 
@@ -142,10 +143,18 @@ def main() -> None:
     except Unreachable as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
         sys.exit(MACHINE_ERROR)
-    except OSError as error:
-        if "--debug" in sys.argv or error.errno not in OF_A_PATH or error.filename is None:
+    except ValueError as error:
+        refused = refused_setting(error)
+        if "--debug" in sys.argv or refused is None:
             raise
-        _say_error(f"{error.filename!s:.200}: {error.strerror}")
+        _say_error(refused)
+        sys.exit(USER_ERROR)
+    except OSError as error:
+        of_a_path = error.errno in OF_A_PATH and error.filename is not None
+        if "--debug" in sys.argv or not (of_a_path or error.errno in OF_A_DISK):
+            raise
+        where = error.filename or "a file (--debug says which)"
+        _say_error(f"{where!s:.200}: {os.strerror(error.errno or 0)}")
         sys.exit(USER_ERROR)
 
 

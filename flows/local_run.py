@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from flows.local_api import LocalApi, start_local_api
+from flows.prefect_settings import check_prefect_settings
 from rl_core.data.prepare.row_files import check_files_exist
 from rl_core.distributed.cluster import configured_address, early_cluster
 from rl_core.errors import causes
@@ -130,6 +131,7 @@ def _displayed(
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("TQDM_DISABLE", "1")
+    check_prefect_settings()
     with no_orphans(), interruptible():
         api = start_local_api()
         with _cluster_of(recipe) if workers else nullcontext():

@@ -2,6 +2,7 @@
 for a server elsewhere."""
 
 import shlex
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,7 +37,7 @@ def up(
         'runs are started with: eval "$(rl-train status --env)"; prefect deployment run '
         "rl-train/text --watch"
     )
-    typer.echo("the Prefect UI opens with: rl-train open")
+    typer.echo("the UIs open with: rl-train open, and rl-train open mlflow")
     if foreground:
         _stay(stack)
 
@@ -68,25 +69,42 @@ def status(
         raise typer.Exit(NOT_RUNNING)
 
 
+class Ui(StrEnum):
+    """A server of `rl-train up` with pages for a browser."""
+
+    PREFECT = "prefect"
+    MLFLOW = "mlflow"
+
+
 def open_ui(
+    server: Annotated[Ui, typer.Argument(help="Whose pages")] = Ui.PREFECT,
     show: Annotated[
         bool, typer.Option("--show", help="Print the address and open no browser")
     ] = False,
 ) -> None:
-    """Open the Prefect UI of `rl-train up` in a browser, logged in.
+    """Open the Prefect or MLflow UI of `rl-train up` in a browser, logged in.
 
-    The address holds the home's key: whoever has it can start runs here.
+    The address holds a key of the home: whoever has Prefect's can start runs here, and whoever has
+    MLflow's can change what it recorded.
     """
     import webbrowser
 
     from rl_core.errors import ServiceError
-    from rl_core.runtime.home_keys import prefect_password
+    from rl_core.runtime.home_keys import MLFLOW_SERVER, key_of, prefect_password
     from rl_core.services.login_page import login_address
 
     home = Home.default()
-    if not (url := home.prefect_ui):
-        raise ServiceError(f"no Prefect server of {home.root} runs: rl-train up")
-    address = login_address(url, prefect_password(home.root))
+    if server is Ui.MLFLOW:
+        if home.mlflow_uri.startswith("http"):
+            raise ServiceError(
+                f"MLflow is the one at MLFLOW_TRACKING_URI, {home.mlflow_uri}: open that address"
+            )
+        url, key = home.mlflow_ui, key_of(home.root, MLFLOW_SERVER)
+    else:
+        url, key = home.prefect_ui, prefect_password(home.root)
+    if not url:
+        raise ServiceError(f"no {server.value} server of {home.root} runs: rl-train up")
+    address = login_address(url, key)
     if show or not webbrowser.open(address):
         typer.echo(address)
 

@@ -5,7 +5,11 @@ driver unchanged.
 and exits with code 2. Everything else is a defect or a failed machine, and may be retried.
 """
 
+import errno
 from collections.abc import Iterator
+
+OF_A_DISK = (errno.EIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ESTALE)
+"""Errors of the system that only a disk raises, whether or not they name a file."""
 
 
 class RLTrainError(Exception):

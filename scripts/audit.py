@@ -28,10 +28,12 @@ def main(pip_audit: str, packages: str) -> int:
         listed = []
     compared = [one for one in listed if "skip_reason" not in one]
     if not compared:
-        reason = (done.stderr.strip().splitlines() or ["no package is known there"])[-1]
+        skipped = [one["skip_reason"] for one in listed[:1]]
+        reason = (skipped or done.stderr.strip().splitlines()[-1:] or ["pip-audit said nothing"])[0]
         print(
-            f"nothing was compared: the database of weaknesses cannot be reached from here "
-            f"({reason[:200]}); run make audit on a machine with internet access",
+            f"nothing was compared, of {len(listed)} packages: PyPI's database of weaknesses does "
+            f"not answer from here ({reason[:200]}); run make audit on a machine with internet "
+            "access",
             file=sys.stderr,
         )
         return NOT_COMPARED

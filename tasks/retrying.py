@@ -6,7 +6,7 @@ from typing import Any
 from prefect import Task
 from prefect.client.schemas.objects import State, TaskRun
 
-from rl_core.errors import UserError
+from rl_core.errors import OF_A_DISK, UserError
 
 
 def worth_retrying(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -15,6 +15,8 @@ def worth_retrying(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -
         state.result(raise_on_failure=True)
     except UserError:
         return False
+    except OSError as error:
+        return error.errno not in OF_A_DISK  # a full disk stays full
     except Exception:  # whatever else it was, a fresh attempt may succeed
         return True
     return False

@@ -438,13 +438,13 @@ def close_run(plan: RunPlan) -> Iterator[None]:
     try:
         with served_gauges(session.recipe.tracking.prometheus, session.folder.root.name):
             yield
-    except StoppedByWatcher:
-        tracking.finish(RunStatus.KILLED)
+    except StoppedByWatcher as error:
+        tracking.finish_after(error, RunStatus.KILLED)
         raise
-    except Exception:
-        tracking.finish(RunStatus.FAILED)
+    except Exception as error:
+        tracking.finish_after(error, RunStatus.FAILED)
         raise
-    except BaseException:
-        tracking.finish(RunStatus.KILLED)
+    except BaseException as error:
+        tracking.finish_after(error, RunStatus.KILLED)
         raise
     tracking.finish(RunStatus.FINISHED, nothing_done=not session.started_workers)

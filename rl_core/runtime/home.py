@@ -5,10 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from rl_core.errors import StorageError
-from rl_core.runtime.home_keys import prefect_password
+from rl_core.runtime.home_keys import MLFLOW_SERVER, key_of, prefect_password
 from rl_core.runtime.process_record import find_process
 from rl_core.runtime.secrets import redact_logs
 from rl_core.runtime.user_paths import real_path
@@ -20,6 +20,31 @@ def sqlite_url(path: Path, driver: str = "pysqlite") -> str:
         return f"sqlite:///{path}"
     # With the driver named, since MLflow makes folders of what stands behind `sqlite:///`.
     return f"sqlite+{driver}:///file:{quote(str(path))}?uri=true"
+
+
+DEPLOYED = "deployed"
+"""Key of `services.json` for the digest of what was deployed; all others are services."""
+_KEYS = {"pid": int, "started": int | float, "url": str, "log": str}
+
+
+def _is_record(name: str, entry: object) -> bool:
+    """Return True if an entry of `services.json` says where a service of ours runs."""
+    if name not in ("prefect", "mlflow") and not name.startswith("worker-"):
+        return False
+    if not isinstance(entry, dict) or entry.keys() != _KEYS.keys():
+        return False
+    if not all(isinstance(entry[key], kind) for key, kind in _KEYS.items()):
+        return False
+    if not 0 < entry["pid"] < 2**31:
+        return False
+    try:
+        return name.startswith("worker-") or urlsplit(entry["url"]).port is not None
+    except ValueError:
+        return False
+
+
+def _same_server(one: str, other: str) -> bool:
+    return urlsplit(one)[:2] == urlsplit(other)[:2]
 
 
 @dataclass(frozen=True)
@@ -126,11 +151,20 @@ class Home:
             ) from error
         if not isinstance(found, dict):
             raise StorageError(f"{self.services}: expected an object, got {found!r:.80}; remove it")
+        for name, entry in found.items():
+            if name != DEPLOYED and not _is_record(name, entry):
+                raise StorageError(
+                    f"{self.services}: {name}: {entry!r:.120} is no record of a service; end the "
+                    "services that rl-train up started by hand, and remove it"
+                )
         return found
 
     def environment(self) -> dict[str, str]:
-        """Return the settings that keep services local and silent; the user's own settings override
-        them."""
+        """Return `defaults`, with the user's own settings in place of theirs."""
+        return {key: os.environ.get(key, value) for key, value in self.defaults().items()}
+
+    def defaults(self) -> dict[str, str]:
+        """Return the settings that keep services local and silent."""
         defaults = {
             "RL_TRAIN_HOME": str(self.root),
             "PREFECT_HOME": str(self.prefect),
@@ -161,9 +195,11 @@ class Home:
         if prefect := self._served("prefect"):
             defaults["PREFECT_API_URL"] = f"{prefect}/api"
             # A server of somebody else's gets no key of this home.
-            if os.environ.get("PREFECT_API_URL", defaults["PREFECT_API_URL"]).startswith(prefect):
+            if _same_server(os.environ.get("PREFECT_API_URL", prefect), prefect):
                 defaults["PREFECT_API_AUTH_STRING"] = prefect_password(self.root)
-        return {key: os.environ.get(key, value) for key, value in defaults.items()}
+        if (mlflow := self._served("mlflow")) and _same_server(self.mlflow_uri, mlflow):
+            defaults["MLFLOW_TRACKING_TOKEN"] = key_of(self.root, MLFLOW_SERVER)
+        return defaults
 
     def activate(self) -> None:
         """Create the folder, export `environment()` before Prefect, Ray or MLflow is imported, and

@@ -20,6 +20,7 @@ SECRET_BYTES = 32
 KEY_CHARS = 32
 PREFECT_USER = "rl-train"
 REWARD_SERVER = "rewards"
+MLFLOW_SERVER = "mlflow"
 DEMO_SERVER = "demo"
 
 
@@ -44,9 +45,16 @@ def _secret(path: Path) -> str:
     try:
         if not path.exists():
             _write_once(path)
-        return path.read_text(encoding="ascii").strip()
+        found = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"{path}: cannot be read or written ({error}); remove it") from error
+        raise StorageError(f"cannot read or write {path} ({error}); remove it") from error
+    if len(found) != 2 * SECRET_BYTES:
+        # Keys of an empty secret would be known to everybody.
+        raise StorageError(
+            f"cannot use {path}: it holds {len(found)} characters, where {2 * SECRET_BYTES} were "
+            "written; stop the services and remove it"
+        )
+    return found
 
 
 def _write_once(path: Path) -> None:

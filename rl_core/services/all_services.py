@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from rl_core.data.store.atomic import atomic_write_json
 from rl_core.errors import ServiceError
-from rl_core.runtime.home import Home
+from rl_core.runtime.home import DEPLOYED, Home
 from rl_core.runtime.process_record import stop_tree
 from rl_core.services import catalogue
 from rl_core.services.exposure import LOCALHOST, check_exposure
@@ -23,7 +23,6 @@ from rl_core.services.ports import free_port
 from rl_core.services.service import Record, Service, State
 from rl_core.tracking.database import ensure_database
 
-DEPLOYED = "deployed"
 Say = Callable[[str], None]
 
 

@@ -100,38 +100,38 @@ def mlflow_server(home: Home, host: str, port: int) -> Service:
     """Return the service with the MLflow UI over the home's database. Runs write to the database
     itself, so they do not depend on the server."""
     url = f"http://{_shown(host)}:{port}"
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        host,
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
-    command += ["--backend-store-uri", home.mlflow_uri, "--no-serve-artifacts"]
-    command += ["--default-artifact-root", home.mlflow_artifacts.as_uri()]
     if is_local(host):
-        # MLflow would answer requests to any private address.
+        command = _mlflow_command(host, port)
         names = [name for name in hosts_served() if ":" not in name]
-        pages = [f"http://{name}:{port}" for name in names]
-        command += [
-            "--allowed-hosts",
-            ",".join(name for one in names for name in (one, f"{one}:*")),
-        ]
-        command += ["--cors-allowed-origins", ",".join(pages)]
+        settings = {
+            "RL_TRAIN_HOME": str(home.root),
+            "MLFLOW_TRACKING_URI": home.mlflow_uri,
+            # MLflow's own lists have to know what ours let pass.
+            "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{name},{name}:*" for name in names),
+            "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{one}:{port}" for one in names),
+        }
     else:
-        command += ["--app-name", "basic-auth"]
+        command, settings = _mlflow_for_others(home, host, port), dict[str, str]()
     return Service(
         name="mlflow",
         command=command,
-        environment=base_environment(home),
+        environment=base_environment(home) | settings,
         url=url,
         answers=lambda: answers(f"{url}/health"),
     )
+
+
+def _mlflow_command(host: str, port: int) -> list[str]:
+    app = ["--factory", "rl_core.services.mlflow_app:create_app"]
+    return [sys.executable, "-P", "-m", "uvicorn", *app, "--host", host, "--port", str(port)]
+
+
+def _mlflow_for_others(home: Home, host: str, port: int) -> list[str]:
+    """Return the command of MLflow's own server with its own passwords."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
+    command += ["--workers", "1", "--app-name", "basic-auth"]
+    command += ["--backend-store-uri", home.mlflow_uri, "--no-serve-artifacts"]
+    return [*command, "--default-artifact-root", home.mlflow_artifacts.as_uri()]
 
 
 def worker(home: Home, pool: str, prefect_url: str) -> Service:

@@ -1,7 +1,8 @@
 """ASGI middleware that answers only those who know the server's key.
 
 A program gives it as `Authorization: Bearer KEY`; a browser gets it by the login page, and gives it
-as a cookie that no script and no other site can use.
+as a cookie that no script can read. A plain link of another page, such as of a report, sends the
+cookie along; no other request of another site does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class KeyRequired:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "the key is missing"})
         else:
-            said = b"the key is missing or wrong: Authorization: Bearer KEY\n"
+            said = (
+                b"the key is missing or wrong: Authorization: Bearer KEY. A browser logs in by the "
+            )
+            said += b"address that was printed when this server started, or by rl-train open\n"
             await _answer(send, 401, said, [(b"www-authenticate", b"Bearer")])
 
     def _may_pass(self, scope: Scope) -> bool:
@@ -61,7 +65,7 @@ class KeyRequired:
         if more or not self._is_right(given.decode("utf-8", "replace")):
             await _answer(send, 401, b"the key is wrong\n", [])
             return
-        cookie = f"{self._cookie}={self._key}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{self._cookie}={self._key}; Path=/; HttpOnly; SameSite=Lax"
         await _answer(send, 204, b"", [(b"set-cookie", cookie.encode())])
 
 

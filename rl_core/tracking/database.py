@@ -156,6 +156,10 @@ def _make(path: Path) -> None:
         shutil.rmtree(building, ignore_errors=True)  # of a builder that was killed
         building.mkdir()
         made = building / path.name
+        # MLflow tries a disk that fails again for two minutes.
+        with closing(sqlite3.connect(made)) as probe:
+            probe.execute("CREATE TABLE probe (a)")
+            probe.execute("DROP TABLE probe")
         with _without_waiting_for_the_disk(made):
             store = SqlAlchemyStore(sqlite_url(made), str(path.parent / "mlflow-artifacts"))
             store.engine.dispose()
@@ -167,7 +171,7 @@ def _make(path: Path) -> None:
         sync_path(path.parent)
     except OSError as error:
         raise storage_error(path, error) from error
-    except (SQLAlchemyError, MlflowException) as error:
+    except (SQLAlchemyError, MlflowException, sqlite3.Error) as error:
         reason = str(error).strip().splitlines()[0]
         raise StorageError(f"cannot make the MLflow database {path}: {reason}") from error
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mlflow.entities import Metric, RunTag
 from mlflow.exceptions import MlflowException
 from requests import RequestException
 
+from rl_core.data.store.atomic import storage_error
 from rl_core.runtime.background_queue import Deliveries
 from rl_core.tracking.traces import send_trace
 
@@ -44,16 +46,23 @@ class Outbox(Deliveries[Entry]):
                 super().put(entry)
 
     def put(self, item: Entry) -> None:
-        """Write an entry to the file, and send it after those before it."""
+        """Write an entry to the file, and send it after those before it. Raises: StorageError when
+        it cannot be written."""
         with self._changed:
             if self._path is not None:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(item, ensure_ascii=False) + "\n")
+                try:
+                    with self._path.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(item, ensure_ascii=False) + "\n")
+                except OSError as error:
+                    raise storage_error(self._path, error) from error
             super().put(item)
 
     def _emptied(self) -> None:
-        if self._path is not None and self._path.is_file():
-            self._path.write_text("")
+        # What stays in the file is sent again, which changes nothing; an error would end the
+        # thread that sends.
+        with suppress(OSError):
+            if self._path is not None and self._path.is_file():
+                self._path.write_text("")
 
 
 def metrics_entry(metrics: Mapping[str, float], step: int) -> Entry:

@@ -26,6 +26,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 from mlflow.exceptions import MlflowException
+from requests import RequestException
 
 from rl_core.errors import StorageError
 from rl_core.tracking.also.copies import Copies
@@ -313,15 +314,30 @@ class TrackingRun:
 
         Args: nothing_done: a run that had ended before it was opened keeps that time.
 
-        Raises: StorageError as `flush` does; a run whose server does not answer is not marked as
-        ended.
+        Raises: StorageError as `flush` does, and when the end is refused; a run whose server does
+        not answer is not marked as ended.
         """
         if self._copies is not None:
             self._copies.finish(succeeded=status is RunStatus.FINISHED)
         if self._outbox.wait(OUTAGE_S if status is RunStatus.FINISHED else HASTE_S):
             ended = self._last_end if nothing_done else None
-            self.client.set_terminated(self.run_id, status=status, end_time=ended)
+            try:
+                self.client.set_terminated(self.run_id, status=status, end_time=ended)
+            except (MlflowException, RequestException) as error:
+                reason = str(error).strip().splitlines()[0]
+                raise StorageError(
+                    f"run {self.run_id} could not be marked as {status.value} in "
+                    f"{self.tracking_uri}: {reason:.300}; run again when that works"
+                ) from error
         self.flush(0)
+
+    def finish_after(self, error: BaseException, status: RunStatus) -> None:
+        """End a run that `error` ended. That error is the one to tell: what cannot be stored here,
+        such as on the same full disk, becomes a note of it."""
+        try:
+            self.finish(status)
+        except StorageError as another:
+            error.add_note(f"its record in MLflow is not complete: {another}")
 
     def url(self, base: str) -> str:
         """Return the run's page in the MLflow UI at `base`."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,13 @@ from pathlib import Path
 import httpx
 import psutil
 
-from rl_core.runtime.home import Home
+from rl_core.runtime.home import Home, sqlite_url
+from rl_core.runtime.home_keys import MLFLOW_SERVER, key_of
 from rl_core.services import catalogue
 from rl_core.services.all_services import Stack
 from rl_core.services.exposure import LOCALHOST
 from rl_core.services.ports import free_port
+from rl_core.tracking.database import ensure_database
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.prefect_api import DEADLINE_S, PrefectApi, wait_until
 
@@ -48,6 +50,7 @@ class Services:
             "PREFECT_API_URL": self.api.url,
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "RL_TRAIN_HOME": str(self.home),
+            "MLFLOW_TRACKING_TOKEN": key_of(self.home, MLFLOW_SERVER),
         }
         return os.environ | own | self.extra
 
@@ -66,8 +69,12 @@ class Services:
 
     def start_mlflow(self, port: int) -> None:
         """Start an MLflow server over this home's database, for the first time or again."""
-        service = catalogue.mlflow_server(Home(self.home), "127.0.0.1", port)
-        self._launch("mlflow", [*service.command])
+        home = Home(self.home)
+        service = catalogue.mlflow_server(home, "127.0.0.1", port)
+        database = sqlite_url(home.root / "mlflow.db")
+        ensure_database(database)
+        own = {**service.environment, "MLFLOW_TRACKING_URI": database}
+        self._launch("mlflow", [*service.command], own)
         wait_until(service.answers, "the MLflow server")
 
     def kill(self, name: str) -> None:
@@ -82,10 +89,14 @@ class Services:
     def _start(self, *arguments: str) -> None:
         self._launch(arguments[0], [sys.executable, "-m", "prefect", *arguments])
 
-    def _launch(self, name: str, command: list[str]) -> None:
+    def _launch(self, name: str, command: list[str], own: Mapping[str, str] | None = None) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                command, cwd=REPOSITORY, env=self.environment, stdout=log, stderr=subprocess.STDOUT
+                command,
+                cwd=REPOSITORY,
+                env=self.environment | {**(own or {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
     def prefect(self, *arguments: str) -> str:

@@ -20,7 +20,9 @@ from PIL import Image
 
 from rl_core.evaluation.runner import read_samples
 from rl_core.rewards.samples import prompt_text
+from rl_core.runtime.home_keys import MLFLOW_SERVER, key_of
 from rl_core.services.exposure import LOCALHOST
+from rl_core.services.login_page import login_address
 from rl_core.services.ports import free_port
 from tests.e2e.browser import CHROMIUM, Browser, chromium
 from tests.e2e.conftest import REPOSITORY
@@ -46,6 +48,8 @@ class Shown:
     """The flow run's page."""
     mlflow: str
     """The MLflow run's page."""
+    login: str
+    """The address that logs a browser in to MLflow."""
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +73,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iterat
             run_folder(services.home),
             f"http://127.0.0.1:{services.port}/runs/flow-run/{run['id']}",
             f"http://127.0.0.1:{port}/#/experiments/1/runs/{mlflow_run}",
+            login_address(f"http://127.0.0.1:{port}", key_of(services.home, MLFLOW_SERVER)),
         )
     finally:
         services.close()

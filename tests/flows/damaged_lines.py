@@ -172,6 +172,7 @@ KINDS: dict[str, list[str]] = {
     "row": NUMBERS,
     "reply": [],
     "max_tokens": [*SMALL_NUMBERS, "0"],
+    "server": ["nosuch", "", "MLflow"],
 }
 """What may be wrong with a parameter, by its name."""
 PAGES = ["good.jsonl/below", "full", "", "/dev/full/x", "/proc/nosuch/x", LONG, "/"]
@@ -220,6 +221,8 @@ ENVIRONMENTS: list[tuple[list[str], dict[str, str]]] = [
     (["run", "good.yaml", "data.eval=[{path: nothing.jsonl}]"], {}),
     (["run", "smoke/mpo", "data.train=[nothing.jsonl]"], {}),
     (["run", "smoke/diffusion", "data.eval=[nothing.jsonl]"], {}),
+    (["open", "mlflow"], {}),
+    (["open", "mlflow"], {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}),
     (["status"], {"RL_TRAIN_HOME": "broken-home"}),
     (["down"], {"RL_TRAIN_HOME": "broken-home"}),
     (["lineage", "nosuch", "1"], {"RL_TRAIN_HOME": "broken-home"}),

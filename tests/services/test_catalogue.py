@@ -30,11 +30,12 @@ def test_servers_listen_where_they_are_told_and_nowhere_else(tmp_path: Path) -> 
         assert make(Home(tmp_path), "192.0.2.7", 4321).url == "http://192.0.2.7:4321"
 
 
-def test_mlflow_asks_others_for_a_password(tmp_path: Path) -> None:
+def test_mlflow_asks_others_for_a_password_and_this_machine_for_the_key(tmp_path: Path) -> None:
     for host in OTHERS:
         assert (
             option(catalogue.mlflow_server(Home(tmp_path), host, 1).command, "--app-name")
             == "basic-auth"
         )
     for host in THIS_MACHINE:
-        assert "--app-name" not in catalogue.mlflow_server(Home(tmp_path), host, 1).command
+        command = catalogue.mlflow_server(Home(tmp_path), host, 1).command
+        assert option(command, "--factory") == "rl_core.services.mlflow_app:create_app"

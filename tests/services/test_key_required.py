@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from rl_core.errors import StorageError
 from rl_core.runtime.home_keys import key_of
 from rl_core.services.key_required import KeyRequired
 from rl_core.services.login_page import LOGIN_PATH, WithLoginPage, login_address
@@ -58,7 +59,7 @@ def test_a_browser_logs_in_once(client: TestClient) -> None:
     entered = client.post(LOGIN_PATH, content=KEY)
     assert entered.status_code == 204
     kept = entered.headers["set-cookie"]
-    assert "HttpOnly" in kept and "SameSite=Strict" in kept
+    assert "HttpOnly" in kept and "SameSite=Lax" in kept
     assert client.get("/").text == "reached"
 
 
@@ -83,3 +84,12 @@ def test_a_home_has_a_key_for_each_kind_of_server_from_one_file(tmp_path: Path) 
     assert keys["demo"] == key_of(root, "demo") != key_of(tmp_path / "other", "demo")
     assert [path.name for path in root.iterdir()] == ["secret"]
     assert stat.S_IMODE((root / "secret").stat().st_mode) == 0o600
+
+
+def test_a_secret_that_is_cut_short_gives_no_keys(tmp_path: Path) -> None:
+    key_of(tmp_path, "prefect")
+    whole = (tmp_path / "secret").read_text()
+    for cut in (whole[:10], "", whole[1:]):
+        (tmp_path / "secret").write_text(cut)
+        with pytest.raises(StorageError, match=f"it holds {len(cut)} characters"):
+            key_of(tmp_path, "prefect")

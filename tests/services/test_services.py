@@ -2,6 +2,7 @@
 leaves behind."""
 
 import http.server
+import json
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from rl_core.errors import DataError, ServiceError
+from rl_core.errors import DataError, ServiceError, StorageError
 from rl_core.runtime.home import Home
 from rl_core.runtime.home_keys import prefect_password
 from rl_core.runtime.process_record import find_process, start_time, stop_tree
@@ -192,8 +193,32 @@ def test_a_service_is_found_again_after_the_clock_was_set(monkeypatch: pytest.Mo
     assert record.process == me
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("prefect", {"pid": "x"}),
+        ("prefect", {"pid": -1}),
+        ("prefect", {"pid": 10**30}),
+        ("mlflow", {"started": None}),
+        ("mlflow", {"url": 3}),
+        ("prefect", {"url": "http://127.0.0.1"}),
+        ("prefect", {"url": "http://127.0.0.1:x"}),
+        ("worker-rl-train", {"another": 1}),
+        ("of-nobody", {}),
+    ],
+)
+def test_a_record_that_is_none_is_named(tmp_path: Path, name: str, change: dict[str, object]):
+    home = Home(tmp_path)
+    sound = {"pid": 1, "started": 1.0, "url": "http://127.0.0.1:4321", "log": ""}
+    home.services.write_text(json.dumps({"deployed": "x", name: sound | change}))
+    with pytest.raises(StorageError, match=rf"services\.json: {name}: .* is no record"):
+        Stack(home, print).status()
+
+
 def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     home = Home(tmp_path)
     assert "PREFECT_API_URL" not in home.environment()
@@ -210,6 +235,14 @@ def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.delenv("PREFECT_API_URL")
     assert home.mlflow_ui == "http://127.0.0.1:4321"
+    assert "MLFLOW_TRACKING_TOKEN" not in found, "runs write to the database"
+    for url, given in (
+        ("http://127.0.0.1:4321", True),
+        ("http://127.0.0.1:43210", False),
+        ("https://127.0.0.1:4321", False),
+    ):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+        assert ("MLFLOW_TRACKING_TOKEN" in home.environment()) is given, url
     stack._save({"prefect": entry | {"started": 1.0}})
     assert "PREFECT_API_URL" not in home.environment()
     assert stack.ended() == ["prefect"]

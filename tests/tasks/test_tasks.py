@@ -1,5 +1,6 @@
 """The data and run tasks, called alone: what they reuse, why, and what they leave in MLflow."""
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,8 +198,9 @@ def test_fresh_discards_what_the_key_had(recipe):
         (DataError("wrong row"), False),
         (WorkerDied("gone"), True),
         (ConnectionError("flaky"), True),
+        (OSError(errno.ENOSPC, "full"), False),
     ],
-    ids=["UserError", "DataError", "WorkerDied", "ConnectionError"],
+    ids=["UserError", "DataError", "WorkerDied", "ConnectionError", "full disk"],
 )
 def test_only_what_the_user_cannot_put_right_is_retried(error: Exception, expected: bool):
     task_run = TaskRun(task_key="train-iteration", dynamic_key="0")

@@ -10,7 +10,7 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from rl_core.errors import StorageError
 from rl_core.runtime import background_queue
-from rl_core.tracking.pending_log import Entry, Outbox, metrics_entry
+from rl_core.tracking.pending_log import Entry, Outbox, metrics_entry, tags_entry
 
 PATIENCE_S = 30
 
@@ -131,3 +131,11 @@ def test_a_server_that_stays_away_is_named_at_the_end(
             run.flush(0.05)
     run.finish()
     assert run.client.get_run(run.run_id).data.metrics == {"loss": 1.0}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, of Linux")
+def test_a_full_disk_is_said_with_the_file() -> None:
+    outbox = Outbox(Path("/dev/full"), lambda _: None)
+    with pytest.raises(StorageError, match="cannot write /dev/full: the disk is full"):
+        outbox.put(tags_entry({"a": "b"}))
+    assert len(outbox) == 0

@@ -2,13 +2,15 @@
 
 import json
 import math
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from mlflow.data import get_source
 
-from rl_core.errors import StorageError
+from rl_core.errors import DataError, StorageError
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.tracking.traces import SpanKind, Trace, TraceSpan
 
@@ -208,3 +210,17 @@ def test_finishing_ends_the_run_even_when_something_was_lost(open_run, tmp_path)
     with pytest.raises(StorageError):
         run.finish()
     assert run.client.get_run(run.run_id).info.status == "FINISHED"
+
+
+def test_the_error_that_ended_a_run_is_told_though_its_end_cannot_be_stored(
+    tmp_path: Path,
+) -> None:
+    run = TrackingRun.open(f"sqlite:///{tmp_path}/mlflow.db", "e", "r")
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("DROP TABLE runs")
+        database.commit()
+    with pytest.raises(StorageError, match=r"could not be marked as FINISHED in sqlite.*run again"):
+        run.finish()
+    error = DataError("the first")
+    run.finish_after(error, RunStatus.FAILED)
+    assert "could not be marked as FAILED" in error.__notes__[0]

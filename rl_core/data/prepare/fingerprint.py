@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rl_core.data.store.atomic import atomic_write_json
+from rl_core.data.store.atomic import atomic_write_json, unreadable
 from rl_core.errors import DataError
 from rl_core.runtime.user_paths import no_file
 from schemas.receipts import SourceFile
@@ -24,9 +24,13 @@ _LONGEST_SHOWN = 60
 
 
 def sha256_file(path: Path) -> str:
-    """Return the sha256 of a file's content, in hexadecimal."""
+    """Return the sha256 of a file's content, in hexadecimal. Raises: StorageError when it is there
+    and its disk does not give it."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise unreadable(path, error) from error
 
 
 def fingerprint(path: Path | str, memo_dir: Path | str) -> SourceFile:

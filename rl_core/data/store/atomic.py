@@ -35,12 +35,21 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
         errno.EACCES: "permission denied: write to a folder you own, or change its permissions",
         errno.EPERM: "not permitted: write to a folder you own, or change its permissions",
         errno.EROFS: "the disk is read-only: write to another disk",
+        errno.EIO: "the disk fails (dmesg says how): write to another disk",
         errno.ENOLCK: "this disk does not support file locks: write to another disk",
         errno.EOPNOTSUPP: "this disk does not support file locks: write to another disk",
         errno.EEXIST: "a part of the path is a file: move it away, or write to another folder",
         errno.ENOTDIR: "a part of the path is a file: move it away, or write to another folder",
     }
     return StorageError(f"cannot write {path}: {advice.get(error.errno or 0, str(error))}")
+
+
+def unreadable(path: Path | str, error: OSError) -> StorageError:
+    """Convert an OSError of reading to a message that names the path and what to do."""
+    reason = error.strerror or str(error)
+    return StorageError(
+        f"cannot read {path}: {reason}; its disk fails (dmesg says how), or is away"
+    )
 
 
 def sync_path(path: Path) -> None:

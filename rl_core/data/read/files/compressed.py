@@ -2,6 +2,7 @@
 `.xz`."""
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from rl_core.data.store.atomic import unreadable
 from rl_core.errors import DataError
 
 
@@ -31,11 +33,17 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
 
 @contextmanager
 def opened_bytes(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file's bytes, unpacked. Raises: DataError when the packing is damaged; OSError."""
+    """Open a file's bytes, unpacked. Raises: DataError when the packing is damaged; StorageError
+    when the disk does not give them; OSError."""
     opener = OPENERS.get(file.suffix.lower())
     if opener is None:
         with file.open("rb") as raw:
-            yield raw
+            try:
+                yield raw
+            except OSError as error:
+                if error.filename is None and error.errno in (errno.EIO, errno.ESTALE):
+                    raise unreadable(file, error) from error
+                raise
         return
     with file.open("rb"):
         pass  # what keeps the file itself from being opened is no damage

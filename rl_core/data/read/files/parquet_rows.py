@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rl_core.data.read.files.parquet_files import without_nulls
+from rl_core.data.store.atomic import storage_error
 from rl_core.errors import DataError
 
 Row = dict[str, object]
@@ -11,7 +12,8 @@ Row = dict[str, object]
 def write_parquet_rows(rows: list[Row], target: Path) -> int:
     """Write the rows, whole or not at all. Returns: how many.
 
-    Raises: DataError where a column has several types, or a row would come back as another one.
+    Raises: DataError where a column has several types, or a row would come back as another one;
+    StorageError when the file cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -31,10 +33,15 @@ def write_parquet_rows(rows: list[Row], target: Path) -> int:
                 f"{target}: row {number} would not come back from Parquet as it is; write .jsonl "
                 "instead"
             )
-    target.parent.mkdir(parents=True, exist_ok=True)
     building = target.with_name(f".{target.name}.tmp")
-    pq.write_table(table, building)
-    building.replace(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, building)
+        building.replace(target)
+    except OSError as error:
+        raise storage_error(target, error) from error
+    finally:
+        building.unlink(missing_ok=True)
     return len(rows)
 
 
