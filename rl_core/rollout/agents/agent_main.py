@@ -79,18 +79,21 @@ class _Episodes:
     def start(self, order):
         """Fork a process that plays an episode."""
         reading, writing = os.pipe()
+        starter = os.getpid()
         pid = os.fork()
         if not pid:
-            self.be_child(order, writing)
+            self.be_child(order, writing, starter)
         os.close(writing)
         self.selector.register(reading, selectors.EVENT_READ)
         self.children[reading], self.said[reading] = (pid, order["id"]), b""
 
-    def be_child(self, order, writing):
+    def be_child(self, order, writing, starter):
         """Play, tell the result and end."""
         os.setsid()
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != starter:
+            os._exit(0)  # it ended before this process asked to end with it
         for held in (self.orders, self.answers, *self.children):
             os.close(held)
         try:

@@ -133,16 +133,17 @@ class _Conversation:
         self.speak, self.show = speak, show
         self.shown: Messages = []
         self._changed = threading.Condition()
-        self._asked: list[tuple[dict[str, Any], list[dict[str, Any] | None]]] = []
+        self._asked: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+        self._is_over = False
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """Wait for the answer to a request; None if the episode is over."""
-        slot: list[dict[str, Any] | None] = []
+        slot: list[dict[str, Any]] = []
         with self._changed:
             self._asked.append((body, slot))
             self._changed.notify_all()
-            self._changed.wait_for(lambda: bool(slot))
-        return slot[0]
+            self._changed.wait_for(lambda: bool(slot) or self._is_over)
+        return slot[0] if slot else None
 
     def speak_until(self, over: threading.Event) -> None:
         """Answer requests until the episode is over."""
@@ -157,9 +158,10 @@ class _Conversation:
                         slot.append(said)
                         self._changed.notify_all()
         finally:
+            # Requests that were taken but not answered, and those that arrive later, end as well:
+            # a thread that waits on would keep the server from ending.
             with self._changed:
-                for _, slot in self._asked:
-                    slot.append(None)
+                self._is_over = True
                 self._changed.notify_all()
 
     def _said(self, body: dict[str, Any]) -> dict[str, Any]:
