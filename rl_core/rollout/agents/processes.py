@@ -111,8 +111,8 @@ class AgentProcesses:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._reader.join(ENDS_WITHIN_S)
-        # A process that left the group may hold the pipe still. The reader, a daemon, is left to it:
-        # closing a file that is being read waits for the reader.
+        # A process that left the group may hold the pipe still. The reader, a daemon, is then left
+        # to it, since closing a file that is being read waits for the reader.
         if not self._reader.is_alive():
             self._process.stdout.close()
 

@@ -27,7 +27,7 @@ def test_rounding_is_no_news_and_more_is_a_warning_and_then_the_end() -> None:
     assert warning.endswith("the limit of the mean is 0.1 (rollout.max_delta_log_prob)")
     with pytest.raises(
         ModelError,
-        match=r"step 3: .*0\.11 in the mean, 1 at most.*limit of the mean is 0\.1 \(rollout\.max_delta",
+        match=r"step 3: .*0\.11 in the mean, 1 at most; the limit of the mean is 0\.1 \(rollout",
     ) as caught:
         check_delta(metrics(0.11), 0.1, 16, 3)
     assert isinstance(caught.value, UserError), "nothing is tried again"
