@@ -106,11 +106,12 @@ def told(found: dict[str, list[tuple[float, float, int]]]) -> str:
         name: min(wall / tokens for wall, _, tokens in measured) for name, measured in found.items()
     }
     cost = per_token[AGENT] / per_token[PLAIN] - 1
+    rounds, threads = len(found[PLAIN]), torch.get_num_threads()
     heads = ["rows played by", "best s", "median s", "median CPU s", "sampled tokens"]
     return (
         f"`make bench-seam` plays {PROMPTS} prompts with {SAMPLES} replies each of up to "
         f"{NEW_TOKENS} tokens (SmolLM2-135M, bfloat16, adapters) in turn without and with an "
-        f"agent that asks once, {len(found[PLAIN])} rounds, {torch.get_num_threads()} thread(s):\n\n"
+        f"agent that asks once; {rounds} rounds, {threads} thread(s):\n\n"
         f"{page.table(heads, lines)}\n\nPer sampled token the agent's best rollout costs "
         f"{cost:+.1%}."
     )
