@@ -230,13 +230,13 @@ class ChatFormat:
 
 
 def check_is_text(messages: Sequence[Message]) -> None:
-    """Raises: DataError when a message of an environment holds a picture or another file, naming
+    """Raises: DataError when a message that is no prompt holds a picture or another file, naming
     its kind."""
     for message in messages:
         parts = message.get("content")
         kinds = [] if isinstance(parts, str) else [one.get("type") for one in parts or ()]
         if others := [kind for kind in kinds if kind != "text"]:
             raise DataError(
-                f"an observation of role {message.get('role')} holds a part of type {others[0]!r}; "
-                "this model reads text alone"
+                f"a message of role {message.get('role')} holds a part of type {others[0]!r}; it must "
+                "be text here"
             )
