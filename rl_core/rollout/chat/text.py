@@ -237,6 +237,6 @@ def check_is_text(messages: Sequence[Message]) -> None:
         kinds = [] if isinstance(parts, str) else [one.get("type") for one in parts or ()]
         if others := [kind for kind in kinds if kind != "text"]:
             raise DataError(
-                f"a message of role {message.get('role')} holds a part of type {others[0]!r}; it must "
-                "be text here"
+                f"a message of role {message.get('role')} holds a part of type {others[0]!r}; it "
+                "must be text here"
             )
