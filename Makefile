@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: sbom audit siege help install train up down test test-browser test-vllm test-environments test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: sbom audit siege help install train up down test test-browser test-vllm test-environments test-openapi test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,15 @@ test-vllm: $(STAMP) $(VLLM_STAMP) ## run the tests of the vLLM engine on vllm-cp
 
 test-environments: $(STAMP) .venv-verifiers/.installed .venv-openenv/.installed ## run the tests of verifiers and OpenEnv, each in an environment of its own (1.2 GB)
 	$(BIN)/python -m pytest tests/rollout/agents/test_verifiers.py tests/rollout/agents/test_openenv.py
+
+# Requests made from the OpenAPI document of our endpoints; it is no part of .venv, whose pytest would load its plugin.
+.venv-schemathesis/.installed:
+	$(PYTHON) -m venv .venv-schemathesis
+	.venv-schemathesis/bin/python -m pip install 'schemathesis>=4.32.5,<5'
+	touch $@
+
+test-openapi: $(STAMP) .venv-schemathesis/.installed ## send our endpoints whatever their OpenAPI document allows and forbids
+	$(BIN)/python -m pytest tests/serving/test_openapi.py tests/rollout/agents/test_agents.py -k fault_of_the_server
 
 test-gpu: $(STAMP) ## run the tests that need a GPU, where torch can use one
 	$(BIN)/python -m pytest -m gpu
@@ -142,6 +151,9 @@ bench-sandbox: $(STAMP) ## time lcb beside one process per test: 200 programs x 
 
 bench-episodes: $(STAMP) ## time 64 conversations with a 100 ms tool beside their sum and the longest of them
 	$(BIN)/python -m benchmarks.episodes
+
+bench-seam: $(STAMP) ## time rollouts of an agent beside the same rows without one
+	$(BIN)/python -m benchmarks.seam --write
 
 bench-gae: $(STAMP) ## time vectorised advantages beside a loop over time
 	$(BIN)/python -m benchmarks.gae

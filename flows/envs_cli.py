@@ -157,8 +157,11 @@ def _typed(replies: list[str]) -> Speak:
 @contextmanager
 def _spoken(model: str, recipe: str, max_tokens: int) -> Iterator[Speak]:
     """Yield a speaker that asks a model: one behind an address, or one that is loaded here."""
+    import os
+
     import openai
 
+    from rl_core.errors import EnvError, ServiceError
     from rl_core.rollout.agents.endpoint import listening
     from rl_core.runs.versions.served_weights import find_served
     from rl_core.runtime.home import Home
@@ -167,25 +170,41 @@ def _spoken(model: str, recipe: str, max_tokens: int) -> Iterator[Speak]:
 
     with ExitStack() as stack:
         if "://" in model:
-            client = openai.OpenAI(base_url=model)
-            named = client.models.list().data[0].id
+            key = os.environ.get("OPENAI_API_KEY") or "none"
+            client = stack.enter_context(openai.OpenAI(base_url=model, api_key=key))
+            try:
+                named = next(iter(client.models.list())).id
+            except (openai.OpenAIError, StopIteration) as error:
+                raise ServiceError(
+                    f"--model {model}: no model answers there ({_line(error)}); give the address "
+                    "of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1"
+                ) from error
         else:
             found = find_served(model, recipe, Home.default())
             endpoint = load_endpoint(found.source, found.config, "cpu", name="model")
             url = stack.enter_context(listening(build_app(endpoint)))
-            client, named = openai.OpenAI(base_url=url, api_key="none"), "model"
+            client = stack.enter_context(openai.OpenAI(base_url=url, api_key="none"))
+            named = "model"
 
         def speak(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
             offered: dict[str, Any] = {"tools": tools} if tools else {}
-            answered = client.chat.completions.create(
-                model=named,
-                messages=messages,  # type: ignore[arg-type]
-                max_tokens=max_tokens,
-                **offered,
-            )
+            try:
+                answered = client.chat.completions.create(
+                    model=named,
+                    messages=messages,  # type: ignore[arg-type]
+                    max_tokens=max_tokens,
+                    **offered,
+                )
+            except openai.OpenAIError as error:
+                raise EnvError(f"the model gave no reply: {_line(error)}") from error
             return answered.choices[0].message.model_dump(exclude_none=True)
 
         yield speak
+
+
+def _line(error: Exception) -> str:
+    """Return what a server or its client said, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _show(message: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ def accuracy_table(
     domain's further metrics, a line each. Args: teacher: its evaluation, for a last column."""
     table = _table(title, (before.label, after.label, CHANGE, *_labels(teacher)))
     old, new = (read_samples(one.samples_path) for one in (before, after))
-    change, low, high = paired_change(*paired_scores(old, new, ACCURACY))
+    change, low, high = paired_change(*paired_scores(old, new, ACCURACY), within=(0.0, 1.0))
     measured = [before, after, *([] if teacher is None else [teacher])]
     changes = {"accuracy": f"{change:+.3f}", INTERVAL: _interval(low, high, sign="+")}
     lines = {

@@ -22,13 +22,25 @@ def wilson_interval(num_right: int, num_rows: int, level: float = 0.95) -> tuple
 
 
 def paired_change(
-    before: Sequence[float], after: Sequence[float], level: float = 0.95
+    before: Sequence[float],
+    after: Sequence[float],
+    level: float = 0.95,
+    *,
+    within: tuple[float, float] | None = None,
 ) -> tuple[float, float, float]:
-    """Return the mean change of the same rows and its normal interval: (change, low, high)."""
+    """Return the mean change of the same rows and its normal interval: (change, low, high).
+
+    Args: within: least and greatest value that a row can have, such as 0 and 1 for a share; the
+    interval then ends where a change has to end. The normal interval knows no such ends.
+    """
     changes = [b - a for a, b in zip(before, after, strict=True)]
     mean = sum(changes) / len(changes)
     if len(changes) < 2:
         return mean, -1.0, 1.0
     variance = sum((change - mean) ** 2 for change in changes) / (len(changes) - 1)
     half = NormalDist().inv_cdf(0.5 + level / 2) * math.sqrt(variance / len(changes))
-    return mean, mean - half, mean + half
+    low, high = mean - half, mean + half
+    if within is not None:
+        most = within[1] - within[0]
+        low, high = max(-most, low), min(most, high)
+    return mean, low, high

@@ -20,10 +20,10 @@ from rl_core.envs import make
 from rl_core.envs.answers import answer_read
 from rl_core.envs.awaited import result_of
 from rl_core.envs.base import Message
+from rl_core.envs.tool_env.served_reply import ServedReply, offered, step_of
 from rl_core.errors import ServiceError, Unreachable
 from rl_core.evaluation.rows import PlayedRow
 from rl_core.evaluation.runner import ANSWER, ERROR
-from rl_core.evaluation.served_tools import ServedReply, offered, step_of
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, group_ids, sample_id
 from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.sampling import EvaluationSampling

@@ -37,6 +37,15 @@ class PromptMedia:
         return digest.hexdigest()
 
 
+def gone_on(shown: PromptMedia | None, more: PromptMedia | None) -> PromptMedia | None:
+    """Return the images of a conversation that goes on with more of them. Raises: ModelError when
+    they cannot be stacked."""
+    if shown is None or more is None:
+        return more if shown is None else shown
+    device = next(iter(shown.tensors.values())).device
+    return PromptMedia(joined([shown, more], device), shown.num_tokens + more.num_tokens)
+
+
 @dataclass(frozen=True)
 class Distinct:
     """The distinct images among some rows."""

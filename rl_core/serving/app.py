@@ -41,6 +41,13 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 429, 500)
 }
 
+STREAMS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer; with `stream: true` its server-sent events.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
 
 def build_app(endpoint: Endpoint, api_key: str | None = None) -> FastAPI:
     """Return the application. Args: api_key: the key that requests have to bring; None for none."""
@@ -88,13 +95,13 @@ def build_app_by_key(endpoint_of: EndpointOf, close: Callable[[], None] | None =
     )
     _tell_errors(app)
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", responses=STREAMS)
     async def chat(
         request: ChatRequest, http: Request, endpoint: Endpoint = found_endpoint
     ) -> Response:
         return await _answered(ChatAnswer(request, endpoint), bool(request.stream), http)
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", responses=STREAMS)
     async def completions(
         request: CompletionRequest, http: Request, endpoint: Endpoint = found_endpoint
     ) -> Response:

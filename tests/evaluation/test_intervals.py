@@ -47,6 +47,14 @@ def test_paired_change_turns_its_sign_with_the_order():
     assert paired_change([1, 1, 0.5], [0, 0, 1]) == pytest.approx((-change, -high, -low))
 
 
+def test_change_of_a_share_ends_at_one():
+    before, after = [0.0] * 48, [1.0] * 46 + [0.0] * 2
+    change, low, high = paired_change(before, after)
+    assert high > 1.0
+    assert paired_change(before, after, within=(0.0, 1.0)) == (change, low, 1.0)
+    assert paired_change(after, before, within=(0.0, 1.0)) == (-change, -1.0, -low)
+
+
 def test_one_row_settles_nothing():
     assert paired_change([0.0], [1.0]) == (1.0, -1.0, 1.0)
 

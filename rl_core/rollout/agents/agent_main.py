@@ -85,18 +85,21 @@ class _Episodes:
     def start(self, order: dict[str, Any]) -> None:
         """Fork a process that plays an episode."""
         reading, writing = os.pipe()
+        starter = os.getpid()
         pid = os.fork()
         if not pid:
-            self.be_child(order, writing)
+            self.be_child(order, writing, starter)
         os.close(writing)
         self.selector.register(reading, selectors.EVENT_READ)
         self.children[reading], self.said[reading] = (pid, order["id"]), b""
 
-    def be_child(self, order: dict[str, Any], writing: int) -> NoReturn:
+    def be_child(self, order: dict[str, Any], writing: int, starter: int) -> NoReturn:
         """Play, tell the result and end."""
         os.setsid()
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != starter:
+            os._exit(0)  # it ended before this process asked to end with it
         for held in (self.orders, self.answers, *self.children):
             os.close(held)
         try:

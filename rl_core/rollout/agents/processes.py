@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -44,6 +46,9 @@ class AgentProcesses:
         self.name, self.agent = name, config.program
         self._on_end: dict[int, Callable[[Ended], None]] = {}
         self._lock = threading.Lock()
+        # Of its own: an order that waits for the process to read it must not keep the reader from
+        # the results, which the process may be waiting to tell.
+        self._telling = threading.Lock()
         self._ready = threading.Event()
         self._broken: str | None = None
         self.alive = True
@@ -101,38 +106,56 @@ class AgentProcesses:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join()
-        self._process.stdout.close()
+        # What the agent's module started on its own may hold the pipe that the reader reads to its
+        # end. The group outlives its first process as long as there is such a one.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._reader.join(ENDS_WITHIN_S)
+        # A process that left the group may hold the pipe still. The reader, a daemon, is then left
+        # to it, since closing a file that is being read waits for the reader.
+        if not self._reader.is_alive():
+            self._process.stdout.close()
 
     def _tell(self, message: Mapping[str, object]) -> bool:
         assert self._process.stdin is not None
-        with self._lock:
+        with self._telling:
             try:
                 self._process.stdin.write((json.dumps(message, default=str) + "\n").encode())
                 self._process.stdin.flush()
-            except OSError:
+            except (OSError, ValueError):  # it ended, or was closed meanwhile
                 return False
         return True
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            message = json.loads(line)
-            if "id" not in message:
-                self._broken = message.get("broken")
-                self._ready.set()
-                continue
+        try:
+            for line in self._process.stdout:
+                self._hear(line)
+        except BaseException:
+            self._process.kill()
+            raise
+        finally:
+            # Whatever ended the reading, nobody is left to wait for an answer that cannot come.
+            self._process.wait()
+            self.alive = False
+            self._ready.set()
             with self._lock:
-                on_end = self._on_end.pop(message["id"], None)
-            if on_end is not None:
-                on_end(_ended(message))
-        self._process.wait()
-        self.alive = False
-        self._ready.set()
+                left, self._on_end = list(self._on_end.values()), {}
+            for on_end in left:
+                on_end(Ended(error="the process that starts the agent's episodes ended"))
+
+    def _hear(self, line: bytes) -> None:
+        if not line.endswith(b"\n"):
+            return  # it was ended in the middle of an answer
+        message = json.loads(line)
+        if "id" not in message:
+            self._broken = message.get("broken")
+            self._ready.set()
+            return
         with self._lock:
-            left, self._on_end = list(self._on_end.values()), {}
-        for on_end in left:
-            on_end(Ended(error="the process that starts the agent's episodes ended"))
+            on_end = self._on_end.pop(message["id"], None)
+        if on_end is not None:
+            on_end(_ended(message))
 
 
 def _ended(message: Mapping[str, Any]) -> Ended:

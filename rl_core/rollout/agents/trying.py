@@ -20,6 +20,7 @@ from fastapi.responses import StreamingResponse
 
 from rl_core.envs.agent import AgentEnv
 from rl_core.envs.registration import make
+from rl_core.envs.tool_env.served_reply import ServedReply, offered, step_of
 from rl_core.errors import EnvError
 from rl_core.rollout.agents.endpoint import listening
 from rl_core.rollout.agents.processes import AgentProcesses, Ended
@@ -74,10 +75,12 @@ def _stepped(env: Any, prompt: Messages, speak: Speak, show: Show) -> Tried:
         show(message)
     rewards, read = [], {}
     for _ in range(MAX_TURNS):
-        said = speak(messages, [])
+        said = speak(messages, offered(env).get("tools", []))
+        said = {**said, "content": _to_stop(str(said.get("content") or ""), env)}
         show(said)
         messages.append(said)
-        turn = _result(env.step(str(said.get("content") or "")))
+        reply = ServedReply(said["content"], 0, False, list(said.get("tool_calls") or ()))
+        turn = _result(step_of(env, reply))
         rewards.append(float(turn["reward"]))
         read = dict(turn.get("metadata") or {})
         for message in turn["observations"]:
@@ -87,6 +90,13 @@ def _stepped(env: Any, prompt: Messages, speak: Speak, show: Show) -> Tried:
             break
     own = env.get_metrics() if hasattr(env, "get_metrics") else {}
     return Tried(sum(rewards), {**read, **own})
+
+
+def _to_stop(text: str, env: Any) -> str:
+    """Return a reply up to the string that ends a turn of this environment; a server says all of
+    it."""
+    ends = [text.index(stop) + len(stop) for stop in getattr(env, "stop", ()) or () if stop in text]
+    return text[: min(ends)] if ends else text
 
 
 def _result(value: Any) -> Any:
@@ -133,16 +143,17 @@ class _Conversation:
         self.speak, self.show = speak, show
         self.shown: Messages = []
         self._changed = threading.Condition()
-        self._asked: list[tuple[dict[str, Any], list[dict[str, Any] | None]]] = []
+        self._asked: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+        self._is_over = False
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """Wait for the answer to a request; None if the episode is over."""
-        slot: list[dict[str, Any] | None] = []
+        slot: list[dict[str, Any]] = []
         with self._changed:
             self._asked.append((body, slot))
             self._changed.notify_all()
-            self._changed.wait_for(lambda: bool(slot))
-        return slot[0]
+            self._changed.wait_for(lambda: bool(slot) or self._is_over)
+        return slot[0] if slot else None
 
     def speak_until(self, over: threading.Event) -> None:
         """Answer requests until the episode is over."""
@@ -157,9 +168,10 @@ class _Conversation:
                         slot.append(said)
                         self._changed.notify_all()
         finally:
+            # Requests that were taken but not answered, and those that arrive later, end as well:
+            # a thread that waits on would keep the server from ending.
             with self._changed:
-                for _, slot in self._asked:
-                    slot.append(None)
+                self._is_over = True
                 self._changed.notify_all()
 
     def _said(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rl_core.data.prepare.items import PromptItem
 from rl_core.data.prepare.taught_turns import taught_tokens
 from rl_core.errors import DataError
 from rl_core.models.media import PromptMedia
-from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.chat.text import ChatFormat, check_is_text
 from schemas.sections.sft import SftConfig
 
 OVERLONG, UNTAUGHT = "length", "no answer"
@@ -58,6 +58,7 @@ class TaughtEncoder:
         chat, prompt = self.chat, list(item["prompt"])
         encoded = chat.encode_prompt(prompt, item)
         try:
+            check_is_text(completion)
             taught = taught_tokens(
                 chat.tokenizer,
                 chat.template,

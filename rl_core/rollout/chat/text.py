@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, with_reply
@@ -121,15 +121,26 @@ class ChatFormat:
         history: Sequence[Message] = FIRST,
         tools: Tools = (),
     ) -> list[int]:
-        """Return the tokens between a reply and the next one: the end of the reply's turn (unless
-        the reply wrote one itself), the observation messages, and the opening of the next turn. The
-        reply's own tokens are never re-encoded.
+        """Return the tokens of `observed`."""
+        return self.observed(messages, after, history, tools).token_ids
+
+    def observed(
+        self,
+        messages: Sequence[Message],
+        after: list[int],
+        history: Sequence[Message] = FIRST,
+        tools: Tools = (),
+    ) -> Encoded:
+        """Return the tokens between a reply and the next one, and the pictures among them: the end
+        of the reply's turn (unless the reply wrote one itself), the observation messages, and the
+        opening of the next turn. The reply's own tokens are never re-encoded.
 
         A reply may have ended with another stop token than the one the template writes. It then
         counts as the end of the turn, but not as a mark that opens the next role's.
         Args: history: the conversation before the reply, rendered again to check that the template
         continues it. tools: functions that the prompt shows.
-        Raises: CannotContinue when the template cannot continue the conversation.
+        Raises: CannotContinue when the template cannot continue the conversation; DataError on a
+        part of a message that the model cannot read.
         """
         self.check_several_turns()
         rest = continuation(
@@ -139,7 +150,8 @@ class ChatFormat:
             strict=not self.keep_earlier_turns,
             tools=tools,
         )
-        token_ids = self._encode_rest(rest)
+        encoded = self._encode_rest(rest, messages)
+        token_ids = encoded.token_ids
         first = first_control(self.tokenizer, token_ids, self._added)
         if (
             first is None
@@ -147,16 +159,20 @@ class ChatFormat:
             or after[-1] not in self.stop_ids
             or token_ids[first] not in self.stop_ids
         ):
-            return token_ids
+            return encoded
         is_written = after[-1] == token_ids[first] or token_ids[first] not in self.turns.opening_ids
         if is_written:
-            return token_ids[first + 1 :]
-        return token_ids
+            return replace(encoded, token_ids=token_ids[first + 1 :])
+        return encoded
 
     def gone_on(self, history: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
         """Return the history of the next reply: one more reply, of which only the position is
         known, and an observation."""
         return [*with_reply(history, mark_of(len(history))), *self.said(messages)]
+
+    def check_places(self, token_ids: list[int], media: PromptMedia | None) -> None:
+        """Check that a conversation has as many places for pictures as it shows, so that further
+        ones come after them. Raises: DataError."""
 
     def check_several_turns(self) -> None:
         """Check that this template supports several turns, whatever their content.
@@ -175,17 +191,21 @@ class ChatFormat:
                 "leave earlier turns as they were sampled, or use environments of one turn"
             )
 
-    def _encode_rest(self, rest: str) -> list[int]:
+    def _encode_rest(self, rest: str, messages: Sequence[Message]) -> Encoded:
         """Return the tokens of a text that follows a reply. Some tokenizers put a space before a
-        text that begins with a word."""
-        token_ids = self.tokenizer.encode(rest, add_special_tokens=False)
-        if first_control(self.tokenizer, token_ids[:1], self._added) is not None:
-            return token_ids
+        text that begins with a word. Args: messages: of the environment, which the text shows."""
+        encoded = self._read(rest, messages)
+        if first_control(self.tokenizer, encoded.token_ids[:1], self._added) is not None:
+            return encoded
         anchor = self.tokenizer.encode(ANCHOR, add_special_tokens=False)
-        anchored = self.tokenizer.encode(ANCHOR + rest, add_special_tokens=False)
-        if anchored[: len(anchor)] == anchor:
-            return anchored[len(anchor) :]
-        return token_ids
+        anchored = self._read(ANCHOR + rest, messages)
+        if anchored.token_ids[: len(anchor)] == anchor:
+            return replace(anchored, token_ids=anchored.token_ids[len(anchor) :])
+        return encoded
+
+    def _read(self, text: str, messages: Sequence[Message]) -> Encoded:
+        """Return the tokens of a rendered text. Args: messages: whose pictures it shows."""
+        return Encoded(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _kept_ids(self, names: Sequence[str] | None) -> frozenset[int]:
         if names is None:
@@ -210,13 +230,13 @@ class ChatFormat:
 
 
 def check_is_text(messages: Sequence[Message]) -> None:
-    """Raises: DataError when a message of an environment holds a picture or another file, naming
+    """Raises: DataError when a message that is no prompt holds a picture or another file, naming
     its kind."""
     for message in messages:
         parts = message.get("content")
         kinds = [] if isinstance(parts, str) else [one.get("type") for one in parts or ()]
         if others := [kind for kind in kinds if kind != "text"]:
             raise DataError(
-                f"an observation of role {message.get('role')} holds a part of type {others[0]!r}; "
-                "observations are text, and pictures can stand in a row's prompt only"
+                f"a message of role {message.get('role')} holds a part of type {others[0]!r}; it "
+                "must be text here"
             )

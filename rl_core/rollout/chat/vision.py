@@ -22,7 +22,8 @@ from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
 from rl_core.models.family import picture_facts, sees_pictures, why_no_pictures
 from rl_core.models.media import PromptMedia
 from rl_core.models.vlm import family_of, media_of
-from rl_core.rollout.chat.text import ChatFormat, ChatOptions, Encoded, check_is_text
+from rl_core.rollout.chat.observed import parts_of, shown_pictures
+from rl_core.rollout.chat.text import ChatFormat, ChatOptions, Encoded
 
 if TYPE_CHECKING:
     from transformers import ProcessorMixin
@@ -57,7 +58,11 @@ class PictureReader:
 
         Raises: DataError when an image cannot be opened, or marks and images differ in number.
         """
-        text = self.template.prompt(with_pictures(messages, len(images)), tools)
+        return self.read(self.template.prompt(with_pictures(messages, len(images)), tools), images)
+
+    def read(self, text: str, images: Sequence[str]) -> Encoded:
+        """Encode a rendered text with as many pictures as it has places for. Raises: DataError when
+        an image cannot be opened."""
         pictures = [open_image(image) for image in images]
         shown = {"images": [pictures]} if pictures else {}
         inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
@@ -113,10 +118,23 @@ class VisionChat(ChatFormat):
         return with_pictures(messages, len(item["env_extras"].get("images") or []))
 
     def said(self, messages: Sequence[Message]) -> list[Message]:
-        """Return an environment's messages in the form that `observation` uses. Raises: DataError
-        when they contain images."""
-        check_is_text(messages)
-        return with_pictures(messages, 0)
+        """Return an environment's messages in the form that `observation` uses: pictures keep their
+        places. Raises: DataError on a part that is neither text nor a picture."""
+        return [_with_places(message) for message in messages]
+
+    def check_places(self, token_ids: list[int], media: PromptMedia | None) -> None:
+        """Check that no reply wrote a picture's token itself, which would take the place of the
+        next picture. Raises: DataError."""
+        places = token_ids.count(self.image_token_id)
+        shown = 0 if media is None else media.num_tokens
+        if places != shown:
+            raise DataError(
+                f"a reply wrote {places - shown} tokens that stand for pictures, so what the next "
+                "observation shows would be read in their place"
+            )
+
+    def _read(self, text: str, messages: Sequence[Message]) -> Encoded:
+        return self.reader.read(text, shown_pictures(messages))
 
     def _text_tokens(self) -> frozenset[int]:
         """Return the empty set: most special tokens of these models stand for images, which are not
@@ -201,6 +219,16 @@ def with_pictures(messages: Sequence[Message], num_images: int) -> list[Message]
             parts.append({"type": "text", "text": _content(message)})
         out.append({"role": message["role"], "content": parts})
     return out
+
+
+def _with_places(message: Message) -> Message:
+    """Return a message of an environment with its texts, and a place for each picture."""
+    if isinstance(message.get("content"), str) or message.get("content") is None:
+        return with_pictures([message], 0)[0]
+    parts: list[dict[str, str]] = []
+    for kind, value in parts_of(message):
+        parts.append({"type": "text", "text": value} if kind == "text" else {"type": "image"})
+    return {"role": message["role"], "content": parts}
 
 
 def _content(message: Message) -> str:

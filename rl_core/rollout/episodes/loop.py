@@ -21,6 +21,7 @@ from rl_core.errors import EnvError
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.decoding.decode import Reply, Request, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
+from rl_core.models.media import gone_on
 from rl_core.rewards.base import checked_reward
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome, described
@@ -111,8 +112,10 @@ class _Play:
     def requests(self, rows: list[int]) -> list[Request]:
         """Return the requests of these rows; siblings with the same tokens are one request."""
 
-        def standing(row: int) -> tuple[int, list[int]]:
-            return self.episodes[row].group, self.episodes[row].context
+        def standing(row: int) -> tuple[int, list[int], str]:
+            one = self.episodes[row]
+            # Observations may show pictures of the same number of tokens.
+            return one.group, one.context, "" if one.media is None else one.media.key
 
         together = [list(same) for _, same in groupby(rows, standing)]
         return [self._request(self.episodes[same[0]], len(same)) for same in together]
@@ -186,12 +189,17 @@ class _Play:
             raise EnvError(f"the reward is {error}") from error
         # An observation that cannot be encoded fails the turn before its reward counts.
         observation: list[int] = []
+        media = episode.media
         said: list[Message] = []
         if not outcome["done"]:
             said = outcome["observations"]
-            observation = self.chat.observation(
+            observed = self.chat.observed(
                 said, episode.response_ids, episode.history, episode.tools
             )
+            observation = observed.token_ids
+            if observed.media is not None:
+                self.chat.check_places(episode.context, episode.media)
+                media = gone_on(episode.media, observed.media)
             episode.history = self.chat.gone_on(episode.history, said)
         episode.add_reward(reward)
         episode.metadata = dict(outcome.get("metadata") or {})
@@ -202,6 +210,7 @@ class _Play:
             episode.done, episode.stop_reason = True, StopReason.CONTEXT
         else:
             episode.add_observation(observation, said)
+            episode.media = media
 
     def _time_left(self, episode: Episode) -> float:
         return max(

@@ -76,11 +76,11 @@ def check_delta(
     chance = CHANCE * math.sqrt(metrics.get(SQUARE, 0.0) / num_rows)
     if not delta - chance <= limit:
         raise ModelError(
-            f"{said}, where the limit is {limit:g} (rollout.max_delta_log_prob); the policy that "
-            "learns is not the one that sampled. Find out which with `rl-train run … "
+            f"{said}; the limit of the mean is {limit:g} (rollout.max_delta_log_prob); the policy "
+            "that learns is not the one that sampled. Find out which with `rl-train run … "
             "fsdp.param_dtype=float32`; raise the limit only where the distance is known to be "
             "rounding"
         )
     if delta > WARNED_SHARE * limit:
-        return f"{said}; the limit is {limit:g}"
+        return f"{said}; the limit of the mean is {limit:g} (rollout.max_delta_log_prob)"
     return None

@@ -36,6 +36,7 @@ def episodes(
     """Play rows. Returns: how each ended, and the requests to the policy."""
     env = make("tried", dict(options), {})
     assert isinstance(env, AgentEnv)
+    # Before the server, whose thread would outlive a failure here and keep pytest from ending.
     processes = AgentProcesses("tried", env.config)
     server = Server(answer_of(say))
     ended: dict[int, Ended] = {}

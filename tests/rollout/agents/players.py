@@ -7,6 +7,8 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
+from tests.serving.fuzzing import fuzz
+
 
 async def ask(client: AsyncOpenAI, messages: list[dict[str, Any]], **options: Any) -> str:
     """Ask with a history, and append the reply to it."""
@@ -69,4 +71,14 @@ async def moody(row: dict[str, Any], client: AsyncOpenAI) -> Any:
 
 
 async def idle(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    return 1.0
+
+
+async def fuzzer(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    """Send whatever the OpenAPI document allows and forbids; 1.0 if the server never failed."""
+    await ask(client, [*row["prompt"]])
+    url = str(client.base_url).removesuffix("/v1/")
+    said = await asyncio.to_thread(fuzz, url, client.api_key, 10, "not_a_server_error")
+    if not said.endswith("\n0"):
+        raise RuntimeError(said[-4000:])
     return 1.0

@@ -18,6 +18,7 @@ from rl_core.rollout.agents import play as play_module
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.trainers.track import prompt_batch
 from schemas.sections.rollout import RolloutConfig
+from tests.serving.fuzzing import SCHEMATHESIS
 from tests.train.jobs import Setup, make_backend
 
 PLAYERS = "tests.rollout.agents.players"
@@ -27,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 OPTIONS["own_rewards"] = OPTIONS["forgetful"] | {"share_reward": False}
 OPTIONS["moody"] |= {"timeout_s": 5}
+OPTIONS["fuzzer"] = {"agent": f"{PLAYERS}:fuzzer", "timeout_s": 400, "concurrency": 1}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -198,3 +200,15 @@ def test_replies_of_an_exact_policy_do_not_depend_on_the_order_of_arrival(
 def test_an_agent_that_is_not_there_is_said_in_a_sentence(agent: str, what: str) -> None:
     with pytest.raises(EnvError, match=what):
         make("mine", {"agent": agent}, {})
+
+
+@pytest.mark.skipif(
+    not SCHEMATHESIS.is_file(), reason="`make .venv-schemathesis/.installed` builds what this needs"
+)
+def test_no_request_of_an_agent_is_answered_with_a_fault_of_the_server(
+    new_engine: Callable[..., RolloutEngine],
+) -> None:
+    played = new_engine(samples_per_prompt=1, max_new_tokens=2).rollout(rows("fuzzer", "any"), 0)
+    # Most requests begin a row of their own.
+    assert played is not None and set(played.tensor("rewards").tolist()) == {1.0}
+    assert not played.tensor("failed").any()

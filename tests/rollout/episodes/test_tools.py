@@ -88,7 +88,7 @@ def test_preparation_counts_the_tokens_of_the_rollout(
     assert bare.lengths([item], ["a:1"])[0] < played[0]
 
 
-def test_a_picture_in_an_observation_is_refused(tiny_model_dir: Path):
+def test_a_picture_in_an_observation_is_refused_by_a_model_of_text(tiny_model_dir: Path):
     told = [{"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]
     with pytest.raises(DataError, match="role tool holds a part of type 'image'"):
         chat_of(tiny_model_dir).observation(told, after=[])

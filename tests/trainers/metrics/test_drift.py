@@ -24,9 +24,10 @@ def test_rounding_is_no_news_and_more_is_a_warning_and_then_the_end() -> None:
     assert check_delta(metrics(0.04), 0.1, 16, 3) is None
     warning = check_delta(metrics(0.06), 0.1, 16, 3)
     assert warning is not None and warning.startswith("step 3: ") and "0.06 in the mean" in warning
+    assert warning.endswith("the limit of the mean is 0.1 (rollout.max_delta_log_prob)")
     with pytest.raises(
         ModelError,
-        match=r"step 3: .*0\.11 in the mean, 1 at most.*limit is 0\.1 \(rollout\.max_delta",
+        match=r"step 3: .*0\.11 in the mean, 1 at most; the limit of the mean is 0\.1 \(rollout",
     ) as caught:
         check_delta(metrics(0.11), 0.1, 16, 3)
     assert isinstance(caught.value, UserError), "nothing is tried again"
