@@ -1,0 +1,77 @@
+"""Seats of an episode that several play: who answers the requests of each.
+
+`seats: {player: policy, opponent: start}` in the options of an agent names them. A seat is the name
+of a model at the agent's client; those that the policy plays are trained.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from pydantic import Field, field_validator
+
+from schemas.sections.section import Section
+
+POLICY = "policy"
+"""Player that is trained."""
+START = "start"
+"""Player that is the model of `model.path`, before this run trained it."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+class ServedSeat(Section):
+    """A model behind a server with OpenAI's chat API, which plays a seat and learns nothing."""
+
+    url: str = Field(pattern=r"^https?://[^\s/]+")
+    """Address of the server, `http://host:port/v1`."""
+    model: str = Field(min_length=1)
+    """Name of the model there."""
+    key_variable: str = "OPENAI_API_KEY"
+    """Environment variable with the server's key, if it wants one."""
+
+    @field_validator("url", mode="after")
+    @classmethod
+    def _has_no_end(cls, url: str) -> str:
+        return url.rstrip("/").removesuffix("/chat/completions")
+
+
+Player: TypeAlias = str | ServedSeat
+"""`policy`, `start`, a model as in `model.path`, a registered one, or one behind a server."""
+Seats: TypeAlias = Mapping[str, Player]
+
+
+def check_seats(seats: Seats, evaluation_seats: Seats) -> None:
+    """Raises: ValueError when nobody would be trained, or more than one seat would be evaluated."""
+    for name in seats:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"seats: {name!r} must be a name of letters, digits and _")
+    if seats and POLICY not in seats.values():
+        raise ValueError("seats: one of them must be `policy`, the model that is trained")
+    if unknown := sorted(evaluation_seats.keys() - seats.keys()):
+        raise ValueError(
+            f"evaluation_seats: there is no seat {unknown[0]!r}; seats has "
+            f"{', '.join(seats) or 'none'}"
+        )
+    evaluated = [name for name, who in {**seats, **evaluation_seats}.items() if who == POLICY]
+    if seats and len(evaluated) != 1:
+        raise ValueError(
+            f"evaluation_seats: the policy plays {', '.join(evaluated) or 'no seat'} in "
+            "evaluations; it must be one seat, so that a reward is its own, such as "
+            f"evaluation_seats: {{{[*seats][-1]}: start}}"
+        )
+
+
+def with_models(
+    options: Mapping[str, Mapping[str, object]], start: str
+) -> dict[str, dict[str, object]]:
+    """Return a recipe's `environments` with the path of a model where a seat is played by
+    `start`."""
+    changed = {name: dict(values) for name, values in options.items()}
+    for values in changed.values():
+        for key in ("seats", "evaluation_seats"):
+            seats = values.get(key)
+            if isinstance(seats, Mapping):
+                values[key] = {name: start if who == START else who for name, who in seats.items()}
+    return changed
