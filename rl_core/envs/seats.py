@@ -7,7 +7,7 @@ of a model at the agent's client; those that the policy plays are trained.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from pydantic import Field, field_validator
@@ -68,10 +68,35 @@ def with_models(
 ) -> dict[str, dict[str, object]]:
     """Return a recipe's `environments` with the path of a model where a seat is played by
     `start`."""
-    changed = {name: dict(values) for name, values in options.items()}
-    for values in changed.values():
+    return with_players(options, lambda _, player: start if player == START else player)
+
+
+def with_players(
+    options: Mapping[str, Mapping[str, object]], changed: Callable[[str, object], object]
+) -> dict[str, dict[str, object]]:
+    """Return a recipe's `environments` with other players.
+
+    Args: changed: is given the place of a player, `game.seats.opponent`, and the player.
+    """
+    others = {name: dict(values) for name, values in options.items()}
+    for name, values in others.items():
         for key in ("seats", "evaluation_seats"):
             seats = values.get(key)
             if isinstance(seats, Mapping):
-                values[key] = {name: start if who == START else who for name, who in seats.items()}
-    return changed
+                values[key] = {
+                    seat: changed(f"{name}.{key}.{seat}", player) for seat, player in seats.items()
+                }
+    return others
+
+
+def models_of(options: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    """Return the models that play a seat of a recipe's `environments`, by their places."""
+    found: dict[str, str] = {}
+
+    def noted(place: str, player: object) -> object:
+        if isinstance(player, str) and player not in (POLICY, START):
+            found[f"environments.{place}"] = player
+        return player
+
+    with_players(options, noted)
+    return found
