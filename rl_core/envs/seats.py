@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from schemas.sections.section import Section
 
@@ -37,7 +37,15 @@ class ServedSeat(Section):
         return url.rstrip("/").removesuffix("/chat/completions")
 
 
-Player: TypeAlias = str | ServedSeat
+def _kind(player: object) -> str:
+    return "server" if isinstance(player, ServedSeat | Mapping) else "model"
+
+
+Player: TypeAlias = Annotated[
+    Annotated[str, Tag("model")] | Annotated[ServedSeat, Tag("server")],
+    # So that a wrong player is said once, not once for each kind.
+    Discriminator(_kind),
+]
 """`policy`, `start`, a model as in `model.path`, a registered one, or one behind a server."""
 Seats: TypeAlias = Mapping[str, Player]
 

@@ -233,16 +233,17 @@ def child_main(setup, request, namespace, stdin, outputs):
     for target, fd in enumerate(high):
         os.dup2(fd, target)
     os.closerange(RESULT_FD + 1, max([*high, *outputs, stdin]) + 1)
-    sys.stdin = sys.__stdin__ = _stream(0, "r", "surrogateescape")
-    sys.stdout = sys.__stdout__ = _stream(1, "w", "surrogateescape")
-    sys.stderr = sys.__stderr__ = _stream(2, "w", "backslashreplace")
+    sys.stdin = sys.__stdin__ = stream(0, "r", "surrogateescape")
+    sys.stdout = sys.__stdout__ = stream(1, "w", "surrogateescape")
+    sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace")
     _limit(setup["limits"], request["timeout_s"])
     _confine(bytes.fromhex(setup["program_filter"]))
-    code = _run_program(setup["source"], request, namespace)
-    return _finish(code)
+    code = run_program(setup["source"], request, namespace)
+    return finish(code)
 
 
-def _stream(fd, mode, errors):
+def stream(fd, mode, errors):
+    """Return a text stream of a descriptor."""
     return open(fd, mode, encoding="utf-8", errors=errors, closefd=False)
 
 
@@ -281,7 +282,8 @@ def prctl(option, value, third=0):
         raise OSError(ctypes.get_errno(), f"prctl {option} failed")
 
 
-def _run_program(source, request, names):
+def run_program(source, request, names):
+    """Run the program, and what is called in it; return its exit code."""
     call = request["call"]
     module = types.ModuleType("__main__" if call is None else "solution")
     module.__dict__.update(names, __file__=SOURCE_NAME)
@@ -399,7 +401,8 @@ def plain(value):
     raise TypeError(f"a solution returns numbers, text, lists or dicts, not {kind.__name__}")
 
 
-def _finish(code):
+def finish(code):
+    """Run what a program left for its end, flush its output, and return the exit code."""
     import atexit
 
     # Python runs both when an interpreter ends, but this process ends by `os._exit`, and nothing
