@@ -6,6 +6,7 @@ on another one. As process 1 of its container it ends it.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import uuid
@@ -43,6 +44,46 @@ def start(
     return process, name
 
 
+def start_shell(program: str, image: str, source: str) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a program of a new container's python3, which may write what the image lets it.
+
+    Returns: the client's process, and the container's name. Raises: MachineLacks when the program
+    is not installed.
+    """
+    name = f"rl-train-{uuid.uuid4().hex[:16]}"
+    options = ["run", "--rm", "--interactive", "--name", name, "--network", "none"]
+    options += ["--security-opt", "no-new-privileges", "--pids-limit", "512", "--memory", "4g"]
+    process = subprocess.Popen(
+        [_found(program), *options, image, "python3", "-B", "-X", "utf8", "-c", source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return process, name
+
+
+def build(program: str, folder: Path) -> str:
+    """Return the image that a folder's Dockerfile describes, built once for its content.
+
+    Raises: MachineLacks with the last lines that the build said.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            digest.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
+    tag = f"rl-train-task:{digest.hexdigest()[:16]}"
+    known = subprocess.run([_found(program), "image", "inspect", tag], capture_output=True)
+    if known.returncode:
+        said = subprocess.run(
+            [_found(program), "build", "--tag", tag, str(folder)], capture_output=True, text=True
+        )
+        if said.returncode:
+            told = " ".join(said.stderr.strip().splitlines()[-3:])
+            raise MachineLacks(f"{folder}/Dockerfile: {program} cannot build it: {told}")
+    return tag
+
+
 def kill(program: str, name: str) -> None:
     """End a container that did not end with its requests."""
     subprocess.run(
@@ -75,13 +116,16 @@ def require(program: str, image: str) -> None:
 
 
 def _command(program: str, name: str) -> list[str]:
-    found = shutil.which(program)
-    if found is None:
-        raise MachineLacks(
-            f"sandbox: there is no program {program} on this machine; install it, or say `sandbox: "
-            "bubblewrap`"
-        )
-    options = [found, "run", "--rm", "--interactive", "--name", name, "--hostname", "sandbox"]
+    options = [
+        _found(program),
+        "run",
+        "--rm",
+        "--interactive",
+        "--name",
+        name,
+        "--hostname",
+        "sandbox",
+    ]
     options += ["--network", "none", "--read-only", "--cap-drop", "ALL"]
     options += ["--security-opt", "no-new-privileges", "--user", f"{NOBODY}:{NOBODY}"]
     options += ["--tmpfs", f"/tmp:rw,nosuid,nodev,mode=1777,size={WRITABLE_BYTES}"]
@@ -89,3 +133,13 @@ def _command(program: str, name: str) -> list[str]:
     for key, value in ENVIRONMENT.items():
         options += ["--env", f"{key}={value}"]
     return options
+
+
+def _found(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise MachineLacks(
+            f"sandbox: there is no program {program} on this machine; install it, or say `sandbox: "
+            "bubblewrap`"
+        )
+    return found
