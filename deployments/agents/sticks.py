@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam
 
 SEATS = ("player", "opponent")
 NUMBER = re.compile(r"\d+")
@@ -32,7 +33,7 @@ def starts(
                 }
 
 
-def question(heap: int, most: int) -> list[dict[str, str]]:
+def question(heap: int, most: int) -> list[ChatCompletionMessageParam]:
     """Return what the seat that moves is asked."""
     allowed = [str(number) for number in range(1, most + 1)]
     text = (

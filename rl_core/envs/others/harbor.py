@@ -32,16 +32,16 @@ class HarborEnv(AgentEnv):
         max_turns: int = Field(default=16, ge=1)
         """Replies that the policy has in an episode."""
         calls: Literal["tools", "blocks"] = "blocks"
-        """How the policy runs a command: `blocks` takes the first block of bash in a reply, which
-        any model can write; `tools` offers a tool `bash` by the chat template."""
+        """Form in which the policy runs a command: `blocks` takes the first block of bash in a
+        reply, which any model can write; `tools` offers a tool `bash` by the chat template."""
         command_timeout_s: float = Field(default=60.0, gt=0)
         """Seconds that a command may take."""
         max_answer_characters: int = Field(default=8000, ge=100)
         """Longest output of a command that the policy reads; the middle of a longer one is left
         out."""
         sandbox: SandboxChoice = SandboxMode.BUBBLEWRAP
-        """Where commands run: `bubblewrap`, for tasks that need no image; `docker` or `podman`,
-        which build the task's Dockerfile."""
+        """Place where commands run: `bubblewrap`, for tasks that need no image; `docker` or
+        `podman`, which build the task's Dockerfile."""
         timeout_s: float = Field(default=900.0, gt=0)
         """Longest time in seconds that an episode may take, without the policy's own time."""
         concurrency: int = Field(default=4, ge=1)

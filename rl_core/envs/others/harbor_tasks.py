@@ -93,7 +93,7 @@ def _seconds(settings: dict[str, object], section: str, file: Path) -> float:
 
 
 class _Dockerfile:
-    """What of a Dockerfile a shell without an image takes."""
+    """The instructions of a Dockerfile that a shell without an image can follow."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.workdir, self.needs_image = file, WORKDIR, ""
@@ -116,7 +116,7 @@ class _Dockerfile:
         if word == "WORKDIR" and len(words) == 1:
             self.workdir = self._absolute(words[0])
         elif word == "ENV" and words and all("=" in one for one in words):
-            self.env.update(one.split("=", 1) for one in words)
+            self.env |= {name: value for name, _, value in (one.partition("=") for one in words)}
         elif word == "COPY" and len(words) >= 2 and not words[0].startswith(("-", "[")):
             for source in words[:-1]:
                 self._copy(source, words[-1], several=len(words) > 2)

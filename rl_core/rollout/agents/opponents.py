@@ -33,7 +33,10 @@ TRY_AGAIN = (408, 409, 425, 429)
 class Opponent(Protocol):
     """Player of a seat that is not trained."""
 
-    model: KnownModel
+    @property
+    def model(self) -> KnownModel:
+        """The model as requests know it."""
+        ...
 
     def answer(
         self, held: Sequence[Waiting], requests: Sequence[Request], sampling: Sampling

@@ -129,8 +129,8 @@ def _agent(name: str, env: AgentEnv, row: Mapping[str, Any], speak: Speak, show:
         if isinstance(ends, str):
             return Tried(None, how.metrics, ends)
         each = {f"reward_{seat}": reward for seat, reward in (how.seats or {}).items()}
-        (end,) = ends.values()
-        return Tried(end.reward, {**how.metrics, **each})
+        (of_policy,) = ends.values()
+        return Tried(of_policy.reward, {**how.metrics, **each})
     if how.messages is not None:
         return Tried(None, how.metrics, "the agent leaves the reward to the recipe's scorers")
     return Tried(sum(how.rewards) if how.rewards is not None else how.reward, how.metrics)

@@ -31,7 +31,8 @@ SAYS = {
 def rows_of(folder: Path, tmp_path: Path) -> dict[str, dict[str, Any]]:
     spec = HarborRows(harbor=str(folder), env_class="work", split="all")
     file = materialise_environment_rows(spec, tmp_path)
-    return {row["extra_info"]["harbor_task"]: dict(row) for _, row in read_rows(file)}
+    found: list[dict[str, Any]] = [dict(row) for _, row in read_rows(file)]
+    return {row["extra_info"]["harbor_task"]: row for row in found}
 
 
 def played(folder: Path, row: dict[str, Any], says: list[str]) -> tuple[Any, list[str]]:

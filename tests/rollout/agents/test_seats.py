@@ -77,13 +77,13 @@ def test_each_seat_of_the_policy_is_a_row_and_a_group_with_its_own_reward(
 
 
 def test_a_frozen_seat_trains_nothing_and_answers_as_the_model_before_training(
-    engine: RolloutEngine,
+    engine: RolloutEngine, tiny_model_dir: Path
 ) -> None:
     before = engine.evaluate(rows("both", "apart"), 6)
     assert before is not None and len(before) == 1
     assert before.non_tensor_batch["group_id"].tolist() == ["row-0"]
     assert before.tensor("rewards").tolist() == [1.0]
-    start = engine.agents.opponent(str(engine.agents.options["both"]["evaluation_seats"]["o"]))
+    start = engine.agents.opponent(str(tiny_model_dir))
     asked = [Request([5, 6, 7], 1, 6, seed=1)]
 
     def said() -> list[int]:
