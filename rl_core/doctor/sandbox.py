@@ -7,7 +7,8 @@ import tempfile
 
 from rl_core.doctor.finding import Finding, good, problem
 from rl_core.envs.tools import bubblewrap
-from rl_core.envs.tools.sandbox import Execution, Outcome, Sandbox, SandboxSettings
+from rl_core.envs.tools.execution import Execution, Outcome
+from rl_core.envs.tools.sandbox import Sandbox, SandboxSettings
 from rl_core.errors import EnvError
 from rl_core.services.exposure import LOCALHOST
 

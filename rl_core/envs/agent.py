@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.envs.registration import AGENT_CLASSES, spec
+from rl_core.envs.seats import Player, Seats, check_seats
 from rl_core.errors import EnvError, RecipeError
 from rl_core.runtime.registry import PluginConfig, import_target
 
@@ -44,6 +45,10 @@ class AgentSettings(PluginConfig):
         """The function that plays, `module:function`."""
         raise NotImplementedError(f"{type(self).__name__}.program")
 
+    def seated(self, *, evaluation: bool) -> Seats:
+        """Return who plays each seat of an episode; none if the policy alone is asked."""
+        return {}
+
     @property
     def program_settings(self) -> dict[str, Any] | None:
         """Argument with which the function makes the one that plays; None if it plays itself."""
@@ -60,6 +65,13 @@ class AgentEnv(BaseTextEnv):
         """Function that plays a row, `my_pkg.my_module:play`: `async def play(row, client)` with an
         `openai.AsyncOpenAI`. It returns a reward, a reward per request, the messages that the
         recipe's `rewards` score, or a reward with metrics."""
+
+        seats: dict[str, Player] = Field(default_factory=dict)
+        """Who answers the requests for each model that the agent names: `policy`, which is trained;
+        `start`, the model before training; a model as in `model.path`, `models:/NAME@champion`, or
+        `{url: …, model: …}`. Unset has one seat for all names, the policy's."""
+        evaluation_seats: dict[str, Player] = Field(default_factory=dict)
+        """Seats that others play in evaluations, where the policy plays one."""
 
         @field_validator("agent", mode="after")
         @classmethod
@@ -91,10 +103,19 @@ class AgentEnv(BaseTextEnv):
                     raise ValueError(f"agent: {self.agent} is no function")
             return self
 
+        @model_validator(mode="after")
+        def _seats_fit(self) -> AgentEnv.Config:
+            check_seats(self.seats, self.evaluation_seats)
+            return self
+
         @property
         def program(self) -> str:
             """The agent itself."""
             return self.agent
+
+        def seated(self, *, evaluation: bool) -> Seats:
+            """Return who plays each seat of an episode; none if the policy alone is asked."""
+            return {**self.seats, **(self.evaluation_seats if evaluation else {})}
 
     config: AgentSettings
     tags: ClassVar[frozenset[str]] = frozenset()

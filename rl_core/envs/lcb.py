@@ -25,16 +25,10 @@ from pydantic import Field
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, plain
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.code import last_code_block
+from rl_core.envs.tools.execution import Call, Execution, Outcome
 from rl_core.envs.tools.grading import read_literal, same_output, same_result
-from rl_core.envs.tools.sandbox import (
-    Call,
-    Execution,
-    Outcome,
-    Sandbox,
-    SandboxMode,
-    SandboxSettings,
-    lease_pool,
-)
+from rl_core.envs.tools.sandbox import RunsProgram, SandboxSettings, lease_pool
+from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.errors import EnvError
 from schemas.sections.checks.numbers import Seconds
 
@@ -68,9 +62,9 @@ class LCBEnv(BaseTextEnv):
         """Wall time of all tests of one program together in seconds."""
         memory_mb: int = Field(default=1024, ge=64)
         """Address space of one test's process in MiB."""
-        sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
-        """Isolation of programs; `unsafe` runs them without a sandbox, on machines where bubblewrap
-        cannot run."""
+        sandbox: SandboxChoice = SandboxMode.BUBBLEWRAP
+        """Isolation of programs: `bubblewrap`, `docker`, `podman`, `{docker: IMAGE}`, `{remote:
+        "http://host:8080"}` for a server of SandboxFusion; `unsafe` runs them without a sandbox."""
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"test_cases"})
@@ -130,7 +124,7 @@ class LCBEnv(BaseTextEnv):
         return dict(self._metrics)
 
     def _failure(
-        self, sandbox: Sandbox, test: TestCase, timeout_s: float
+        self, sandbox: RunsProgram, test: TestCase, timeout_s: float
     ) -> dict[str, object] | None:
         """Return the reason why the program fails the test, or None if it passes."""
         execution = sandbox.run(

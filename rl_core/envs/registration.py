@@ -28,6 +28,7 @@ AGENT_CLASSES = {
     "verifiers": "rl_core.envs.others.verifiers:VerifiersEnv",
     "openenv": "rl_core.envs.others.openenv:OpenEnvEnv",
     "nemo_gym": "rl_core.envs.others.nemo_gym:NemoGymEnv",
+    "harbor": "rl_core.envs.others.harbor:HarborEnv",
 }
 """Keys of a recipe's options that name a program which asks the policy by itself, and the classes
 that check its rows."""

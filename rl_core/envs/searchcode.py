@@ -20,7 +20,7 @@ from rl_core.envs.gsm8k import other_number, read_answer, read_number, read_trut
 from rl_core.envs.registration import environments
 from rl_core.envs.search import SearchSettings
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
-from rl_core.envs.tools.sandbox import SandboxMode
+from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.envs.tools.tags import first_tagged, tagged, without_tagged
 from schemas.sections.checks.numbers import Seconds
 
@@ -49,9 +49,9 @@ class SearchCodeEnv(BaseTextEnv):
 
         python_timeout_s: Seconds = Field(default=10.0, gt=0)
         """Seconds for one call of the Python tool."""
-        sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
-        """Isolation of programs; `unsafe` runs them without a sandbox, on machines where bubblewrap
-        cannot run."""
+        sandbox: SandboxChoice = SandboxMode.BUBBLEWRAP
+        """Isolation of programs: `bubblewrap`, `docker`, `podman`, `{docker: IMAGE}`, `{remote:
+        "http://host:8080"}` for a server of SandboxFusion; `unsafe` runs them without a sandbox."""
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})

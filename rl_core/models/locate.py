@@ -8,6 +8,7 @@ from rl_core.algorithms.distillation import teachers_of
 from rl_core.algorithms.teacher import REGISTERED
 from rl_core.builtin import embedded
 from rl_core.data.prepare.fingerprint import fingerprint
+from rl_core.envs.seats import models_of
 from rl_core.errors import ModelError
 from rl_core.models.adapters.exported import adapter_folder
 from rl_core.models.checks.shape import read_config
@@ -113,8 +114,8 @@ def check_can_be_fetched(path: str, models_dir: Path, key: str = "model.path") -
 
 
 def check_models(recipe: Recipe, models_dir: Path) -> None:
-    """Check that every model that a recipe trains, is taught by or asks as a judge is on this
-    machine, or that the hub answers. Raises: ModelError."""
+    """Check that every model that a recipe trains, is taught by, asks as a judge or plays against
+    is on this machine, or that the hub answers. Raises: ModelError."""
     check_can_be_fetched(recipe.model.path, models_dir)
     check_start(recipe)
     if recipe.tracks:
@@ -123,6 +124,9 @@ def check_models(recipe: Recipe, models_dir: Path) -> None:
     for key, teacher in teachers_of(recipe).items():
         if teacher.path is not None and not teacher.path.startswith(REGISTERED):
             check_can_be_fetched(teacher.path, models_dir, f"algorithm.{key}.path")
+    for key, path in models_of(recipe.environments).items():
+        if not path.startswith(REGISTERED):
+            check_can_be_fetched(path, models_dir, key)
     for key, _, config in resolve_scorers(recipe.rewards):
         for path in config.language_models:
             if path.startswith(REGISTERED):

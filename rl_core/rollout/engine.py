@@ -122,7 +122,9 @@ class RolloutEngine:
         """The agents among the environments, whose processes stay from step to step."""
         # A policy of the user's may not say how many words it knows.
         num_words = getattr(self.backend.policy, "num_known_words", None) or len(self.tokenizer)
-        return AgentStage(self.env_options, KnownModel(self.chat, None, num_words))
+        return AgentStage(
+            self.env_options, KnownModel(self.chat, None, num_words), self.backend.device
+        )
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
@@ -226,7 +228,7 @@ class RolloutEngine:
 
             def play(reply: Generate) -> list[Episode]:
                 seed = generator.initial_seed()
-                return self._episodes(items, group_size, reply, seed, stop, evaluation)
+                return self._episodes(items, group_size, reply, sampling, seed, stop, evaluation)
 
             episodes = play_together(meshes.tp_group, generate, play)
         for episode in episodes:
@@ -238,7 +240,7 @@ class RolloutEngine:
             return None
         groups = groups_of(prompts)
         columns: dict[str, Sequence[object]] = {
-            **id_columns([groups[one.group] for one in episodes])
+            **id_columns([_group(groups[one.group], one.seat) for one in episodes])
         }
         if sampling.records_support:
             columns[SUPPORT] = [Support.joined(episode.supports) for episode in episodes]
@@ -249,6 +251,7 @@ class RolloutEngine:
         items: list[tuple[int, PlayedItem]],
         group_size: int,
         generate: Generate,
+        sampling: Sampling,
         seed: int,
         stop: list[str],
         evaluation: bool,
@@ -264,11 +267,11 @@ class RolloutEngine:
         played = run_episodes(rows, group_size, self.chat, generate, options, *limits, stop=stop)
         for episode in played:
             episode.group = others[episode.group][0]
-        bounds = Limits(*limits, tuple(stop))
+        bounds = Limits(*limits, sampling, tuple(stop))
         played += play_agents(
             of_agents, group_size, self.agents, generate, bounds, seed, one_row=evaluation
         )
-        return sorted(played, key=lambda episode: episode.group)
+        return sorted(played, key=lambda episode: (episode.group, episode.seat))
 
     def _collect(
         self, episodes: list[Episode], columns: dict[str, Sequence[object]], elapsed_s: float
@@ -365,6 +368,11 @@ class RolloutEngine:
         text = f"{self.seed}:{purpose}:{step}:{stream}"
         digest = hashlib.sha256(text.encode()).digest()
         return torch.Generator(self.backend.device).manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _group(group: str, seat: str) -> str:
+    """Return the group of a row: siblings that played the same seat."""
+    return f"{group}/{seat}" if seat else group
 
 
 def _without_pictures(row: Mapping[str, object]) -> dict[str, object]:

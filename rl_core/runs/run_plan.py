@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rl_core.envs.seats import with_models
 from rl_core.runs.recipes import dump_recipe, shown_values
 from rl_core.runs.run_folder import RunFolder, run_key, source_revision
 from rl_core.runtime.home import Home
@@ -50,9 +51,13 @@ def starting_from(recipe: Recipe, weights: str | None) -> Recipe:
 
 def measuring(recipe: Recipe, weights: str | None) -> Recipe:
     """Return the recipe that evaluates other weights, as `starting_from` has them, in the precision
-    that they are stored in: registered weights are those of a rounded base already."""
+    that they are stored in: registered weights are those of a rounded base already. A seat that the
+    start plays keeps the recipe's own."""
     other = starting_from(recipe, weights)
-    return other.model_copy(update={"model": in_full_precision(other.model)})
+    seated = with_models(recipe.environments, recipe.model.path)
+    return other.model_copy(
+        update={"model": in_full_precision(other.model), "environments": seated}
+    )
 
 
 def open_run(

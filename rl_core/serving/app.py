@@ -99,13 +99,17 @@ def build_app_by_key(endpoint_of: EndpointOf, close: Callable[[], None] | None =
     async def chat(
         request: ChatRequest, http: Request, endpoint: Endpoint = found_endpoint
     ) -> Response:
-        return await _answered(ChatAnswer(request, endpoint), bool(request.stream), http)
+        return await _answered(
+            ChatAnswer(request, endpoint.of_model(request.model)), bool(request.stream), http
+        )
 
     @app.post("/v1/completions", responses=STREAMS)
     async def completions(
         request: CompletionRequest, http: Request, endpoint: Endpoint = found_endpoint
     ) -> Response:
-        return await _answered(CompletionAnswer(request, endpoint), bool(request.stream), http)
+        return await _answered(
+            CompletionAnswer(request, endpoint.of_model(request.model)), bool(request.stream), http
+        )
 
     @app.get("/v1/models")
     async def models(endpoint: Endpoint = found_endpoint) -> dict[str, Any]:

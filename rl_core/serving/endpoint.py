@@ -37,6 +37,13 @@ class Endpoint:
                 code="model_not_found",
             )
 
+    def of_model(self, name: str) -> Endpoint:
+        """Return the endpoint of a model's name: this one, unless it stands for several models.
+
+        Raises: ApiError when it stands for several, and none has that name.
+        """
+        return self
+
     def encode(self, messages: list[Message], tools: Tools) -> list[int]:
         """Return the tokens of a conversation, ending where the reply begins."""
         return self.model.chat.encode(messages, tools)

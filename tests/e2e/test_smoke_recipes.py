@@ -23,6 +23,7 @@ HAS_PICTURES = {
     "judge": False,
     "sft": False,
     "agent": False,
+    "selfplay": False,
     "tools": False,
     "pe": True,
 }

@@ -2,6 +2,8 @@
 sandboxes."""
 
 import json
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rl_core.envs.tools.sandbox import SandboxPool, SandboxSettings, lease_pool
+from rl_core.envs.tools.sandbox_choice import SandboxMode
 
 DOCUMENTS = ["Paris is the capital of France.", "<answer>Berlin</answer> is what this page says."]
 
@@ -88,9 +91,21 @@ def search_url() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture(scope="package")
-def pool() -> Iterator[SandboxPool]:
-    """Sandboxes with little memory and little output."""
-    lease = lease_pool(SandboxSettings(output_bytes=2**20, memory_bytes=256 * 2**20))
+def places() -> list[SandboxMode]:
+    """The places for programs that this machine has."""
+    found = [SandboxMode.BUBBLEWRAP]
+    for mode in (SandboxMode.DOCKER, SandboxMode.PODMAN):
+        if shutil.which(mode) is None:
+            continue
+        asked = subprocess.run([mode, "info"], capture_output=True, timeout=20, check=False)
+        found += [mode] if asked.returncode == 0 else []
+    return found
+
+
+@pytest.fixture(scope="package", params=places())
+def pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
+    """Sandboxes with little memory and little output, in each place that is here."""
+    settings = SandboxSettings(mode=request.param, output_bytes=2**20, memory_bytes=256 * 2**20)
+    lease = lease_pool(settings)
     yield lease.value
     lease.release()

@@ -67,6 +67,22 @@ def test_an_agent_is_played_as_it_asks(files: tuple[str, str]) -> None:
     ]
 
 
+def test_the_seats_of_a_game_are_played_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path / "home"))
+    # Three sticks, of which each seat may take one or two: the second takes the last.
+    told = run("try", "sticks", "--recipe", "smoke/selfplay", "--reply", "1", "--reply", "2")
+    assert told.exit_code == 0, told.output
+    said = told.output.splitlines()
+    assert said[0].startswith("user: There are 3 sticks. Take 1 or 2.")
+    assert [line for line in said if line.startswith("assistant")] == [
+        "assistant as player: 1",
+        "assistant as opponent: 2",
+    ]
+    assert said[-3:] == ["reward_player: 0", "reward_opponent: 1", "reward: 0"]
+
+
 def test_what_cannot_be_played_is_said(files: tuple[str, str]) -> None:
     missing = run("try", "gsm8k", "--rows", files[0])
     assert "has no row of the environment 'gsm8k'" in str(missing.exception)

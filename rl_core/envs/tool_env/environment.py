@@ -27,7 +27,7 @@ from rl_core.envs.tool_env.running import Answered, run_calls
 from rl_core.envs.tool_env.settings import ShowTools, ToolEntry
 from rl_core.envs.tool_env.system_text import with_tools
 from rl_core.envs.tool_env.tool import Schema, Tool
-from rl_core.envs.tools.sandbox import SandboxMode
+from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.errors import EnvError
 from schemas.rows.problems import is_missing
 from schemas.sections.checks.numbers import Seconds
@@ -63,8 +63,9 @@ class ToolEnv(BaseTextEnv):
         examples: list[dict[str, Any]] = Field(default_factory=list)
         """Messages between the system message and the row's own, such as a question, a call, its
         answer and a reply, for models that call no tool by themselves."""
-        sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
-        """Isolation of the programs of `python`; `unsafe` runs them without a sandbox."""
+        sandbox: SandboxChoice = SandboxMode.BUBBLEWRAP
+        """Isolation of the programs of `python`: `bubblewrap`, `docker`, `podman`, `{docker:
+        IMAGE}`, `{remote: "http://host:8080"}`; `unsafe` runs them without a sandbox."""
 
     config: Config
 

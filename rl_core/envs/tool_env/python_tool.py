@@ -7,7 +7,7 @@ from typing import Any
 
 from rl_core.envs.tool_env.tool import Schema, ToolFault, schema_of
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
-from rl_core.envs.tools.sandbox import SandboxMode
+from rl_core.envs.tools.sandbox_choice import SandboxChoice
 
 SAID = "Run a Python program and return what it prints. Each call starts afresh."
 PARAMETERS = {
@@ -26,7 +26,7 @@ class PythonTool:
     name = "python"
     schema: Schema = schema_of(name, SAID, PARAMETERS)
 
-    def __init__(self, timeout_s: float, mode: SandboxMode) -> None:
+    def __init__(self, timeout_s: float, mode: SandboxChoice) -> None:
         self._group = PythonCodeExecutorToolGroup(timeout_s, mode)
 
     def call(self, arguments: Mapping[str, Any], timeout_s: float) -> str:

@@ -28,6 +28,8 @@ from rl_core.errors import MachineLacks
 NOBODY = 65534
 PROBE_TIMEOUT_S = 60.0
 WRITABLE_BYTES = 64 * 2**20
+SHELL_BYTES = 256 * 2**20
+"""Size of each folder that a shell's commands may write."""
 WORKER = "/sandbox/worker"
 PACKAGES = "/sandbox/packages"
 ENVIRONMENT = {
@@ -47,6 +49,17 @@ INTERPRETER_FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
 def start(packages: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a worker in a new sandbox. Raises: MachineLacks when bubblewrap cannot run here."""
     return _popen(packages, [WORKER], _identity())
+
+
+def start_shell(source: str, folders: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a program of this interpreter in a new sandbox in which other programs may be started.
+
+    Args: source: of the program. folders: that may be written, empty and in memory, besides `/tmp`.
+    Raises: MachineLacks when bubblewrap cannot run here.
+    """
+    places = [f for folder in folders for f in ("--size", str(SHELL_BYTES), "--tmpfs", folder)]
+    path = f"{sys.base_prefix}/bin:{ENVIRONMENT['PATH']}"
+    return _popen((), ["-c", source], _identity(), [*places, "--setenv", "PATH", path])
 
 
 def start_unsafe(home: str) -> subprocess.Popen[bytes]:
@@ -107,11 +120,12 @@ def _identity() -> int | None:
 
 
 def _popen(
-    packages: Sequence[str], worker: Sequence[str], user: int | None
+    packages: Sequence[str], worker: Sequence[str], user: int | None, more: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
     with _filter_descriptor() as filter_fd:
         options = [
             *_binds(packages),
+            *more,
             *(("--seccomp", str(filter_fd)) if filter_fd is not None else ()),
         ]
         return subprocess.Popen(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from rl_core.envs.tools.core import ToolGroup, tool
-from rl_core.envs.tools.sandbox import Outcome, SandboxMode, SandboxSettings, lease_pool
+from rl_core.envs.tools.execution import Outcome
+from rl_core.envs.tools.sandbox import SandboxSettings, lease_pool
+from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode
 
 MAX_CHARACTERS = 8000
 
@@ -11,7 +13,7 @@ MAX_CHARACTERS = 8000
 class PythonCodeExecutorToolGroup(ToolGroup):
     """Tool group with one tool, `python`."""
 
-    def __init__(self, timeout: float = 10.0, mode: SandboxMode = SandboxMode.BUBBLEWRAP) -> None:
+    def __init__(self, timeout: float = 10.0, mode: SandboxChoice = SandboxMode.BUBBLEWRAP) -> None:
         """Create the tool and lease a sandbox pool.
 
         Args: timeout: seconds for one call. Raises: EnvError when a sandbox is requested but not

@@ -22,16 +22,22 @@ import sysconfig
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from enum import StrEnum
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import Field
 
-from rl_core.envs.tools import bubblewrap, seccomp
+from rl_core.envs.tools import bubblewrap, container, remote_sandbox, seccomp
+from rl_core.envs.tools.execution import Call, Execution, Outcome
+from rl_core.envs.tools.remote_sandbox import RemoteProgram
+from rl_core.envs.tools.sandbox_choice import (
+    RemoteSandbox,
+    SandboxChoice,
+    SandboxMode,
+    container_of,
+)
 from rl_core.envs.tools.shared import Lease, Shared
 from rl_core.envs.tools.workers import sandbox_worker
 from rl_core.errors import EnvError
@@ -55,20 +61,10 @@ PRELOADED = (
 """Modules that a sandbox imports once for all tests of a program that mentions them."""
 
 
-class SandboxMode(StrEnum):
-    """Isolation between a model's program and this machine."""
-
-    BUBBLEWRAP = "bubblewrap"
-    """Namespaces, filters and limits; if they are not available, nothing is run."""
-    UNSAFE = "unsafe"
-    """Limits and filters in an ordinary process: the program sees this machine's files. For trusted
-    models only."""
-
-
 class SandboxSettings(PluginConfig):
     """Limits of sandboxed programs. Sizes are per process of one test."""
 
-    mode: SandboxMode = SandboxMode.BUBBLEWRAP
+    mode: SandboxChoice = SandboxMode.BUBBLEWRAP
     """Isolation of programs; `unsafe` is never chosen by default."""
     memory_bytes: int = Field(default=1024 * 2**20, ge=64 * 2**20)
     """Address space in bytes."""
@@ -86,40 +82,32 @@ class SandboxSettings(PluginConfig):
     installed."""
 
 
-class Outcome(StrEnum):
-    """End of a test's process."""
+class RunsProgram(Protocol):
+    """A place that runs one program, wherever it is."""
 
-    FINISHED = "finished"
-    """The process exited with code 0."""
-    FAILED = "failed"
-    """The process raised, exited with another code, or was killed by a signal."""
-    TIMEOUT = "timeout"
-    """The process exceeded its time."""
-    OUTPUT_LIMIT = "output_limit"
-    """The process wrote more than its limit."""
-    LOST = "lost"
-    """The sandbox itself ended or did not answer."""
+    @property
+    def is_alive(self) -> bool:
+        """True if it can still run the program."""
+        ...
 
+    def load(self, source: str) -> None:
+        """Take the program, without running it."""
+        ...
 
-@dataclass(frozen=True)
-class Execution:
-    """Result of one test. All of it was written by the program and may be forged."""
+    def run(
+        self,
+        *,
+        timeout_s: float,
+        stdin: str = "",
+        call: Call | None = None,
+        call_bare: bool = False,
+    ) -> Execution:
+        """Run the program once, in a fresh process."""
+        ...
 
-    outcome: Outcome
-    stdout: bytes = b""
-    stderr: bytes = b""
-    result: bytes = b""
-    """Return value of a call as JSON."""
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function (or method of the class `Solution`) to call, and its arguments."""
-
-    name: str
-    arguments: Sequence[object]
+    def close(self) -> None:
+        """End what runs."""
+        ...
 
 
 class Sandbox:
@@ -127,11 +115,18 @@ class Sandbox:
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
-        if settings.mode == SandboxMode.UNSAFE:
+        self._home = self._name = None
+        self._container = container_of(settings.mode)
+        self._packages = [bubblewrap.PACKAGES]
+        if self._container is not None:
+            # The image's own packages are where its interpreter finds them.
+            self._packages = []
+            self._process, self._name = container.start(
+                *self._container, settings.memory_bytes, settings.threads
+            )
+        elif settings.mode == SandboxMode.UNSAFE:
             self._home = tempfile.mkdtemp(prefix="rl-train-unsafe-")
-        else:
-            self._home = None
-        if self._home:
+            self._packages = [sysconfig.get_path("purelib")]
             self._process = bubblewrap.start_unsafe(self._home)
         else:
             self._process = bubblewrap.start(settings.packages)
@@ -149,10 +144,9 @@ class Sandbox:
             include={"memory_bytes", "output_bytes", "threads", "open_files", "files"}
         )
         program_filter = seccomp.program_filter() or b""
-        packages = [bubblewrap.PACKAGES] if self._home is None else [sysconfig.get_path("purelib")]
         setup = {
             "source": source,
-            "packages": packages,
+            "packages": self._packages,
             "preload": [name for name in (*PRELOADED, *self.settings.packages) if name in source],
             "program_filter": program_filter.hex(),
             "limits": limits,
@@ -209,6 +203,8 @@ class Sandbox:
         try:
             self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
+            if self._container is not None and self._name is not None:
+                container.kill(self._container[0], self._name)
             bubblewrap.kill_tree(self._process.pid)
             self._process.wait()
         self._process.stderr.close()  # type: ignore[union-attr]
@@ -263,16 +259,24 @@ class Sandbox:
         return ""
 
 
+def new_sandbox(settings: SandboxSettings) -> RunsProgram:
+    """Return a sandbox for one program, where the settings say. Raises: MachineLacks when it cannot
+    be started."""
+    if isinstance(settings.mode, RemoteSandbox):
+        return RemoteProgram(settings.mode.remote, settings.memory_bytes, settings.output_bytes)
+    return Sandbox(settings)
+
+
 class SandboxPool:
     """Pool of started sandboxes. Thread-safe; has no thread of its own."""
 
     def __init__(self, settings: SandboxSettings, num_warm: int = 2) -> None:
         self.settings, self.num_warm = settings, num_warm
-        self._warm: deque[Sandbox] = deque()
+        self._warm: deque[RunsProgram] = deque()
         self._lock = Lock()
 
     @contextmanager
-    def sandbox(self, source: str) -> Iterator[Sandbox]:
+    def sandbox(self, source: str) -> Iterator[RunsProgram]:
         """Take a sandbox, load this program into it, and close it afterwards. Its replacement
         starts in the meantime."""
         sandbox = self._take()
@@ -289,11 +293,11 @@ class SandboxPool:
         for sandbox in waiting:
             sandbox.close()
 
-    def _take(self) -> Sandbox:
+    def _take(self) -> RunsProgram:
         with self._lock:
             while True:
                 while len(self._warm) <= self.num_warm:
-                    self._warm.append(Sandbox(self.settings))
+                    self._warm.append(new_sandbox(self.settings))
                 sandbox = self._warm.popleft()
                 if sandbox.is_alive:
                     return sandbox
@@ -306,8 +310,12 @@ sandbox_pools: Shared[Any, SandboxPool] = Shared(SandboxPool)
 
 
 def lease_pool(settings: SandboxSettings) -> Lease[SandboxPool]:
-    """Lease this process's pool. Raises: EnvError when bubblewrap cannot run and the settings ask
-    for it."""
-    if settings.mode == SandboxMode.BUBBLEWRAP:
+    """Lease this process's pool. Raises: MachineLacks when the place that the settings name cannot
+    run programs."""
+    if isinstance(settings.mode, RemoteSandbox):
+        remote_sandbox.require(settings.mode.remote)
+    elif (named := container_of(settings.mode)) is not None:
+        container.require(*named)
+    elif settings.mode == SandboxMode.BUBBLEWRAP:
         bubblewrap.require()
     return sandbox_pools.lease(settings)

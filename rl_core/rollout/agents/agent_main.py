@@ -15,7 +15,7 @@ import selectors
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 DIE_WITH_PARENT = 1
@@ -164,8 +164,10 @@ def _read(result: Any) -> dict[str, object]:
     if isinstance(result, dict) and "reward" in result:
         metrics = {str(k): float(v) for k, v in (result.get("metrics") or {}).items()}
         return _read(result["reward"]) | {"metrics": metrics}
+    if isinstance(result, dict) and result and _are_numbers(result.values()):
+        return {"seats": {str(seat): float(one) for seat, one in result.items()}}
     if isinstance(result, (list, tuple)) and result:
-        if all(isinstance(one, (int, float)) for one in result):
+        if _are_numbers(result):
             return {"rewards": [float(one) for one in result]}
         messages: list[Any] = []
         for one in result:
@@ -178,8 +180,12 @@ def _read(result: Any) -> dict[str, object]:
     shown = repr(result)[:80]
     return {
         "error": f"it returned {shown}; a number is right, a list of numbers or of messages, "
-        'or {"reward": …, "metrics": {…}}'
+        'a number for each seat, or {"reward": …, "metrics": {…}}'
     }
+
+
+def _are_numbers(values: Iterable[object]) -> bool:
+    return all(isinstance(one, (int, float)) for one in values)
 
 
 def _load(agent: str, settings: object) -> Play:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rl_core.data.prepare.items import PlayedItem
@@ -33,7 +33,8 @@ class Play:
     number: int
     item: PlayedItem
     group: int
-    log: TurnLog
+    logs: Mapping[str, TurnLog]
+    """Requests of each seat; one without a name where there are no seats."""
     timeout_s: float
     changed: threading.Condition
     seed: int = 0
@@ -45,6 +46,11 @@ class Play:
     _spent_s: float = 0.0
     _since: float = 0.0
     num_withdrawn: int = 0
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Requests of all seats."""
+        return [turn for log in self.logs.values() for turn in log.turns]
 
     @property
     def running(self) -> bool:

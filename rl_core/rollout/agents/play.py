@@ -9,23 +9,28 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
 
+import torch
+
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs.agent import AgentEnv, AgentSettings, is_agent
 from rl_core.envs.calls.forms import form_of
 from rl_core.envs.registration import make
+from rl_core.envs.seats import POLICY, Player, ServedSeat
 from rl_core.errors import WorkerDied
 from rl_core.models.checks.row_length import LongestRow
-from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.rollout.agents.desk import Hall, Play, Waiting
 from rl_core.rollout.agents.endpoint import EpisodeEndpoint, EpisodeEngine, listening
+from rl_core.rollout.agents.opponents import FrozenOpponent, Opponent, ServedOpponent
 from rl_core.rollout.agents.processes import AgentProcesses, Ended
+from rl_core.rollout.agents.seated import SeatedEndpoint, ends_of_seats
 from rl_core.rollout.agents.turns import TurnLog
 from rl_core.rollout.episodes.env_calls import EnvCall
 from rl_core.rollout.episodes.episode import Episode
@@ -41,12 +46,19 @@ class AgentStage:
     """Processes of a recipe's agents, which are kept between rollouts, since imports take
     seconds.
 
-    Args: options: a recipe's `environments`. model: as requests know it.
+    Args: options: a recipe's `environments`. model: as requests know it. device: of frozen models
+    that play a seat.
     """
 
-    def __init__(self, options: Mapping[str, Mapping[str, object]], model: KnownModel) -> None:
-        self.options, self.model = options, model
+    def __init__(
+        self,
+        options: Mapping[str, Mapping[str, object]],
+        model: KnownModel,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.options, self.model, self.device = options, model, torch.device(device)
         self._processes: dict[str, AgentProcesses] = {}
+        self._opponents: dict[str, Opponent] = {}
         self._told: set[str] = set()
         self.numbers = count()
         """Numbers of episodes, none twice: an end may be told after the next rollout began."""
@@ -72,6 +84,19 @@ class AgentStage:
             atexit.register(found.close)
         return found
 
+    def opponent(self, player: Player) -> Opponent:
+        """Return who plays a seat that is not the policy's; a model is loaded once.
+
+        Raises: ModelError when it cannot be loaded.
+        """
+        key = str(player)
+        if key not in self._opponents:
+            if isinstance(player, ServedSeat):
+                self._opponents[key] = ServedOpponent(player, self.model)
+            else:
+                self._opponents[key] = FrozenOpponent(player, self.device)
+        return self._opponents[key]
+
     def end(self, name: str, number: int) -> None:
         """End an episode's process if it still runs."""
         if name in self._processes:
@@ -88,7 +113,9 @@ class AgentStage:
         for one in self._processes.values():
             atexit.unregister(one.close)
             one.close()
-        self._processes = {}
+        for opponent in self._opponents.values():
+            opponent.close()
+        self._processes, self._opponents = {}, {}
 
 
 @dataclass(frozen=True)
@@ -98,6 +125,8 @@ class Limits:
     max_context_length: int
     max_batch_size: int
     episodes: EpisodeConfig
+    sampling: Sampling
+    """Sampling of the policy, and of frozen models that play a seat."""
     stop: tuple[str, ...] = ()
     """Strings that end a reply, besides those of a request."""
 
@@ -116,11 +145,12 @@ def play_agents(
 
     Args: items: rows with their numbers, which become their episodes' `group`. generate: called in
     this thread with at most `max_batch_size` requests. one_row: keep only the last row of each
-    episode, as evaluations count replies. Raises: EnvError when an agent cannot be imported.
+    episode, as evaluations count replies; seats are those of evaluations. Raises: EnvError when an
+    agent cannot be imported; ModelError when a seat's model cannot be loaded.
     """
     if not items:
         return []
-    return _Rollout(items, group_size, stage, generate, limits, seed).played(one_row)
+    return _Rollout(items, group_size, stage, generate, limits, seed, one_row).played()
 
 
 class _Rollout:
@@ -132,18 +162,28 @@ class _Rollout:
         generate: Generate,
         limits: Limits,
         seed: int,
+        one_row: bool,
     ) -> None:
+        self.one_row = one_row
         self.stage, self.generate, self.limits = stage, generate, limits
         self.configs = {item["env_class"]: stage.config(item["env_class"]) for _, item in items}
+        self.seats = {
+            name: config.seated(evaluation=one_row) for name, config in self.configs.items()
+        }
+        self.players = {
+            (name, seat): stage.opponent(who)
+            for name, seats in self.seats.items()
+            for seat, who in seats.items()
+            if who != POLICY
+        }
         changed = threading.Condition(threading.RLock())
-        chat = stage.model.chat
         played = [(group, item) for group, item in items for _ in range(group_size)]
         self.plays = [
             Play(
                 number,
                 item,
                 group,
-                TurnLog(chat),
+                self._logs(item["env_class"]),
                 self.configs[item["env_class"]].timeout_s,
                 changed,
                 seed=_hashed(seed, number),
@@ -151,13 +191,22 @@ class _Rollout:
             for number, (group, item) in enumerate(played)
         ]
         self.hall = Hall(self.plays, changed, limits.episodes.patience_s)
-        self.form = form_of(str(getattr(chat.tokenizer, "chat_template", "") or ""))
         self.keys: dict[str, EpisodeEndpoint] = {}
         self.key_of: dict[Play, str] = {}
         self.number_of: dict[Play, int] = {}
         self.closed: set[Play] = set()
 
-    def played(self, one_row: bool) -> list[Episode]:
+    def _logs(self, name: str) -> dict[str, TurnLog]:
+        logs: dict[str, TurnLog] = {}
+        for seat in self.seats[name] or ("",):
+            logs[seat] = TurnLog(self._model(name, seat).chat, seat)
+        return logs
+
+    def _model(self, name: str, seat: str) -> KnownModel:
+        player = self.players.get((name, seat))
+        return self.stage.model if player is None else player.model
+
+    def played(self) -> list[Episode]:
         """Play everything. Returns: rows in the order of the episodes."""
         with listening(build_app_by_key(self.keys.get)) as url:
             self.url = url
@@ -170,7 +219,8 @@ class _Rollout:
                     for one in [*held, *play.waiting.values()]:
                         one.stream.fail("the rollout ended")
                     self._close(play)
-        return [row for play in self.plays for row in self._rows(play)[-1 if one_row else 0 :]]
+        first = -1 if self.one_row else 0
+        return [row for play in self.plays for row in self._rows(play)[first:]]
 
     def _turn_over(self) -> None:
         """End episodes that are over or late, and start others in their places."""
@@ -191,13 +241,8 @@ class _Rollout:
 
     def _start(self, play: Play, name: str) -> None:
         key = f"episode-{secrets.token_hex(16)}"
-        most = self.limits.max_context_length
-        longest = LongestRow(most, f"has {most} positions (rollout.max_context_length)")
-        model = KnownModel(self.stage.model.chat, longest, self.stage.model.num_words)
-        engine = EpisodeEngine(play.log, play)
-        self.keys[key] = EpisodeEndpoint(
-            engine, model, "policy", self.form, 1, 0, play.log, partial(self.stage.tell, name)
-        )
+        seats = {seat: self._endpoint(play, name, seat) for seat in play.logs}
+        self.keys[key] = seats[""] if "" in seats else SeatedEndpoint.of(seats)
         self.key_of[play] = key
         self.number_of[play] = next(self.stage.numbers)
         row = {"prompt": play.item["prompt"], **play.item["env_extras"]}
@@ -211,6 +256,16 @@ class _Rollout:
         except WorkerDied as error:
             play.end(Ended(error=str(error)))
 
+    def _endpoint(self, play: Play, name: str, seat: str) -> EpisodeEndpoint:
+        known, log = self._model(name, seat), play.logs[seat]
+        longest, most = known.longest, self.limits.max_context_length
+        if (name, seat) not in self.players:
+            longest = LongestRow(most, f"has {most} positions (rollout.max_context_length)")
+        model = KnownModel(known.chat, longest, known.num_words)
+        form = form_of(str(getattr(known.tokenizer, "chat_template", "") or ""))
+        engine, tell = EpisodeEngine(log, play), partial(self.stage.tell, name)
+        return EpisodeEndpoint(engine, model, seat or "policy", form, 1, 0, log, tell)
+
     def _close(self, play: Play) -> None:
         """Take an episode's key and process away."""
         if play.started_at is None or play in self.closed:
@@ -220,8 +275,25 @@ class _Rollout:
         self.stage.end(play.item["env_class"], self.number_of[play])
 
     def _answer(self, held: list[Waiting]) -> None:
-        requests = [self._request(one) for one in held]
-        for one, request, reply in zip(held, requests, self.generate(requests), strict=True):
+        of_player: dict[Opponent | None, list[Waiting]] = {}
+        for one in held:
+            player = self.players.get((one.play.item["env_class"], one.turn.seat))
+            of_player.setdefault(player, []).append(one)
+        for player, some in of_player.items():
+            requests = [self._request(one) for one in some]
+            if player is None:
+                self._deliver(some, requests, self.generate(requests))
+            else:
+                self._deliver(some, requests, player.answer(some, requests, self.limits.sampling))
+
+    def _deliver(
+        self, held: list[Waiting], requests: list[Request], replies: Sequence[Reply | str]
+    ) -> None:
+        for one, request, reply in zip(held, requests, replies, strict=True):
+            if isinstance(reply, str):
+                one.play.answered(one.turn)
+                one.stream.fail(reply)
+                continue
             whole = len(request.token_ids) + len(reply.token_ids)
             is_cut = reply.stop_reason is StopReason.LENGTH
             if is_cut and whole >= self.limits.max_context_length:
@@ -236,31 +308,56 @@ class _Rollout:
         tags = frozenset() if one.asked.stop is None else one.asked.stop.tags
         room = min(one.asked.room, one.asked.sampling.max_new_tokens)
         # Not the order of arrival: requests that an agent sends at once may overtake each other.
-        repeat = sum(turn.prompt == prompt for turn in one.play.log.turns[: one.turn.number])
-        seed = _hashed(one.play.seed, repeat, prompt)
+        seat = one.turn.seat
+        earlier = one.play.logs[seat].turns[: one.turn.number]
+        repeat = sum(turn.prompt == prompt for turn in earlier)
+        seed = _hashed(one.play.seed, repeat, prompt, *([seat] if seat else []))
         return Request(prompt, 1, room, stop=StopStrings.of(strings, tags), seed=seed)
 
     def _rows(self, play: Play) -> list[Episode]:
         ended = play.ended or Ended(error="it was never played")
-        rows = play.log.episodes(play.item, play.group)
+        name = play.item["env_class"]
+        seats = self.seats[name]
+        trained = [seat for seat, who in seats.items() if who == POLICY] or [""]
+        of_seat = {seat: self._seat_rows(play, seat) for seat in trained}
         error = ended.error
-        if error is None and not rows:
+        if error is None and not any(turn.delivered for turn in play.turns):
             error = "the agent returned without a reply of the model"
-        config = self.configs[play.item["env_class"]]
-        if error is None:
-            error = _rewarded(rows, ended, config, play.log)
-        if not rows:
-            eos = self.stage.model.tokenizer.eos_token_id
-            rows = [Episode(play.item, play.group, prompt_ids=[eos])]
+        ends = ends_of_seats(ended, seats, trained) if error is None else error
+        if isinstance(ends, str):
+            error = ends
+        else:
+            for seat, end in ends.items():
+                error = error or _rewarded(of_seat[seat], end, self.configs[name], play.logs[seat])
+        rows = [row for some in of_seat.values() for row in some]
+        if not self.one_row and any(row.replies for row in rows):
+            # A seat without a move has nothing to learn from; an evaluation counts its result.
+            rows = [row for row in rows if row.replies]
+        if len(trained) == 1:
+            for row in rows:
+                row.seat = ""
         for row in rows:
             row.env_seconds = play.agent_s / len(rows)
             if error is not None:
                 row.fail(EnvCall.STEP, error, timed_out=ended.timed_out)
         if error is not None:
-            self.stage.tell(play.item["env_class"], error)
+            self.stage.tell(name, error)
             # One row without a verdict says all about an episode that failed.
             return rows[-1:]
-        rows[0].env_metrics = {**ended.metrics, **_metrics(play, rows)}
+        rows[0].env_metrics = {
+            **ended.metrics,
+            **_metrics(play, rows, trained, ended.seats or {}),
+        }
+        return rows
+
+    def _seat_rows(self, play: Play, seat: str) -> list[Episode]:
+        """Return the rows of a seat; one without a reply if it was never asked."""
+        rows = play.logs[seat].episodes(play.item, play.group)
+        if not rows:
+            eos = self.stage.model.tokenizer.eos_token_id
+            rows = [Episode(play.item, play.group, prompt_ids=[eos], done=True)]
+        for row in rows:
+            row.seat = seat
         return rows
 
 
@@ -281,6 +378,10 @@ def _rewarded(rows: list[Episode], ended: Ended, config: AgentSettings, log: Tur
         return None
     if ended.rewards is None:
         for row in rows:
+            if not row.replies:
+                row.add_observation(row.prompt_ids[:1], [])
+                row.token_rewards[-1] = numbers[0]
+                continue
             row.add_reward(numbers[0])
         return None
     turns = [turn for row in log.rows() for turn in row]
@@ -311,14 +412,19 @@ def _place_rewards(row: Episode, rewards: list[float]) -> None:
         turn["reward"] = (turn["reward"] or 0.0) + reward
 
 
-def _metrics(play: Play, rows: list[Episode]) -> dict[str, float]:
-    delivered = sum(turn.delivered for turn in play.log.turns)
+def _metrics(
+    play: Play, rows: list[Episode], trained: list[str], rewards: Mapping[str, float]
+) -> dict[str, float]:
+    """Return counts of the requests of trained seats, and the reward of each seat."""
+    asked = [[turn for turn in play.logs[seat].turns if turn.delivered] for seat in trained]
+    delivered = sum(map(len, asked))
     return {
         "requests": float(delivered),
         "withdrawn_requests": float(play.num_withdrawn),
         "rows": float(len(rows)),
-        "later_requests": float(delivered - 1),
-        "stitched_requests": float(delivered - len(rows)),
+        "later_requests": float(delivered - sum(map(bool, asked))),
+        "stitched_requests": float(delivered - sum(bool(row.replies) for row in rows)),
+        **{f"reward_{seat}": reward for seat, reward in rewards.items()},
     }
 
 

@@ -26,10 +26,12 @@ ENDS_WITHIN_S = 10.0
 
 @dataclass(frozen=True)
 class Ended:
-    """End of an episode: a reward, the rewards of its requests, messages, or a failure."""
+    """End of an episode: a reward, those of its requests or seats, messages, or a failure."""
 
     reward: float | None = None
     rewards: tuple[float, ...] | None = None
+    seats: Mapping[str, float] | None = None
+    """Reward of each seat."""
     messages: tuple[Message, ...] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
@@ -162,6 +164,8 @@ def _ended(message: Mapping[str, Any]) -> Ended:
     metrics = message.get("metrics") or {}
     if "died" in message:
         return Ended(error=f"the agent's process ended before it returned ({message['died']})")
+    if "seats" in message:
+        return Ended(seats=message["seats"], metrics=metrics)
     if "rewards" in message:
         return Ended(rewards=tuple(message["rewards"]), metrics=metrics)
     if "messages" in message:

@@ -20,10 +20,12 @@ from fastapi.responses import StreamingResponse
 
 from rl_core.envs.agent import AgentEnv
 from rl_core.envs.registration import make
+from rl_core.envs.seats import POLICY
 from rl_core.envs.tool_env.served_reply import ServedReply, offered, step_of
 from rl_core.errors import EnvError
 from rl_core.rollout.agents.endpoint import listening
 from rl_core.rollout.agents.processes import AgentProcesses, Ended
+from rl_core.rollout.agents.seated import ends_of_seats
 
 Messages = list[dict[str, Any]]
 Speak = Callable[[Messages, list[dict[str, Any]]], dict[str, Any]]
@@ -110,7 +112,8 @@ def _result(value: Any) -> Any:
 
 
 def _agent(name: str, env: AgentEnv, row: Mapping[str, Any], speak: Speak, show: Show) -> Tried:
-    conversation = _Conversation(speak, show)
+    seats = env.config.seated(evaluation=True)
+    conversation = _Conversation(speak, show, tuple(seats))
     ended: list[Ended] = []
     over = threading.Event()
 
@@ -127,10 +130,17 @@ def _agent(name: str, env: AgentEnv, row: Mapping[str, Any], speak: Speak, show:
     finally:
         processes.close()
     how = ended[0]
-    for message in (how.messages or ())[len(conversation.shown) :]:
+    for message in (how.messages or ())[len(conversation.shown.get("", ())) :]:
         show(dict(message))
     if how.error is not None:
         return Tried(None, how.metrics, how.error)
+    if seats:
+        ends = ends_of_seats(how, seats, [seat for seat, who in seats.items() if who == POLICY])
+        if isinstance(ends, str):
+            return Tried(None, how.metrics, ends)
+        each = {f"reward_{seat}": reward for seat, reward in (how.seats or {}).items()}
+        (of_policy,) = ends.values()
+        return Tried(of_policy.reward, {**how.metrics, **each})
     if how.messages is not None:
         return Tried(None, how.metrics, "the agent leaves the reward to the recipe's scorers")
     return Tried(sum(how.rewards) if how.rewards is not None else how.reward, how.metrics)
@@ -139,9 +149,10 @@ def _agent(name: str, env: AgentEnv, row: Mapping[str, Any], speak: Speak, show:
 class _Conversation:
     """Requests of the agent, answered in the caller's own thread, since a person types there."""
 
-    def __init__(self, speak: Speak, show: Show) -> None:
-        self.speak, self.show = speak, show
-        self.shown: Messages = []
+    def __init__(self, speak: Speak, show: Show, seats: tuple[str, ...] = ()) -> None:
+        self.speak, self.show, self.seats = speak, show, seats
+        self.shown: dict[str, Messages] = {seat: [] for seat in seats or ("",)}
+        """Conversation of each seat; one without a name where there are no seats."""
         self._changed = threading.Condition()
         self._asked: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         self._is_over = False
@@ -176,16 +187,17 @@ class _Conversation:
 
     def _said(self, body: dict[str, Any]) -> dict[str, Any]:
         messages = [dict(one) for one in body["messages"]]
+        seat = str(body.get("model")) if self.seats else ""
         known = 0
-        for one, other in zip(messages, self.shown, strict=False):
+        for one, other in zip(messages, self.shown[seat], strict=False):
             if (one["role"], one.get("content")) != (other["role"], other.get("content")):
                 break
             known += 1
         for message in messages[known:]:
             self.show(message)
         said = self.speak(messages, list(body.get("tools") or ()))
-        self.show(said)
-        self.shown = [*messages, said]
+        self.show({**said, "role": f"assistant as {seat}"} if seat else said)
+        self.shown[seat] = [*messages, said]
         return said
 
 
@@ -196,6 +208,8 @@ def _app(conversation: _Conversation) -> FastAPI:
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Any:
         body = await request.json()
+        if conversation.seats and body.get("model") not in conversation.seats:
+            raise HTTPException(404, f"there is no seat {body.get('model')!r:.200}")
         said = await asyncio.to_thread(conversation.answer, body)
         if said is None:
             raise HTTPException(503, "the episode is over")

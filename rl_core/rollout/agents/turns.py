@@ -35,6 +35,8 @@ class Turn:
     said: Message | None = None
     """The assistant's message of a chat; None of a completion."""
     tools: list[Mapping[str, object]] = field(default_factory=list)
+    seat: str = ""
+    """Name of the seat that is asked; empty where there is one for all requests."""
 
     @property
     def context(self) -> list[int]:
@@ -47,11 +49,13 @@ class Turn:
 class TurnLog:
     """The turns of an episode, in the order of its requests."""
 
-    def __init__(self, chat: ChatFormat) -> None:
-        self.chat = chat
+    def __init__(self, chat: ChatFormat, seat: str = "") -> None:
+        self.chat, self.seat = chat, seat
         self.turns: list[Turn] = []
         self._tools: list[Mapping[str, object]] = []
-        """Tools of the conversation that was encoded last, whose request begins next."""
+        self._messages: list[Message] = []
+        """Tools and messages of the conversation that was encoded last, whose request begins
+        next."""
 
     def begin(self, prompt: list[int]) -> Turn:
         """Add a request."""
@@ -60,14 +64,17 @@ class TurnLog:
             if turn.delivered and prompt[: len(turn.context)] == turn.context:
                 found.append(turn)
         former = max(found, key=lambda turn: len(turn.context), default=None)
-        self.turns.append(Turn(len(self.turns), prompt, former, tools=self._tools))
-        self._tools = []
+        self.turns.append(
+            Turn(len(self.turns), prompt, former, messages=self._messages, tools=self._tools)
+        )
+        self.turns[-1].seat = self.seat
+        self._messages, self._tools = [], []
         return self.turns[-1]
 
     def encode(self, messages: list[Message], tools: Tools) -> list[int]:
         """Return the tokens of a conversation. One that goes on with an earlier turn has that one's
         own tokens, since a text may be tokenized in another way than it was sampled."""
-        self._tools = list(tools)
+        self._messages, self._tools = list(messages), list(tools)
         for turn in reversed(self.turns):
             before = len(turn.messages)
             goes_on = (

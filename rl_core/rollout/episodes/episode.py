@@ -43,6 +43,8 @@ class Episode:
 
     item: PlayedItem
     group: int
+    seat: str = ""
+    """Seat that was played, where the policy plays several: rewards are compared within a seat."""
     prompt_ids: list[int] = field(default_factory=list)
     history: list[Message] = field(default_factory=list)
     """Messages of the conversation so far; replies only have positions, since their tokens are

@@ -1,5 +1,5 @@
-"""Registered models that a recipe's scorers, judges and teachers name: `models:/NAME@champion` in
-`rewards` and in the block `algorithm`.
+"""Registered models that a recipe's scorers, judges, teachers and seats name:
+`models:/NAME@champion` in `rewards`, `algorithm` and `environments`.
 
 A run is opened with the version that the name stands for, so that its key, its record and every
 resumed attempt mean the same weights; workers get that version's folder.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_core.envs.seats import with_players
 from rl_core.errors import RecipeError, StorageError
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import RegisteredVersion, find_version
@@ -20,8 +21,8 @@ REGISTERED = "models:/"
 
 
 def with_fixed_versions(recipe: Recipe, home: Home) -> Recipe:
-    """Return the recipe with `models:/NAME/VERSION` in place of aliases in its `rewards`, and of
-    its teachers.
+    """Return the recipe with `models:/NAME/VERSION` in place of aliases in its `rewards` and
+    seats, and of its teachers.
 
     Raises: RecipeError when there is no such version.
     """
@@ -29,7 +30,7 @@ def with_fixed_versions(recipe: Recipe, home: Home) -> Recipe:
 
 
 def with_folders(recipe: Recipe, home: Home) -> Recipe:
-    """Return the recipe with the folders of registered models in its `rewards`.
+    """Return the recipe with the folders of registered models in its `rewards` and seats.
 
     Raises: RecipeError when there is no such version, or its folder is gone.
     """
@@ -80,9 +81,14 @@ def _folder(found: RegisteredVersion) -> str:
 
 def _changed(recipe: Recipe, home: Home, name: Callable[[RegisteredVersion], str]) -> Recipe:
     rewards = _changed_blocks(recipe.rewards, home, name)
-    if rewards == recipe.rewards:
+
+    def played(where: str, player: object) -> object:
+        return _resolved(player, f"environments.{where}", home, name)
+
+    environments = with_players(recipe.environments, played)
+    if rewards == recipe.rewards and environments == recipe.environments:
         return recipe
-    return recipe.model_copy(update={"rewards": rewards})
+    return recipe.model_copy(update={"rewards": rewards, "environments": environments})
 
 
 def _changed_blocks(

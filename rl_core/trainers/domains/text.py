@@ -12,6 +12,7 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, remote
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.envs.registration import portable_options
+from rl_core.envs.seats import with_models
 from rl_core.models.adapters.exported import start_of
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.locate import locate
@@ -205,7 +206,7 @@ def engine_options(recipe: Recipe) -> tuple[object, ...]:
     """Return the arguments of `RolloutEngine` after its backend."""
     return (
         recipe.rollout,
-        portable_options(recipe.environments),
+        with_models(portable_options(recipe.environments), recipe.model.path),
         recipe.model.chat_template_kwargs,
         recipe.seed,
     )

@@ -82,3 +82,23 @@ async def fuzzer(row: dict[str, Any], client: AsyncOpenAI) -> float:
     if not said.endswith("\n0"):
         raise RuntimeError(said[-4000:])
     return 1.0
+
+
+async def by_turns(row: dict[str, Any], client: AsyncOpenAI) -> Any:
+    """Two seats that speak in turn, twice, each with its own view of the conversation."""
+    what = row["reward_spec"]["ground_truth"]
+    order = {"o alone": "o", "nobody": "z"}.get(what, "xoxo")
+    views: dict[str, list[dict[str, Any]]] = {seat: [*row["prompt"]] for seat in order}
+    for seat in order:
+        reply = await client.chat.completions.create(model=seat, messages=views[seat])  # type: ignore[arg-type]
+        said = reply.choices[0].message.content or ""
+        for other, view in views.items():
+            view.append({"role": "assistant" if other == seat else "user", "content": said})
+        if len(views) == 1:
+            views[seat].append({"role": "user", "content": "go on"})
+    return {
+        "together": 0.5,
+        "unknown reward": {"x": 1.0, "o": 0.0, "z": 0.0},
+        "missing reward": {"x": 1.0},
+        "list": [1.0] * 4,
+    }.get(what, {"x": 1.0, "o": -1.0})

@@ -11,6 +11,7 @@ import pytest
 from rl_core.errors import RecipeError
 from rl_core.models.locate import check_models
 from rl_core.runs.recipes import load_recipe
+from rl_core.runs.run_plan import measuring
 from rl_core.runs.versions import scorer_models
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import RegisteredVersion
@@ -110,3 +111,24 @@ def test_a_teacher_that_is_not_there_is_named() -> None:
 def test_a_version_that_is_not_there_is_named() -> None:
     with pytest.raises(RecipeError, match=r"rewards\.1\.model: model 'none' has no alias champion"):
         scorer_models.with_fixed_versions(recipe_of("models:/none@champion"), Home.default())
+
+
+def test_a_registered_opponent_is_fixed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags = {"model_dir": str(tmp_path)}
+    found = RegisteredVersion("rm", 3, tags, {}, "2026-01-01T00:00:00+00:00")
+    monkeypatch.setattr(scorer_models, "find_version", lambda *_: found)
+    seats = {"x": "policy", "o": "models:/rm@champion", "far": {"url": "http://h/v1", "model": "m"}}
+    game = {"agent": "my:play", "seats": seats, "evaluation_seats": {"o": "start"}}
+    recipe = recipe_of("owner/name").model_copy(update={"environments": {"game": game}})
+    fixed = scorer_models.with_fixed_versions(recipe, Home.default())
+    played = fixed.environments["game"]
+    assert played["seats"] == seats | {"o": "models:/rm/3"}
+    assert played["evaluation_seats"] == {"o": "start"}
+    folders = scorer_models.with_folders(fixed, Home.default()).environments["game"]
+    assert folders["seats"]["o"] == str(tmp_path)
+    # Trained weights are measured against the model that the training began with.
+    measured = measuring(recipe, str(tmp_path))
+    assert measured.model.path == str(tmp_path)
+    assert measured.environments["game"]["evaluation_seats"] == {"o": "m"}

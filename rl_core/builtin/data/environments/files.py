@@ -14,6 +14,8 @@ from typing import Any
 
 from rl_core.builtin.data.environments.base import EnvironmentRows
 from rl_core.builtin.data.environments.composite import CompositeRows
+from rl_core.builtin.data.environments.function import FunctionRows
+from rl_core.builtin.data.environments.harbor import HarborRows
 from rl_core.builtin.data.environments.nemo_gym import NemoGymRows
 from rl_core.builtin.data.environments.openenv import OpenEnvRows
 from rl_core.builtin.data.environments.verifiers import VerifiersRows
@@ -27,6 +29,8 @@ KINDS: Mapping[str, type[EnvironmentRows]] = {
     "openenv": OpenEnvRows,
     "nemo_gym": NemoGymRows,
     "composite": CompositeRows,
+    "function": FunctionRows,
+    "harbor": HarborRows,
 }
 """Key of a data entry that names an environment's tasks, and its spec."""
 

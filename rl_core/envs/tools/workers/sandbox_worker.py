@@ -254,16 +254,17 @@ def child_main(
     for target, fd in enumerate(high):
         os.dup2(fd, target)
     os.closerange(RESULT_FD + 1, max([*high, *outputs, stdin]) + 1)
-    sys.stdin = sys.__stdin__ = _stream(0, "r", "surrogateescape")
-    sys.stdout = sys.__stdout__ = _stream(1, "w", "surrogateescape")
-    sys.stderr = sys.__stderr__ = _stream(2, "w", "backslashreplace")
+    sys.stdin = sys.__stdin__ = stream(0, "r", "surrogateescape")
+    sys.stdout = sys.__stdout__ = stream(1, "w", "surrogateescape")
+    sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace")
     _limit(setup["limits"], request["timeout_s"])
     _confine(bytes.fromhex(setup["program_filter"]))
-    code = _run_program(setup["source"], request, namespace)
-    return _finish(code)
+    code = run_program(setup["source"], request, namespace)
+    return finish(code)
 
 
-def _stream(fd: int, mode: Literal["r", "w"], errors: str) -> TextIO:
+def stream(fd: int, mode: Literal["r", "w"], errors: str) -> TextIO:
+    """Return a text stream of a descriptor."""
     return open(fd, mode, encoding="utf-8", errors=errors, closefd=False)
 
 
@@ -302,7 +303,8 @@ def prctl(option: int, value: int, third: int = 0) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {option} failed")
 
 
-def _run_program(source: str, request: Request, names: dict[str, object]) -> int:
+def run_program(source: str, request: Request, names: dict[str, object]) -> int:
+    """Run the program, and what is called in it; return its exit code."""
     call = request["call"]
     module = types.ModuleType("__main__" if call is None else "solution")
     module.__dict__.update(names, __file__=SOURCE_NAME)
@@ -420,7 +422,8 @@ def plain(value: Any) -> object:
     raise TypeError(f"a solution returns numbers, text, lists or dicts, not {kind.__name__}")
 
 
-def _finish(code: int) -> int:
+def finish(code: int) -> int:
+    """Run what a program left for its end, flush its output, and return the exit code."""
     import atexit
 
     # Python runs both when an interpreter ends, but this process ends by `os._exit`, and nothing

@@ -1,0 +1,2 @@
+#!/bin/bash
+cd /app && paste -sd+ prices.txt | bc > total.txt

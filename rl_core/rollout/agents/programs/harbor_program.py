@@ -1,0 +1,154 @@
+"""Episodes of Harbor's task folders: the policy runs commands in a sandbox, then the task's tests
+say what that is worth.
+
+Unlike the other programs here it runs in this project's own interpreter, whose sandboxes it uses.
+"""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+BLOCK = re.compile(r"```(?:bash|sh|shell)\s*\n(.*?)```", re.DOTALL)
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "description": "Run a command in the shell of the task and return what it prints.",
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "string", "description": "The command."}},
+            "required": ["command"],
+        },
+    },
+}
+REWARDS = "/logs/verifier"
+
+
+def play(settings):
+    """Return the function that plays a row. Args: settings: as `HarborEnv.Config` has them."""
+    from rl_core.envs.others.harbor_tasks import read_task
+
+    async def played(row, client):
+        task = read_task(Path(settings["harbor"]) / row["extra_info"]["harbor_task"])
+        shell = await asyncio.to_thread(_started, settings, task)
+        try:
+            num_commands = await _work(settings, task, shell, row["prompt"], client)
+            reward, metrics = await asyncio.to_thread(_verdict, task, shell)
+        finally:
+            shell.close()
+        return {"reward": reward, "metrics": {**metrics, "commands": num_commands}}
+
+    return played
+
+
+def _started(settings, task):
+    """Return the shell of a task, with its files."""
+    from pydantic import TypeAdapter
+
+    from rl_core.envs.tools import container
+    from rl_core.envs.tools.sandbox_choice import SandboxChoice, container_of
+    from rl_core.envs.tools.shell import Shell
+
+    place = TypeAdapter(SandboxChoice).validate_python(settings["sandbox"])
+    environment = task.folder / "environment"
+    if (named := container_of(place)) is not None:
+        image = task.image
+        if image is None and (environment / "Dockerfile").is_file():
+            image = container.build(named[0], environment)
+        return Shell(place, (), image)
+    copied = {"/" + at.split("/")[1] for _, at in task.copies}
+    folders = {"/" + task.workdir.split("/")[1], "/logs", "/tests", *copied} - {"/tmp"}
+    shell = Shell(place, sorted(folders))
+    shell.run(f"mkdir -p {task.workdir}", cwd="/", env={}, timeout_s=10)
+    for source, at in task.copies:
+        path = environment / source
+        if path.is_dir():
+            shell.put(path, at)
+        else:
+            shell.write(at, path.read_bytes(), path.stat().st_mode & 0o777)
+    return shell
+
+
+async def _work(settings, task, shell, prompt, client):
+    """Let the policy run commands. Returns: how many it ran."""
+    messages, num_commands = [dict(one) for one in prompt], 0
+    offered = {"tools": [TOOL]} if settings["calls"] == "tools" else {}
+    timeout_s = min(settings["command_timeout_s"], task.agent_timeout_s)
+
+    async def done(command):
+        ran = await asyncio.to_thread(
+            shell.run, command, cwd=task.workdir, env=task.env, timeout_s=timeout_s
+        )
+        return _told(ran, timeout_s, settings["max_answer_characters"])
+
+    for _ in range(settings["max_turns"]):
+        answered = await client.chat.completions.create(
+            model="policy", messages=messages, **offered
+        )
+        said = answered.choices[0].message
+        messages.append(said.model_dump(exclude_none=True))
+        if said.tool_calls:
+            for call in said.tool_calls:
+                command = _command(call.function)
+                num_commands += command is not None
+                text = (
+                    await done(command)
+                    if command is not None
+                    else ('error: call bash with {"command": …}')
+                )
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+            continue
+        block = BLOCK.search(said.content or "")
+        if block is None:
+            break
+        num_commands += 1
+        messages.append({"role": "user", "content": await done(block.group(1))})
+    return num_commands
+
+
+def _command(function):
+    try:
+        command = json.loads(function.arguments)["command"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return command if function.name == "bash" and isinstance(command, str) else None
+
+
+def _told(ran, timeout_s, most):
+    """Return what the policy reads of a command."""
+    text = ran.output
+    if len(text) > most:
+        half = most // 2
+        text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    if ran.timed_out:
+        return f"{text}\n(ended after {timeout_s:g} s)"
+    return text if text.strip() and not ran.code else f"{text}(exit code {ran.code})"
+
+
+def _verdict(task, shell):
+    """Run the tests. Returns: the reward, and other numbers of theirs."""
+    # What the policy left running may not change what is tested.
+    shell.end_others()
+    shell.run(f"rm -rf {REWARDS} /tests/*; mkdir -p {REWARDS}", cwd="/", env={}, timeout_s=10)
+    shell.put(task.folder / "tests", "/tests")
+    ran = shell.run(
+        "bash /tests/test.sh", cwd=task.workdir, env=task.env, timeout_s=task.verifier_timeout_s
+    )
+    text, as_json = shell.read(f"{REWARDS}/reward.txt"), shell.read(f"{REWARDS}/reward.json")
+    try:
+        if as_json is not None:
+            numbers = {name: float(value) for name, value in json.loads(as_json).items()}
+            reward = numbers.pop("reward", None)
+            if reward is None:
+                reward = sum(numbers.values()) / len(numbers)
+            return reward, numbers
+        if text is not None:
+            return float(text), {}
+    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise RuntimeError(f"task {task.name}: its reward cannot be read: {error}") from error
+    how = "took too long" if ran.timed_out else f"ended with exit code {ran.code}"
+    raise RuntimeError(
+        f"task {task.name}: tests/test.sh wrote no {REWARDS}/reward.txt or reward.json; it {how} "
+        f"and printed {ran.output.strip()[-300:]!r}"
+    )
