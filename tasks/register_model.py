@@ -80,7 +80,7 @@ def _register(
         "eval_digest": final.eval_digest,
         "accuracy": final.accuracy,
         "weights_digest": weights_digest(model_dir),
-        "checkpoint": str(session.folder.checkpoint(iteration)),
+        "checkpoint": session.folder.checkpoint_address(iteration),
         "iteration": iteration,
         **({} if choice is None else {CHOSEN_TAG: choice.reason}),
         **{f"origin.{part}": digest for part, digest in plan.origin.items()},
