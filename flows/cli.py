@@ -11,6 +11,7 @@ import typer
 from flows.data_cli import data
 from flows.doctor_cli import doctor
 from flows.envs_cli import envs
+from flows.launch_cli import launch
 from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
@@ -18,7 +19,7 @@ from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, open_ui, status, up
 from flows.validate_cli import validate
-from rl_core.errors import ChainStopped, StoppedByWatcher, Unreachable, UserError
+from rl_core.errors import ChainStopped, NodeLost, StoppedByWatcher, Unreachable, UserError
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 
@@ -54,6 +55,7 @@ app.command()(rescore)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
 app.add_typer(envs, name="envs")
+app.add_typer(launch, name="launch")
 
 MACHINE_ERROR = 1
 USER_ERROR = 2
@@ -139,7 +141,7 @@ def main() -> None:
             raise
         _say_error(str(error))
         sys.exit(STOPPED if isinstance(error, StoppedByWatcher | ChainStopped) else USER_ERROR)
-    except Unreachable as error:
+    except (Unreachable, NodeLost) as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
         sys.exit(MACHINE_ERROR)
     except OSError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import RLTrainError, StorageError, Unreachable, UserError, causes
+from rl_core.runtime.user_paths import user_path
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -163,7 +164,7 @@ def parse_storage(text: str, setting: str) -> RemoteFolder | Path:
         return RemoteFolder(f"{scheme}://{rest}")
     if scheme or text[:4].lower() in ("s3:/", "gs:/"):
         raise StorageError(f"{setting}: {text} is no place that runs can be kept in; {good}")
-    path = Path(text).expanduser()
+    path = user_path(text)
     if not path.is_absolute():
         raise StorageError(f"{setting}: {text} is a relative path; {good}")
     return path

@@ -67,8 +67,9 @@ class PlacementConfig(Section):
     min_devices: int | None = Field(default=None, ge=1)
     """Fewest devices that a run goes on with after nodes of its cluster were lost; unset waits for
     all of them."""
-    wait_for_nodes_s: Seconds = Field(default=300.0, ge=0)
-    """Seconds to wait for replacements of lost nodes."""
+    wait_for_nodes_s: Seconds | None = Field(default=None, ge=0)
+    """Seconds to wait for nodes that are missing, at the start and after a loss. Unset: 300 after a
+    loss; a cluster that never had enough is refused at once."""
     storage: str | None = None
     """Where runs and their checkpoints are kept when the nodes share no disk: `s3://BUCKET/FOLDER`,
     `gs://BUCKET/FOLDER`, or a folder that all nodes see; unset is the home folder."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
 POLL_S = 1.0
+WAIT_FOR_LOST_S = 300.0
 _once_there: Counter[str] = Counter()
 """Most resources of each kind that this process has seen in the cluster."""
 
@@ -71,12 +72,14 @@ def has_lost_nodes(wanted: Wanted) -> bool:
     return any(not node["Alive"] for node in ray.nodes())
 
 
-def wait_for_devices(wanted: Wanted, wait_s: float, least: int, note: Callable[[str], None]) -> int:
+def wait_for_devices(
+    wanted: Wanted, wait_s: float | None, least: int, note: Callable[[str], None]
+) -> int:
     """Return the number of devices that a run can have: all that it wants, or after a wait for
     replacements of lost nodes as many as there are.
 
-    Args: wait_s: seconds to wait once nodes are lost. least: fewest devices that the run goes on
-    with; `wanted.num_devices` if it needs all. note: is told of the wait.
+    Args: wait_s: seconds to wait for nodes; None waits for lost ones alone. least: fewest devices
+    that the run goes on with; `wanted.num_devices` if it needs all. note: is told of the wait.
     Raises: NodeLost when too few are left and nodes were lost; RecipeError when the cluster never
     had enough.
     """
@@ -84,7 +87,9 @@ def wait_for_devices(wanted: Wanted, wait_s: float, least: int, note: Callable[[
     if have >= wanted.num_devices:
         return wanted.num_devices
     lost = has_lost_nodes(wanted)
-    if lost or least < wanted.num_devices:
+    if wait_s is None:
+        wait_s = WAIT_FOR_LOST_S if lost else 0.0
+    if wait_s:
         note(
             f"{wanted.short_of(have)}; waiting up to {wait_s:g} s for more nodes "
             "(placement.wait_for_nodes_s)"
