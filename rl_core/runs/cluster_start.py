@@ -10,10 +10,10 @@ from pathlib import Path
 from rl_core.data.store.atomic import atomic_write_text
 from rl_core.distributed.cluster import configured_address, ray_cluster
 from rl_core.distributed.nodes.capacity import Wanted, wait_for_devices
-from rl_core.distributed.nodes.preflight import NONCE, Needs
+from rl_core.distributed.nodes.preflight import NONCE, Needs, sketch
 from rl_core.distributed.nodes.user_modules import modules_to_send
 from rl_core.runs.fitting_devices import fitted
-from rl_core.runs.run_folder import RunFolder
+from rl_core.runs.run_folder import RECIPE_FILE, RunFolder
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.recipe import Recipe
@@ -52,17 +52,19 @@ def needs_of(recipe: Recipe, source: str, folder: RunFolder, home: Home) -> Need
     which a node can tell that it sees that one."""
     if configured_address(recipe.placement.ray_address) is None:
         return Needs(device_kind=recipe.placement.device)
-    nonce = uuid.uuid4().hex
-    if folder.store is None:
-        atomic_write_text(folder.root / NONCE, nonce)
-    else:
+    nonce, run = uuid.uuid4().hex, ""
+    if folder.store is not None:
+        run = str(folder.store)
         folder.store.write(NONCE, nonce.encode())
-    run = folder.root if folder.store is None else folder.store
+    elif (folder.root / RECIPE_FILE).is_file():  # one that trains, and writes checkpoints
+        run = str(folder.root)
+        atomic_write_text(folder.root / NONCE, nonce)
     folders = [source] if Path(source).is_absolute() else []
+    folders += _local_folders(recipe, home)
     return Needs(
-        run=str(run),
+        run=run,
         nonce=nonce,
-        folders=tuple(folders + _local_folders(recipe, home)),
+        folders=tuple((one, sketch(Path(one))) for one in dict.fromkeys(folders)),
         device_kind=recipe.placement.device,
         home=str(home.root),
         note=_note,

@@ -30,6 +30,7 @@ from schemas.sections.sft import SftConfig
 
 R = TypeVar("R", bound=Receipt)
 
+RECIPE_FILE = "recipe.yaml"
 STORE_FILE = "storage.txt"
 """File of a run folder that says where its checkpoints lie, if that is an object store."""
 
@@ -135,7 +136,7 @@ class RunFolder:
         if self._mirror is not None:
             self._mirror.fetch()
             atomic_write_text(self.root / STORE_FILE, f"{self.store}\n")
-        atomic_write_text(self.root / "recipe.yaml", recipe_text)
+        atomic_write_text(self.root / RECIPE_FILE, recipe_text)
         atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
 
     def remember_tracking(self, key: str, mlflow_run_id: str, prepared: str) -> None:

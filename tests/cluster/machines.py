@@ -115,7 +115,7 @@ class Network:
         """Create the bridge. Args: hosts: `debian` (a machine's own name is 127.0.1.1) or `real`.
         home: path at which each machine has a folder of its
         own."""
-        self._folder, self._hosts, self._home = folder, hosts, home
+        self._folder, self._hosts, self.home = folder, hosts, home
         self._tag = uuid.uuid4().hex[:6]
         self._switch = f"rl-{self._tag}-sw"
         self.machines: dict[str, Machine] = {}
@@ -147,7 +147,7 @@ class Network:
             mount -t tmpfs -o size=1g tmpfs /dev/shm
             mount --bind {folder}/hosts /etc/hosts
             mount --bind {folder}/ray /tmp/ray
-            mount --bind {folder}/home {self._home}
+            mount --bind {folder}/home {self.home}
             exec sleep infinity
         """
         first = subprocess.Popen(

@@ -100,8 +100,9 @@ def write_piece(building: str, name: str, content: bytes) -> None:
 
 
 def publish(building: str, folder: str) -> None:
-    """Give a finished folder its name, unless another run of this node was first."""
+    """Give a finished folder its name, in place of an older one; whoever reads that has it open."""
+    older = f"{building}-older"
     if Path(folder).is_dir():
-        shutil.rmtree(building)
-    else:
-        os.rename(building, folder)
+        os.rename(folder, older)
+    os.rename(building, folder)
+    shutil.rmtree(older, ignore_errors=True)

@@ -25,6 +25,7 @@ PATIENCE_S = 120.0
 PINNED = ("torch", "transformers", "diffusers", "peft", "tensordict", "numpy", "ray")
 """Packages that must have the same version everywhere, or ranks compute different things."""
 NONCE = ".nonce"
+SAMPLE_BYTES = 2**16
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,8 +37,8 @@ class Needs:
     """Folder or address that all nodes must see; empty if nothing is written."""
     nonce: str = ""
     """Content of the file `.nonce` there."""
-    folders: tuple[str, ...] = ()
-    """Local folders, such as models, that every node reads."""
+    folders: tuple[tuple[str, str], ...] = ()
+    """Local folders, such as models, that every node reads, each with its `sketch`."""
     device_kind: str = "cpu"
     home: str = ""
     """Home folder of the driver, below which models are copied to nodes that lack them."""
@@ -57,7 +58,7 @@ class NodeReport:
     run_fault: str | None = None
     """Why the node does not see the run; None if it does."""
     missing: tuple[str, ...] = ()
-    """Folders that are not there."""
+    """Folders that are not there, or hold something else."""
     device_fault: str | None = None
 
 
@@ -92,7 +93,7 @@ def look(needs: Needs) -> NodeReport:
         code=code_digest(),
         versions=versions(),
         run_fault=_run_fault(needs),
-        missing=tuple(folder for folder in needs.folders if not Path(folder).exists()),
+        missing=tuple(folder for folder, held in needs.folders if sketch(Path(folder)) != held),
         device_fault=torch_fault,
     )
 
@@ -149,7 +150,7 @@ def check(reports: dict[str, NodeReport], here: NodeReport, needs: Needs) -> Non
             storage = True
             faults[_storage_advice(needs, report.run_fault)].append(name)
         for folder in report.missing:
-            faults[f"has no {folder}: copy it there, to the same path"].append(name)
+            faults[f"has no {folder}, or another one: copy it there"].append(name)
         if report.device_fault is not None:
             faults[f"cannot train on a GPU: {report.device_fault}"].append(name)
     if faults:
@@ -181,6 +182,24 @@ def _run_fault(needs: Needs) -> str | None:
     except (OSError, UserError, Unreachable) as error:
         return str(error)
     return None if found == needs.nonce.encode() else "another folder there"
+
+
+def sketch(folder: Path) -> str:
+    """Return a digest of names, sizes and samples of a folder's files, by which two copies of a
+    model are told apart without reading them whole; empty if there is no such folder."""
+    if not folder.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file():
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{size}\0".encode())
+        with path.open("rb") as file:
+            for start in sorted({0, size // 2, max(0, size - SAMPLE_BYTES)}):
+                file.seek(start)
+                digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 @cache
