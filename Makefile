@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: sbom audit siege help install train up down test test-browser test-vllm test-environments test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: sbom audit siege help install train up down test test-browser test-vllm test-environments test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,10 @@ test-vllm: $(STAMP) $(VLLM_STAMP) ## run the tests of the vLLM engine on vllm-cp
 
 test-environments: $(STAMP) .venv-verifiers/.installed .venv-openenv/.installed ## run the tests of verifiers and OpenEnv, each in an environment of its own (1.2 GB)
 	$(BIN)/python -m pytest tests/rollout/agents/test_verifiers.py tests/rollout/agents/test_openenv.py
+
+# Root and Linux's network namespaces; each run takes a minute or two.
+test-cluster: $(STAMP) ## run the tests of many machines, which are simulated on this one
+	RL_TRAIN_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 
 test-gpu: $(STAMP) ## run the tests that need a GPU, where torch can use one
 	$(BIN)/python -m pytest -m gpu

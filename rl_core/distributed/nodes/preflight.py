@@ -121,7 +121,9 @@ def look_at(node_ids: Sequence[str], needs: Needs) -> dict[str, NodeReport]:
         except GetTimeoutError as error:
             raise Unreachable(f"{name_of(node)} has not answered for {PATIENCE_S:g} s") from error
         except RayTaskError as error:
-            said = str(error.cause).strip().splitlines()[0]
+            said = (str(error.cause).strip() or repr(error.cause)).splitlines()[0]
+            if not isinstance(error.cause, ImportError | AttributeError | TypeError):
+                raise Unreachable(f"{name_of(node)} cannot be looked at ({said})") from error
             raise RecipeError(
                 f"{name_of(node)} cannot load this project ({said}); install the same version "
                 "there, in the environment that `ray start` was called from"
