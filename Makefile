@@ -202,6 +202,9 @@ bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts
 bench-ahead: $(STAMP) ## time steps whose rollouts start a step ahead beside those that take turns, on two devices
 	$(BIN)/python -m benchmarks.ahead --write
 
+bench-driver: $(STAMP) ## what the driver itself does in a step for 64, 256 and 1,024 ranks
+	$(BIN)/python -m benchmarks.driver
+
 bench-kills: $(STAMP) ## kill -9 random processes of a run and a preparation, run them again, compare bit for bit: KILLS=100
 	$(BIN)/python -m benchmarks.kills --kills $(KILLS)
 
