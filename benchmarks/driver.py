@@ -71,10 +71,8 @@ def main() -> None:
     if asked.one is not None:
         print(measure(asked.one, asked.rows, asked.tokens))
         return
-    print(
-        f"{'ranks':>6} {'rows':>7} {'advantages s':>12} {'cut s':>8} {'ms per rank':>12} ", end=""
-    )
-    print(f"{'bytes a token':>14}")
+    titles = f"{'ranks':>6} {'rows':>7} {'advantages s':>12} {'cut s':>8} {'ms per rank':>12}"
+    print(f"{titles} {'bytes a token':>14}")
     for ranks in asked.ranks.split(","):
         more = ["--one", ranks, "--rows", str(asked.rows), "--tokens", str(asked.tokens)]
         subprocess.run([sys.executable, "-m", "benchmarks.driver", *more], check=True)

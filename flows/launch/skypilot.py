@@ -11,7 +11,7 @@ from flows.launch.job import RAY_PORT, Job
 RUN = """\
 set -euo pipefail
 source .venv/bin/activate
-address=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)
+address=${{SKYPILOT_NODE_IPS%%$'\\n'*}}
 # SkyPilot has a Ray of its own on 6380; this one is the run's.
 if [ "$SKYPILOT_NODE_RANK" -ne 0 ]; then
     until ray start --address="$address:{port}" {devices} --block; do sleep 5; done

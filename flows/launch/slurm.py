@@ -16,7 +16,8 @@ SCRIPT = """\
 # Submit it in the folder of the recipe, with the environment of rl-train in PATH on every machine.
 set -euo pipefail
 
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${{hosts[0]}}
 address=$(srun --overlap --nodes=1 --ntasks=1 -w "$head" hostname -I | awk '{{print $1}}')
 export RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')

@@ -110,6 +110,15 @@ def test_a_sky_task_names_machines_and_its_shell_parses(tmp_path: Path):
     values = yaml.safe_load(written("skypilot", "text", "--nodes", "2", "--devices", "4"))
     assert values["num_nodes"] == 2 and values["resources"]["accelerators"] == "H100:4"
     subprocess.run(["bash", "-n"], input=values["run"].encode(), check=True)
+    address = values["run"].splitlines()[2]
+    said = subprocess.run(
+        ["bash", "-c", f'{address}; echo "$address"'],
+        env={"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "10.0.0.1\n"
 
 
 def test_a_recipe_that_would_be_refused_there_is_refused_here():
