@@ -219,7 +219,7 @@ def explained(address: str, kind: type[UserError] = StorageError) -> Iterator[Ab
         raise error_of(address, error, kind) from error
 
 
-def error_of(address: str, error: Exception, kind: type[UserError]) -> UserError | Unreachable:
+def error_of(address: str, error: BaseException, kind: type[UserError]) -> UserError | Unreachable:
     """Return the error that stands for what a file system raised: of `kind` if the user can do
     something, else Unreachable."""
     # The file system of the web says "not found" of any failure; the reason is its cause.

@@ -60,7 +60,7 @@ def weights_here(found: RegisteredVersion, tracking_uri: str, models: Path) -> s
         if not client.list_artifacts(run_id, WEIGHTS):
             return noted
         client.download_artifacts(run_id, WEIGHTS, str(building))
-        digest, wanted = weights_digest(building / WEIGHTS), found.tags.get("weights_digest")
+        digest, wanted = weights_digest(building / WEIGHTS), found.tags.get("weights_digest", "")
         if digest != wanted:
             raise StorageError(
                 f"{found.name} v{found.version}: the stored weights have digest {digest}, "

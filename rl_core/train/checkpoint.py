@@ -89,11 +89,7 @@ def save(backend: Trained, folder: str) -> None:
         if backend.rank_info.rank == 0:
             files.write(_CONTENTS, json.dumps(_contents(backend)).encode())
     except (OSError, RuntimeError, CheckpointException) as error:
-        raise StorageError(
-            f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); "
-            "free some space or set RL_TRAIN_HOME to a larger disk, then run again: training "
-            "continues from the last complete checkpoint"
-        ) from error
+        raise files.not_written(error) from error
 
 
 def load(backend: Trained, folder: str) -> None:
@@ -111,9 +107,7 @@ def load(backend: Trained, folder: str) -> None:
             local: Local = torch.load(file, weights_only=False)
         state_dict_loader.load({**state}, storage_reader=files.reader(_WEIGHTS))
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
-        raise StorageError(
-            f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}"
-        ) from error
+        raise files.not_read(error) from error
     _restore_counts(backend, local["optimizer"])
     backend.scheduler.load_state_dict(local["scheduler"])
     backend.num_skipped_steps = local["num_skipped_steps"]

@@ -6,9 +6,11 @@ import io
 from pathlib import Path
 from typing import IO
 
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
-from rl_core.runtime.storage import RemoteFolder, place_of
+from rl_core.errors import RLTrainError, StorageError
+from rl_core.runtime.storage import RemoteFolder, error_of, place_of
 
 
 class LocalFiles:
@@ -32,6 +34,18 @@ class LocalFiles:
     def open(self, name: str) -> IO[bytes]:
         """Open a file to read from. Raises: OSError."""
         return (self._folder / name).open("rb")
+
+    def not_written(self, error: BaseException) -> RLTrainError:
+        """Return the error that stands for what a write raised."""
+        return StorageError(
+            f"checkpoint {self} could not be written ({_last_line(error)}); free some space or set "
+            "RL_TRAIN_HOME to a larger disk, then run again: training continues from the last "
+            "complete checkpoint"
+        )
+
+    def not_read(self, error: BaseException) -> RLTrainError:
+        """Return the error that stands for what a read raised."""
+        return StorageError(f"checkpoint {self} cannot be read: {_last_line(error)}")
 
     def writer(self, name: str) -> FileSystemWriter:
         """Return the writer of sharded tensors into a folder."""
@@ -64,6 +78,14 @@ class RemoteFiles:
         """Read a file into memory and open it."""
         return io.BytesIO(self._folder.read(name))
 
+    def not_written(self, error: BaseException) -> RLTrainError:
+        """Return the error that stands for what a write raised, on whichever rank."""
+        return error_of(f"checkpoint {self} could not be written", _first(error), StorageError)
+
+    def not_read(self, error: BaseException) -> RLTrainError:
+        """Return the error that stands for what a read raised, on whichever rank."""
+        return error_of(f"checkpoint {self} cannot be read", _first(error), StorageError)
+
     def writer(self, name: str) -> FileSystemWriter:
         """Return the writer of sharded tensors into a folder of the store."""
         from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
@@ -76,6 +98,19 @@ class RemoteFiles:
         from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
         return FsspecReader(str(self._folder / name))
+
+
+def _last_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[-1]
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return what a rank raised, if the error tells what several did."""
+    if isinstance(error, CheckpointException):
+        failures = [failure[0] for failure in error.failures.values()]
+        first = next(iter(failures), None)
+        return first or error
+    return error
 
 
 def shard_files(folder: str | Path) -> LocalFiles | RemoteFiles:

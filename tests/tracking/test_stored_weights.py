@@ -31,7 +31,7 @@ def test_weights_in_a_store_are_fetched_once_and_compared(
         register(run, name, folder, weights_digest=weights_digest(folder))
         assert is_elsewhere(run)
         store_weights(run, folder)
-        found = find_version(tracking.uri, name)
+        found = find_version(tracking.uri, name, 1)
         assert weights_here(found, tracking.uri, models) == str(folder)
         shutil.rmtree(folder)
         here = Path(weights_here(found, tracking.uri, models))
@@ -52,6 +52,6 @@ def test_weights_of_this_machine_are_not_copied(open_run, tracking, tmp_path: Pa
     assert not is_elsewhere(run)
     store_weights(run, tmp_path)
     assert run.client.list_artifacts(run.run_id) == []
-    gone = find_version(tracking.uri, name)
+    gone = find_version(tracking.uri, name, 1)
     gone.tags["model_dir"] = str(tmp_path / "gone")
     assert weights_here(gone, tracking.uri, tmp_path / "models") == str(tmp_path / "gone")
