@@ -1,5 +1,5 @@
-"""What the driver itself does in a step as the ranks grow: advantages of all rows, and cutting them
-for the ranks.
+"""Cost of the driver's own work in a step as the ranks grow: advantages of all rows, and cutting
+them for the ranks.
 
     python -m benchmarks.driver [--ranks 64,256,1024] [--rows 16] [--tokens 512]
 

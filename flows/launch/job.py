@@ -1,4 +1,4 @@
-"""What a launcher starts: one run, on a number of equal machines."""
+"""The job that a launcher starts: one run, on a number of equal machines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run does before its workers start on a cluster: connect, take the devices that are there,
-and say what every node needs."""
+"""Preparation of a cluster for a run: connect, take the devices that are there, and say what every
+node needs."""
 
 from __future__ import annotations
 

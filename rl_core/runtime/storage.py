@@ -47,7 +47,7 @@ _VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation")
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store says of one object."""
+    """Size and version of one object, as its store states them."""
 
     size: int
     version: str

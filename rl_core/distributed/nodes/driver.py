@@ -1,4 +1,4 @@
-"""Whether this process can drive a cluster: Ray wants one of its nodes on the driver's machine."""
+"""Check of the driver's machine: Ray wants it to be a node of the cluster."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Needs:
-    """What every node of a run needs."""
+    """Needs of a run, the same on every node."""
 
     run: str = ""
     """Folder or address that all nodes must see; empty if nothing is written."""
@@ -48,7 +48,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What one node answered."""
+    """Answer of one node."""
 
     host: str
     num_cores: int
@@ -56,7 +56,7 @@ class NodeReport:
     """Digest of the project's code there."""
     versions: dict[str, str]
     run_fault: str | None = None
-    """Why the node does not see the run; None if it does."""
+    """Reason why the node does not see the run; None if it does."""
     missing: tuple[str, ...] = ()
     """Folders that are not there, or hold something else."""
     device_fault: str | None = None
