@@ -194,8 +194,14 @@ def network(folder: Path, *, home: Path, hosts: str = "debian") -> Iterator[Netw
         made.close()
 
 
-def start_ray(machine: Machine, head: Machine | None = None, cpus: int = 1) -> None:
-    """Start a node of Ray on a machine: the head, or one that joins a head."""
+def start_ray(
+    machine: Machine,
+    head: Machine | None = None,
+    cpus: int = 1,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Start a node of Ray on a machine: the head, or one that joins a head. Args: env: of every
+    worker there."""
     where = ["--head", f"--port={PORT}", "--include-dashboard=false"]
     if head is not None:
         where = [f"--address={head.address}:{PORT}"]
@@ -203,7 +209,7 @@ def start_ray(machine: Machine, head: Machine | None = None, cpus: int = 1) -> N
     log = machine.folder / "ray.log"
     ray = str(Path(sys.executable).with_name("ray"))
     memory = f"--object-store-memory={150 * 2**20}"
-    machine.start(ray, "start", *where, *options, memory, "--block", log=log)
+    machine.start(ray, "start", *where, *options, memory, "--block", log=log, env=env)
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         if "Ray runtime started" in log.read_text(errors="replace"):

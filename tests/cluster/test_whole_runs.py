@@ -61,9 +61,10 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with network(tmp_path, home=tmp_path / "home") as made:
-        start_ray(made.add("a"))
-        start_ray(made.add("b"), made.machines["a"])
-        env = start_s3(made.machines["a"]) | {"RL_TRAIN_HOME": str(tmp_path / "home")}
+        a, b = made.add("a"), made.add("b")
+        env = start_s3(a) | {"RL_TRAIN_HOME": str(tmp_path / "home")}
+        start_ray(a, env=env)
+        start_ray(b, a, env=env)
         yield Cluster(made, env)
 
 
@@ -96,7 +97,7 @@ def test_a_lost_node_is_replaced_and_the_end_is_the_same(cluster: Cluster):
     )
     _until(lambda: any("0001." in key and key.endswith(".complete") for key in cluster.objects()))
     b.kill()
-    start_ray(cluster.network.add("c"), a)
+    start_ray(cluster.network.add("c"), a, env=cluster.env)
     assert process.wait(timeout=400) == 0, log.read_text()
     assert len(cluster.steps("a")) == len(set(cluster.steps("a")))
 
