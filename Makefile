@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: sbom audit siege help install train up down test test-browser test-vllm test-environments test-openapi test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: sbom audit siege help install train up down test test-browser test-vllm test-environments test-openapi test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ test-environments: $(STAMP) .venv-verifiers/.installed .venv-openenv/.installed 
 
 test-openapi: $(STAMP) .venv-schemathesis/.installed ## send our endpoints whatever their OpenAPI document allows and forbids
 	$(BIN)/python -m pytest tests/serving/test_openapi.py tests/rollout/agents/test_agents.py -k fault_of_the_server
+
+# Root and Linux's network namespaces; each run takes a minute or two.
+test-cluster: $(STAMP) ## run the tests of many machines, which are simulated on this one
+	RL_TRAIN_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 
 test-gpu: $(STAMP) ## run the tests that need a GPU, where torch can use one
 	$(BIN)/python -m pytest -m gpu
@@ -209,6 +213,9 @@ bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts
 
 bench-ahead: $(STAMP) ## time steps whose rollouts start a step ahead beside those that take turns, on two devices
 	$(BIN)/python -m benchmarks.ahead --write
+
+bench-driver: $(STAMP) ## what the driver itself does in a step for 64, 256 and 1,024 ranks
+	$(BIN)/python -m benchmarks.driver
 
 bench-kills: $(STAMP) ## kill -9 random processes of a run and a preparation, run them again, compare bit for bit: KILLS=100
 	$(BIN)/python -m benchmarks.kills --kills $(KILLS)

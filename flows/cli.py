@@ -11,6 +11,7 @@ import typer
 from flows.data_cli import data
 from flows.doctor_cli import doctor
 from flows.envs_cli import envs
+from flows.launch_cli import launch
 from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prefect_settings import refused_setting
 from flows.prep_cli import make_fixture, prep
@@ -19,7 +20,14 @@ from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, open_ui, status, up
 from flows.validate_cli import validate
-from rl_core.errors import OF_A_DISK, ChainStopped, StoppedByWatcher, Unreachable, UserError
+from rl_core.errors import (
+    OF_A_DISK,
+    ChainStopped,
+    NodeLost,
+    StoppedByWatcher,
+    Unreachable,
+    UserError,
+)
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 
@@ -55,6 +63,7 @@ app.command()(rescore)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
 app.add_typer(envs, name="envs")
+app.add_typer(launch, name="launch")
 
 MACHINE_ERROR = 1
 USER_ERROR = 2
@@ -140,7 +149,7 @@ def main() -> None:
             raise
         _say_error(str(error))
         sys.exit(STOPPED if isinstance(error, StoppedByWatcher | ChainStopped) else USER_ERROR)
-    except Unreachable as error:
+    except (Unreachable, NodeLost) as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
         sys.exit(MACHINE_ERROR)
     except ValueError as error:

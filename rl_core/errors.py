@@ -88,6 +88,10 @@ class WorkerDied(RLTrainError):
     checkpoint."""
 
 
+class NodeLost(RLTrainError):
+    """Machines of the cluster are gone, and no others came in time; a retry waits again."""
+
+
 class WorkerHung(RLTrainError):
     """Workers timed out waiting for others; the message names those that are missing."""
 

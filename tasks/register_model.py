@@ -15,6 +15,7 @@ from rl_core.tracking.lineage import CHOSEN_TAG, trace
 from rl_core.tracking.model_card import write_card
 from rl_core.tracking.model_versions import register_version
 from rl_core.tracking.plots import reward_curve
+from rl_core.tracking.stored_weights import store_weights
 from schemas.receipts import ChoiceReceipt, EvalReceipt, ExportReceipt, RunPlan, VersionReceipt
 from tasks.prefect_ui import artifacts
 
@@ -36,6 +37,7 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
     version = _register(session, name, model_dir, iteration, baseline, final)
     receipt = VersionReceipt(name=name, version=version, model_path=str(model_dir))
     write_card(model_dir, trace(session.tracking.tracking_uri, name, version), final, baseline)
+    store_weights(session.tracking, model_dir)
     session.folder.save_receipt("register-model", receipt)
     warn_of_nothing_learnt(session.recipe, session.folder.history(), f"{name} v{version}")
     _publish(session)
@@ -80,7 +82,7 @@ def _register(
         "eval_digest": final.eval_digest,
         "accuracy": final.accuracy,
         "weights_digest": weights_digest(model_dir),
-        "checkpoint": str(session.folder.checkpoint(iteration)),
+        "checkpoint": session.folder.checkpoint_address(iteration),
         "iteration": iteration,
         **({} if choice is None else {CHOSEN_TAG: choice.reason}),
         **{f"origin.{part}": digest for part, digest in plan.origin.items()},

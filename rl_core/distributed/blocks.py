@@ -64,13 +64,13 @@ class Block:
         pool = self.pool
         options = pool.add_workers(self.devices)
         infos = []
-        for rank in range(self.world_size):
+        for rank, number in enumerate(self.devices.numbers):
             infos.append(
                 RankInfo(
                     rank,
                     self.world_size,
                     pool.device_kind,
-                    pool.threads_per_worker,
+                    pool.threads(number),
                     topology=self.topology,
                 )
             )

@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rl_core.distributed.nodes.driver import check_driver
 from rl_core.errors import Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _early: threading.Event | None = None
 """Event that is set once the cluster of `early_cluster` has started."""
@@ -70,9 +71,15 @@ def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> No
 
 
 @contextmanager
-def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iterator[None]:
+def ray_cluster(
+    address: str | None, num_devices: int, device_kind: str, modules: Sequence[str] = ()
+) -> Iterator[None]:
     """Connect to Ray for the block: the running connection, the cluster at `address`, or a private
-    one that ends with the block."""
+    one that ends with the block.
+
+    Args: modules: files and packages of the user's that travel to the nodes of a running cluster.
+    Raises: ServiceError for an address that a driver cannot use; Unreachable when nobody answers.
+    """
     import ray
 
     if _early is not None:
@@ -80,7 +87,12 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
     if ray.is_initialized():
         yield
         return
-    with _started(address, num_devices, device_kind), _collected_output():
+    options: dict[str, Any] = {}
+    if address is not None:
+        check_driver(address)
+        if modules:
+            options["runtime_env"] = {"py_modules": list(modules)}
+    with _started(address, num_devices, device_kind, **options), _collected_output():
         yield
 
 

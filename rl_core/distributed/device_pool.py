@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, TypedDict
 
-from rl_core.errors import RecipeError
+from rl_core.distributed.nodes.capacity import (
+    Wanted,
+    capacity,
+    has_lost_nodes,
+    node_id_here,
+    nodes_of,
+)
+from rl_core.distributed.nodes.model_copies import checked_nodes
+from rl_core.errors import NodeLost, RecipeError
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -87,7 +96,7 @@ class DevicePool:
     ) -> None:
         """Create the pool; nothing is reserved yet.
 
-        Args: threads_per_device: CPU threads; 0 divides this machine's cores evenly.
+        Args: threads_per_device: CPU threads; 0 divides the cores of each device's node evenly.
         collective_timeout_s: seconds to wait for a rank before the call counts as hung.
 
         Raises: RecipeError when the numbers do not fit together.
@@ -108,8 +117,9 @@ class DevicePool:
         self.num_devices, self.device_kind = num_devices, device_kind
         self.devices_per_node, self.workers_per_device = devices_per_node, workers_per_device
         self.collective_timeout_s = collective_timeout_s
-        threads = threads_per_device or max(1, (os.cpu_count() or 1) // num_devices)
-        self.threads_per_worker = max(1, threads // workers_per_device)
+        self._threads_per_device = threads_per_device
+        self._num_threads: list[int] = []
+        """CPU threads of a worker on each device, once it is known where the devices are."""
         self.devices = Devices(tuple(range(num_devices)))
         self._num_workers = [0] * num_devices
         self._groups: list[PlacementGroup] = []
@@ -135,6 +145,11 @@ class DevicePool:
             )
         if not self._groups:
             self._groups = self._reserve()
+            try:
+                self._num_threads = self._looked_at(nodes_of(self._groups))
+            except BaseException:
+                self._free_groups()
+                raise
         share = 1 / self.workers_per_device
         options: list[ActorOptions] = []
         for number in devices.numbers:
@@ -147,39 +162,58 @@ class DevicePool:
 
     def remove_workers(self, devices: Devices) -> None:
         """Undo one `add_workers`; with the last process the placement groups are removed."""
-        from ray.util.placement_group import remove_placement_group
-
         for number in devices.numbers:
             self._num_workers[number] -= 1
         if not any(self._num_workers):
-            for group in self._groups:
-                remove_placement_group(group)
-            self._groups = []
+            self._free_groups()
+
+    def threads(self, number: int) -> int:
+        """Return the CPU threads of a worker on a device that has been reserved."""
+        return self._num_threads[number]
+
+    def _free_groups(self) -> None:
+        from ray.util.placement_group import remove_placement_group
+
+        for group in self._groups:
+            remove_placement_group(group)
+        self._groups = []
+
+    def _looked_at(self, nodes: list[str]) -> list[int]:
+        """Have every node of the placement looked at; return the threads of a worker on each
+        device. Raises: as `preflight.check` does."""
+        cores = {node: os.cpu_count() or 1 for node in nodes}
+        if any(node != node_id_here() for node in nodes):
+            reports = checked_nodes(nodes)
+            cores = {node: report.num_cores for node, report in reports.items()}
+        beside = Counter(nodes)
+        threads = []
+        for node in nodes:
+            of_device = self._threads_per_device or max(1, cores[node] // beside[node])
+            threads.append(max(1, of_device // self.workers_per_device))
+        return threads
 
     def _reserve(self) -> list[PlacementGroup]:
-        import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
-        bundle = {"CPU": 1.0} | ({"GPU": 1.0} if self.device_kind == "cuda" else {})
-        have = ray.cluster_resources()
-        short = any(have.get(kind, 0.0) < self.num_devices for kind in bundle)
+        wanted = Wanted(self.num_devices, self.device_kind, self.devices_per_node)
+        have = capacity(wanted)
         per_node = min(self.devices_per_node or self.num_devices, self.num_devices)
         strategy = "STRICT_PACK" if self.devices_per_node else "PACK"
-        num_groups = 0 if short else self.num_devices // per_node
+        num_groups = self.num_devices // per_node if have >= self.num_devices else 0
         groups = []
         for _ in range(num_groups):
             groups.append(
-                placement_group([dict(bundle) for _ in range(per_node)], strategy=strategy)
+                placement_group([dict(wanted.bundle) for _ in range(per_node)], strategy=strategy)
             )
-        if not short and all(group.wait(START_TIMEOUT_S) for group in groups):
+        if groups and all(group.wait(START_TIMEOUT_S) for group in groups):
             return groups
         for group in groups:
             remove_placement_group(group)
-        per = f", {per_node} on one node" if self.devices_per_node else ""
+        said = wanted.short_of(capacity(wanted))
+        if capacity(wanted) < self.num_devices and has_lost_nodes(wanted):
+            raise NodeLost(f"{said}: nodes of it were lost; a retry waits for others")
         raise RecipeError(
-            f"placement needs {self.num_devices} x {bundle}{per}; the Ray cluster has "
-            f"{have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs in all, of which "
-            f"{_free()}; lower placement.num_devices or add machines"
+            f"{said}, of which {_free()}; lower placement.num_devices or add machines"
         )
 
 

@@ -16,7 +16,7 @@ from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
 from rl_core.kernels import keep_freed_memory, widen_products
-from rl_core.ranks.meeting_store import bound_socket, listen_where_the_ranks_meet, open_store
+from rl_core.ranks.meeting_store import bound_socket, listen_on_interface_of, open_store
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.own_packages import search_users_folders_last
 
@@ -105,7 +105,7 @@ class DeviceWorker:
             # A slow start is no hung collective: ranks meet at the store first, with a patience of
             # their own.
             patience = timedelta(seconds=START_TIMEOUT_S)
-            listen_where_the_ranks_meet(address)
+            listen_on_interface_of(self.host)
             store = open_store(
                 address, port, info.world_size, is_master=info.rank == 0, timeout=patience
             )

@@ -6,7 +6,6 @@ Given a socket that is bound already, it listens there.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from datetime import timedelta
@@ -56,12 +55,17 @@ def open_store(
             listening.detach()  # the store's own from here on, also where its start failed
 
 
-def listen_where_the_ranks_meet(host: str) -> None:
-    """Keep the sockets of gloo and NCCL on this machine when the ranks meet on its loopback; what
-    the user set stays."""
-    if not ipaddress.ip_address(host).is_loopback:
-        return
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    if loopback is not None:
-        for variable in INTERFACE_VARIABLES:
-            os.environ.setdefault(variable, loopback)
+def listen_on_interface_of(host: str) -> None:
+    """Keep the sockets of gloo and NCCL on the interface that has an address of this machine; what
+    the user set stays.
+
+    By themselves they take the address of this machine's own name, which on Debian and Ubuntu is
+    127.0.1.1 and reaches no other machine.
+    """
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == host for one in addresses):
+            for variable in INTERFACE_VARIABLES:
+                os.environ.setdefault(variable, name)
+            return

@@ -29,6 +29,7 @@ from rl_core.tracking.database import tracking_client
 from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
 from rl_core.tracking.model_versions import RegisteredVersion, find_version
 from rl_core.tracking.run import TrackingRun
+from rl_core.tracking.stored_weights import weights_here
 from schemas.receipts import CacheReceipt, EvalReceipt, RunPlan
 from schemas.recipe import Recipe
 
@@ -74,7 +75,7 @@ def find_candidate(model: str, home: Home) -> Candidate:
         check_can_be_fetched(model, home.models, "model")
         return Candidate(model, whole_weights(model, home.models))
     found = find_version(home.mlflow_uri, model)
-    folder = found.tags["model_dir"]
+    folder = weights_here(found, home.mlflow_uri, home.models)
     check_path(folder, home.models, "model")
     return Candidate(f"{found.name} v{found.version}", whole_weights(folder, home.models), found)
 

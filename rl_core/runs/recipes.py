@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError, UserError
+from rl_core.runs.fitting_devices import fewer_devices
 from rl_core.runs.recipe_paths import paths_from_recipe
 from rl_core.runtime.own_packages import search_beside
 from rl_core.runtime.registry import describe_validation_error, nearest
@@ -101,7 +102,11 @@ def load_recipe(
     if not isinstance(placement, dict):
         raise RecipeError(f"{path.name}: placement: expected a mapping of keys, got {placement!r}")
     wanted = next((one for one in (profile, named) if one is not None), "cpu")
-    written["placement"] = {**_read_profile(str(wanted), path.name), **placement}
+    of_profile = _read_profile(str(wanted), path.name)
+    written["placement"] = {**of_profile, **placement}
+    if "num_devices" not in placement:
+        # A profile says what a machine has; a recipe with small batches uses a part of it.
+        written = fewer_devices(written, of_profile["num_devices"])
     return parse_recipe(written, where=path.name)
 
 

@@ -10,6 +10,7 @@ from rl_core.runs.run_folder import source_revision, trained_values
 from rl_core.runs.run_plan import is_registered, run_folder, starting_from
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import champion, newest
+from rl_core.tracking.stored_weights import weights_here
 from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
 from schemas.sections.registration import Retrain, Start
@@ -65,7 +66,7 @@ def _start(recipe: Recipe, home: Home) -> str | None:
         present = None
     if present is None:
         return None
-    return present.tags["model_dir"]
+    return weights_here(present, home.mlflow_uri, home.models)
 
 
 def _digest(value: object) -> str:

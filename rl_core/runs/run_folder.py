@@ -6,19 +6,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shutil
 import subprocess
-import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, sync_path, sync_tree
+from rl_core.data.store.atomic import atomic_write_json, atomic_write_text
 from rl_core.errors import RecipeError, StorageError
-from rl_core.runs.checkpoint_digests import SENTINEL, damage_of, digests_of
+from rl_core.runs.checkpoints.local import LocalCheckpoints
+from rl_core.runs.checkpoints.mirror import Mirror
+from rl_core.runs.checkpoints.remote import RemoteCheckpoints
 from rl_core.runtime.registry import nearest
+from rl_core.runtime.storage import RemoteFolder
 from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
 from schemas.sections.evaluation_sets import without_default_evaluation
@@ -29,6 +30,9 @@ from schemas.sections.sft import SftConfig
 
 R = TypeVar("R", bound=Receipt)
 
+RECIPE_FILE = "recipe.yaml"
+STORE_FILE = "storage.txt"
+"""File of a run folder that says where its checkpoints lie, if that is an object store."""
 
 NOT_TRAINED = {
     "placement": True,
@@ -69,10 +73,23 @@ def trained_values(recipe: Recipe) -> dict[str, Any]:
 
 
 class RunFolder:
-    """Paths and atomic writes of one run."""
+    """Paths and atomic writes of one run. Where its recipe names an object store, checkpoints lie
+    there alone, and everything else there as well."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, store: RemoteFolder | None = None) -> None:
+        """Open the folder; nothing is created. Args: store: the run's folder of an object store;
+        unset takes what the folder itself says."""
         self.root = root
+        noted = root / STORE_FILE
+        if store is None and noted.is_file():
+            store = RemoteFolder(noted.read_text(encoding="utf-8").strip())
+        self.store = store
+        self._mirror = None if store is None else Mirror(root, store)
+        self._checkpoints = (
+            LocalCheckpoints(root / "checkpoints")
+            if store is None
+            else RemoteCheckpoints(store / "checkpoints")
+        )
 
     @property
     def checkpoints(self) -> Path:
@@ -108,7 +125,8 @@ class RunFolder:
         return self.root / "trackers"
 
     def create(self, recipe_text: str) -> None:
-        """Create the folder with the resolved recipe and the source revision."""
+        """Create the folder with the resolved recipe and the source revision, on top of what its
+        store holds."""
         for folder in (
             self.checkpoints,
             self.root / "receipts",
@@ -116,7 +134,10 @@ class RunFolder:
             self.root / "steps",
         ):
             folder.mkdir(parents=True, exist_ok=True)
-        atomic_write_text(self.root / "recipe.yaml", recipe_text)
+        if self._mirror is not None:
+            self._mirror.fetch()
+            atomic_write_text(self.root / STORE_FILE, f"{self.store}\n")
+        atomic_write_text(self.root / RECIPE_FILE, recipe_text)
         atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
 
     def remember_tracking(self, key: str, mlflow_run_id: str, prepared: str) -> None:
@@ -150,10 +171,14 @@ class RunFolder:
     def discard(self) -> None:
         """Remove the run's state, for a fresh start."""
         shutil.rmtree(self.root, ignore_errors=True)
+        if self.store is not None:
+            self.store.remove()
 
     def save_receipt(self, name: str, receipt: Receipt) -> None:
         """Store the receipt of a finished task."""
         atomic_write_json(self.root / "receipts" / f"{name}.json", receipt.model_dump(mode="json"))
+        if self._mirror is not None:
+            self._mirror.send()
 
     def receipt(self, name: str, kind: type[R]) -> R | None:
         """The receipt of a task that an earlier run finished, or None."""
@@ -162,9 +187,14 @@ class RunFolder:
             return _read_receipt(path, kind)
         return None
 
-    def checkpoint(self, iteration: int) -> Path:
+    def checkpoint(self, iteration: int) -> Path | RemoteFolder:
         """Return the folder of an iteration's checkpoint."""
-        return self.checkpoints / f"iteration-{iteration:04d}"
+        return self._checkpoints.at(iteration)
+
+    def checkpoint_address(self, iteration: int) -> str:
+        """Return where an iteration's checkpoint is, or will be, for people to find it. In a store
+        further characters follow, which tell attempts apart."""
+        return f"{self._checkpoints.root}/iteration-{iteration:04d}"
 
     def last_complete(self) -> int:
         """Return the newest iteration with a complete checkpoint; 0 if there is none."""
@@ -172,10 +202,11 @@ class RunFolder:
 
     def complete_iterations(self) -> list[int]:
         """Return the iterations whose complete checkpoints are there, in order."""
-        return sorted(
-            int(path.parent.name.split("-")[1])
-            for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")
-        )
+        return self._checkpoints.complete()
+
+    def damage(self, iteration: int) -> str | None:
+        """Return what is wrong with a complete checkpoint; None if it is as it was written."""
+        return self._checkpoints.damage(iteration)
 
     def set_damaged_aside(self) -> list[str]:
         """Rename the newest checkpoints until one is as it was written, so that training continues
@@ -185,13 +216,11 @@ class RunFolder:
         """
         said = []
         while newest := self.last_complete():
-            folder = self.checkpoint(newest)
-            if (damage := damage_of(folder)) is None:
+            if (damage := self.damage(newest)) is None:
                 break
-            aside = folder.with_name(f"damaged-{folder.name}-{uuid.uuid4().hex[:8]}")
-            os.replace(folder, aside)
+            aside = self._checkpoints.set_aside(newest)
             said.append(
-                f"checkpoint of iteration {newest}: {damage}; set aside as {aside.name}, "
+                f"checkpoint of iteration {newest}: {damage}; set aside as {aside}, "
                 f"and training continues from iteration {self.last_complete()}"
             )
         return said
@@ -210,7 +239,7 @@ class RunFolder:
             values = self._values(path)
             known |= values.keys()
             iteration = int(path.stem.split("-")[1])
-            kept = self.checkpoint(iteration).is_dir() or iteration > self.last_complete()
+            kept = self._checkpoints.holds(iteration) or iteration > self.last_complete()
             if kept and math.isfinite(values.get(metric, math.nan)):
                 scores[iteration] = values[metric]
         if known and metric not in known and not metric.startswith("eval/"):
@@ -239,7 +268,7 @@ class RunFolder:
 
     def trainer_state(self, iteration: int) -> dict[str, Any]:
         """Return the driver's state in a complete checkpoint."""
-        return json.loads((self.checkpoint(iteration) / "trainer.json").read_text(encoding="utf-8"))
+        return self._checkpoints.trainer_state(iteration)
 
     @contextmanager
     def publish_checkpoint(
@@ -248,40 +277,17 @@ class RunFolder:
         trainer_state: Mapping[str, object],
         keep_last: int,
         spare: Collection[int] = (),
-    ) -> Iterator[Path]:
-        """Yield a folder to write into; on exit it is synced, renamed into place and marked
-        complete.
+    ) -> Iterator[Path | RemoteFolder]:
+        """Yield a folder to write into; on exit it is complete, or nothing of it counts.
 
         Then all but the newest `keep_last` checkpoints and those of the iterations to `spare` are
-        removed. Raises: StorageError when a write fails; then nothing remains that a reader would
-        take for complete.
+        removed. Raises: StorageError when a write fails; Unreachable when a store does not answer.
         """
-        building = self.checkpoints / f".build-{uuid.uuid4().hex[:8]}"
-        target = self.checkpoint(iteration)
-        for leftover in self.checkpoints.glob(".build-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        try:
-            building.mkdir(parents=True)
+        with self._checkpoints.publish(iteration, trainer_state) as building:
             yield building
-            atomic_write_json(building / "trainer.json", trainer_state)
-            digests = digests_of(building)
-            sync_tree(building)
-            _remove_checkpoint(target)
-            os.replace(building, target)
-            sync_path(self.checkpoints)
-            atomic_write_json(
-                target / SENTINEL,
-                {"iteration": iteration, "step": trainer_state["step"], "sha256": digests},
-            )
-        except OSError as error:
-            raise StorageError(
-                f"checkpoint {target} could not be written ({error.strerror}); free some space "
-                "or set RL_TRAIN_HOME to a larger disk, then run again: training continues from "
-                "the last complete checkpoint"
-            ) from error
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-        self._prune(iteration, keep_last, spare)
+            if self._mirror is not None:
+                self._mirror.send()
+        self._checkpoints.prune(iteration, keep_last, spare)
 
     def save_steps(self, iteration: int, steps: list[dict[str, float]]) -> None:
         """Store the metrics of an iteration's steps."""
@@ -298,12 +304,6 @@ class RunFolder:
             for line in path.read_text(encoding="utf-8").splitlines():
                 entries.append(json.loads(line))
         return entries
-
-    def _prune(self, newest: int, keep_last: int, spare: Collection[int]) -> None:
-        for path in self.checkpoints.glob("iteration-*"):
-            iteration = int(path.name.split("-")[1])
-            if iteration <= newest - keep_last and iteration not in spare:
-                _remove_checkpoint(path)
 
 
 def _read_receipt(path: Path, kind: type[R]) -> R:
@@ -327,9 +327,3 @@ def source_revision() -> str:
     except OSError:
         return "unknown"
     return answer.stdout.strip() or "unknown"
-
-
-def _remove_checkpoint(folder: Path) -> None:
-    # The sentinel goes first, so that a kill in the middle leaves nothing that counts as complete.
-    (folder / SENTINEL).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)

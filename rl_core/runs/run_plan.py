@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rl_core.envs.seats import with_models
+from rl_core.runs.checkpoints.place import kept_names, open_folder
 from rl_core.runs.recipes import dump_recipe, shown_values
 from rl_core.runs.run_folder import RunFolder, run_key, source_revision
 from rl_core.runtime.home import Home
@@ -23,9 +24,10 @@ EXPERIMENT = "rl-train"
 
 def run_folder(recipe: Recipe, cache_hash: str, home: Home) -> RunFolder:
     """Return the newest folder of a recipe and its data."""
-    first = home.runs / f"{recipe.name}-{run_key(recipe, cache_hash)[:12]}"
-    again = sorted(home.runs.glob(f"{first.name}.*"), key=_number)
-    return RunFolder(again[-1] if again else first)
+    first = f"{recipe.name}-{run_key(recipe, cache_hash)[:12]}"
+    return open_folder(
+        max(kept_names(recipe, first, home), key=_number, default=first), recipe, home
+    )
 
 
 def is_registered(folder: RunFolder) -> bool:
@@ -73,7 +75,7 @@ def open_run(
     """Create the run, or continue the one with the same key. `fresh` starts it over."""
     folder = run_folder(recipe, cache.identity, home)
     if fresh:
-        folder = _anew(folder)
+        folder = _anew(folder, recipe, home)
     folder.create(dump_recipe(recipe))
     key = run_key(recipe, cache.identity)
     tracking = TrackingRun.open(
@@ -105,19 +107,19 @@ def open_run(
     )
 
 
-def _anew(folder: RunFolder) -> RunFolder:
+def _anew(folder: RunFolder, recipe: Recipe, home: Home) -> RunFolder:
     """Return an empty folder for the same key. A folder with a registered model is kept, and the
     next one gets a number."""
     if is_registered(folder):
         stem = folder.root.name.partition(".")[0]
-        return RunFolder(folder.root.with_name(f"{stem}.{_number(folder.root) + 1}"))
+        return open_folder(f"{stem}.{_number(folder.root.name) + 1}", recipe, home)
     folder.discard()
     return folder
 
 
-def _number(root: Path) -> int:
+def _number(name: str) -> int:
     """Return 1 for the first folder of a key, 2 for `<name>.2`."""
-    return int(root.suffix[1:] or 1)
+    return int(name.partition(".")[2] or 1)
 
 
 def reopen_tracking(plan: RunPlan, home: Home) -> TrackingRun:

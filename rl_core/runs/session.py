@@ -12,7 +12,7 @@ from rl_core.data.order.pair_rows import PairRows
 from rl_core.data.prepare.items import Item
 from rl_core.data.prepare.prompts import load_prepared
 from rl_core.data.store.atomic import sync_tree
-from rl_core.distributed import ray_cluster
+from rl_core.distributed.nodes.preflight import needing
 from rl_core.errors import StoppedByWatcher, StorageError
 from rl_core.evaluation.generated_samples import save_made
 from rl_core.evaluation.rows import PlayedRow
@@ -21,7 +21,7 @@ from rl_core.models.family import check_located
 from rl_core.models.locate import locate_start, making_notes
 from rl_core.models.model_path import is_model
 from rl_core.parts import trainers
-from rl_core.runs.checkpoint_digests import damage_of
+from rl_core.runs.cluster_start import cluster_of, needs_of, with_devices_there
 from rl_core.runs.held_out import Play, measure, sets_due
 from rl_core.runs.observing.gauges import served_gauges
 from rl_core.runs.observing.learning import warn_of_nothing_learnt
@@ -237,7 +237,7 @@ class TrainingSession:
             building.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(building, ignore_errors=True)
             try:
-                self._trainer_at(iteration).export(str(building))
+                self._write_export(self._trainer_at(iteration), building)
             except BaseException:
                 self._drop_workers()
                 raise
@@ -246,6 +246,17 @@ class TrainingSession:
             sync_tree(building)
             building.rename(target)
         return target
+
+    def _write_export(self, trainer: Trainer, building: Path) -> None:
+        """Have the weights written to a folder of this machine; with an object store by way of it,
+        since the first rank may be on another node."""
+        if self.folder.store is None:
+            trainer.export(str(building))
+            return
+        place = self.folder.store / "exports" / building.name.removeprefix(".build-")
+        place.remove()
+        trainer.export(str(place))
+        place.fetch(building, list(place.objects()))
 
     def close(self) -> None:
         """Stop the workers and the private cluster."""
@@ -264,7 +275,7 @@ class TrainingSession:
             iteration=iteration,
             first_step=int(steps[0]["step"]),
             last_step=int(steps[-1]["step"]),
-            checkpoint=str(self.folder.checkpoint(iteration)),
+            checkpoint=self.folder.checkpoint_address(iteration),
             metrics=means,
         )
         state = trainer.state_dict() | {
@@ -303,7 +314,7 @@ class TrainingSession:
         """
         if iteration in self._intact:
             return
-        if (damage := damage_of(self.folder.checkpoint(iteration))) is not None:
+        if (damage := self.folder.damage(iteration)) is not None:
             raise StorageError(
                 f"checkpoint of iteration {iteration}: {damage}; restore it from a copy, or take "
                 "another iteration"
@@ -354,18 +365,16 @@ class TrainingSession:
         self.started_workers = True
         announce(ProgressEvent("start workers"))
         self._tell_of_makings(recipe)
-        placement = recipe.placement
-        self._cluster.enter_context(
-            ray_cluster(placement.ray_address, placement.num_devices, placement.device)
-        )
-        recipe = with_folders(recipe, self.home)
+        self._cluster.enter_context(cluster_of(recipe))
+        recipe = with_folders(with_devices_there(recipe), self.home)
         source = locate_start(recipe, self.home.models)
         check_located(recipe, source)
         trainer_cls, chosen = trainers.chosen(
             recipe.trainer, import_target(recipe.domain.traits.trainer)
         )
         trainer = trainer_cls(recipe, source, self._rows("train"), **chosen)
-        trainer.build()
+        with needing(needs_of(recipe, source, self.folder, self.home)):
+            trainer.build()
         for line in trainer.notes():
             announce(ProgressEvent("note", text=line))
         return trainer

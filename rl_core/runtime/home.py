@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,15 @@ class Home:
 
     @classmethod
     def default(cls) -> "Home":
-        """Return `RL_TRAIN_HOME` if set, else `.rl-train` in the working directory."""
-        return cls(real_path(os.environ.get("RL_TRAIN_HOME") or ".rl-train"))
+        """Return `RL_TRAIN_HOME` if set, else `.rl-train` in the working directory. Raises:
+        StorageError for an address: databases and locks need a disk."""
+        text = os.environ.get("RL_TRAIN_HOME") or ".rl-train"
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
+            raise StorageError(
+                f"RL_TRAIN_HOME: {text} is no folder, and databases and locks need a disk; set it "
+                f"to a folder of this machine, and keep runs elsewhere by placement.storage={text}"
+            )
+        return cls(real_path(text))
 
     @property
     def mlflow_uri(self) -> str:

@@ -10,12 +10,12 @@ hidden folder, syncs, renames, and writes a sentinel last.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import random
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
@@ -28,10 +28,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from rl_core.errors import StorageError
 from rl_core.train.muon import MATRICES, STEP
 from rl_core.train.optimizer import add_moments, kind_of
+from rl_core.train.shard_files import LocalFiles, RemoteFiles, shard_files
 from rl_core.train.trained import Trained
 from schemas.sections.optimizer import OptimizerKind
 
 _CONTENTS = "contents.json"
+_WEIGHTS = "weights"
 
 Settings = dict[str, Any]
 """Settings in the form of torch's `state_dict()` and parameter groups."""
@@ -75,39 +77,37 @@ class Local(TypedDict):
 
 
 @torch.no_grad()
-def save(backend: Trained, folder: Path) -> None:
-    """Write all ranks' shards to `folder`. Raises: StorageError when a write fails."""
+def save(backend: Trained, folder: str) -> None:
+    """Write all ranks' shards to `folder`, a path or an address of an object store. Raises:
+    StorageError when a write fails."""
+    files = shard_files(folder)
     try:
-        _save_sharded(
-            _state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1
-        )
-        torch.save(_local_state(backend), folder / f"rank-{backend.rank_info.rank}.pt")
+        _save_sharded(_state(backend), files, is_alone=backend.rank_info.world_size == 1)
+        local = io.BytesIO()
+        torch.save(_local_state(backend), local)
+        files.write(f"rank-{backend.rank_info.rank}.pt", local.getvalue())
         if backend.rank_info.rank == 0:
-            (folder / _CONTENTS).write_text(json.dumps(_contents(backend)), encoding="utf-8")
+            files.write(_CONTENTS, json.dumps(_contents(backend)).encode())
     except (OSError, RuntimeError, CheckpointException) as error:
-        raise StorageError(
-            f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); "
-            "free some space or set RL_TRAIN_HOME to a larger disk, then run again: training "
-            "continues from the last complete checkpoint"
-        ) from error
+        raise files.not_written(error) from error
 
 
-def load(backend: Trained, folder: Path) -> None:
+def load(backend: Trained, folder: str) -> None:
     """Restore from `folder`, on any number of ranks.
 
     Raises: StorageError when files are missing or damaged, or belong to another set-up.
     """
-    _check_contents(backend, folder)
+    files = shard_files(folder)
+    _check_contents(backend, files)
     state = _state(backend)
     try:
         # Weights and moments are read straight into their own tensors, so everything else must be
         # there first.
-        local: Local = torch.load(_rank_file(backend, folder), weights_only=False)
-        state_dict_loader.load({**state}, checkpoint_id=folder / "weights")
+        with files.open(_rank_file(backend, files)) as file:
+            local: Local = torch.load(file, weights_only=False)
+        state_dict_loader.load({**state}, storage_reader=files.reader(_WEIGHTS))
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
-        raise StorageError(
-            f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}"
-        ) from error
+        raise files.not_read(error) from error
     _restore_counts(backend, local["optimizer"])
     backend.scheduler.load_state_dict(local["scheduler"])
     backend.num_skipped_steps = local["num_skipped_steps"]
@@ -154,7 +154,7 @@ def _restore_counts(backend: Trained, counts: Counts) -> None:
         backend.optimizer.state[value][STEP].fill_(counts["steps"][name])
 
 
-def _save_sharded(state: Sharded, folder: Path, *, is_alone: bool) -> None:
+def _save_sharded(state: Sharded, files: LocalFiles | RemoteFiles, *, is_alone: bool) -> None:
     """Write the sharded state.
 
     Args: is_alone: a single rank has nothing to agree on with others, which takes a fifth of the
@@ -162,7 +162,7 @@ def _save_sharded(state: Sharded, folder: Path, *, is_alone: bool) -> None:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        state_dict_saver.save({**state}, checkpoint_id=folder, no_dist=is_alone)
+        state_dict_saver.save({**state}, storage_writer=files.writer(_WEIGHTS), no_dist=is_alone)
 
 
 def _contents(backend: Trained) -> dict[str, str]:
@@ -174,28 +174,29 @@ def _contents(backend: Trained) -> dict[str, str]:
     }
 
 
-def _check_contents(backend: Trained, folder: Path) -> None:
+def _check_contents(backend: Trained, files: LocalFiles | RemoteFiles) -> None:
     try:
-        held = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
+        with files.open(_CONTENTS) as file:
+            held = json.load(file)
         # Checkpoints from before there was another one do not say it.
         held.setdefault("optimizer", OptimizerKind.ADAMW)
     except (OSError, ValueError, AttributeError) as error:
-        raise StorageError(f"checkpoint {folder} cannot be read: {_CONTENTS}: {error}") from error
+        raise StorageError(f"checkpoint {files} cannot be read: {_CONTENTS}: {error}") from error
     for name, wanted in _contents(backend).items():
         if held.get(name) != wanted:
             raise StorageError(
-                f"checkpoint {folder} holds {name}: {held.get(name)}, this run trains {name}: "
+                f"checkpoint {files} holds {name}: {held.get(name)}, this run trains {name}: "
                 f"{wanted}; use the recipe that wrote it, or start afresh"
             )
 
 
-def _rank_file(backend: Trained, folder: Path) -> Path:
+def _rank_file(backend: Trained, files: LocalFiles | RemoteFiles) -> str:
     """Return this rank's file; rank 0's if fewer ranks wrote, whose schedule and counts are the
     same for all."""
-    own = folder / f"rank-{backend.rank_info.rank}.pt"
-    if own.is_file():
+    own = f"rank-{backend.rank_info.rank}.pt"
+    if files.has(own):
         return own
-    return folder / "rank-0.pt"
+    return "rank-0.pt"
 
 
 def _local_state(backend: Trained) -> Local:

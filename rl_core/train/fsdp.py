@@ -6,7 +6,6 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -32,6 +31,7 @@ from rl_core.models.quantized import is_quantized
 from rl_core.ranks.dispatch import Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.peak_memory import peak_bytes
+from rl_core.runtime.storage import landing
 from rl_core.train import checkpoint
 from rl_core.train.bundle import Bundle
 from rl_core.train.checks.fixed_inputs import asking
@@ -354,7 +354,7 @@ class FSDPBackend:
         self.check_onloaded("save")
         if self.ema is not None:
             self.ema.check_not_applied("save")
-        checkpoint.save(self, Path(folder))
+        checkpoint.save(self, folder)
 
     def load(self, folder: str) -> None:
         """Restore the state that `save` wrote, on this or another number of ranks.
@@ -365,7 +365,7 @@ class FSDPBackend:
         self.reshard()
         if self.ema is not None:
             self.ema.check_not_applied("load")
-        checkpoint.load(self, Path(folder))
+        checkpoint.load(self, folder)
         self._num_changes += 1
 
     def export(self, folder: str) -> None:
@@ -379,7 +379,8 @@ class FSDPBackend:
             live = Live(say(), fsdp_wrap.DTYPES[self.fsdp_cfg.param_dtype])
         state = self.moving_average().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
-            self.bundle.export(state, self.lora_cfg, Path(folder), live)
+            with landing(folder) as out:
+                self.bundle.export(state, self.lora_cfg, out, live)
 
     def probe(self, dtype: torch.dtype, *, averaged: bool) -> tuple[Tensor, float]:
         """Return the results of the policy, or its average, on the probe inputs, and the tolerance

@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rl_core.algorithms.advantages import group_ids
@@ -393,7 +392,7 @@ class Trainer(ABC):
         """Write each model that is registered as an ordinary model folder under `folder`."""
         with self._phase("export"):
             for name, backend in self.wiring.exported.items():
-                backend.export(str(Path(folder) / name))
+                backend.export(f"{folder}/{name}".rstrip("/"))
 
     def pids(self) -> list[int]:
         """Return the process ids of all workers."""

@@ -68,6 +68,15 @@ class PlacementConfig(Section):
     rank."""
     ray_address: str | None = None
     """Address of a running Ray cluster; unset starts a private one that ends with the run."""
+    min_devices: int | None = Field(default=None, ge=1)
+    """Fewest devices that a run goes on with after nodes of its cluster were lost; unset waits for
+    all of them."""
+    wait_for_nodes_s: Seconds | None = Field(default=None, ge=0)
+    """Seconds to wait for nodes that are missing, at the start and after a loss. Unset: 300 after a
+    loss; a cluster that never had enough is refused at once."""
+    storage: str | None = None
+    """Place in which runs and checkpoints are kept if the nodes share no disk: `s3://BUCKET/FOLDER`,
+    `gs://BUCKET/FOLDER`, or a folder that all nodes see; unset is the home folder."""
 
     @model_validator(mode="after")
     def _replicas_are_whole(self) -> "PlacementConfig":
@@ -91,6 +100,24 @@ class PlacementConfig(Section):
             raise ValueError(
                 f"shard_size = {self.shard_size} does not divide {self.train_devices_name} / "
                 f"tp_size = {holding}; sizes that fit: {fitting}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_are_whole(self) -> "PlacementConfig":
+        per_node = self.devices_per_node or self.num_devices
+        if self.num_devices > per_node and self.num_devices % per_node:
+            raise ValueError(
+                f"num_devices = {self.num_devices} is no multiple of devices_per_node = {per_node}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _goes_on_with_no_more(self) -> "PlacementConfig":
+        if self.min_devices is not None and self.min_devices > self.num_devices:
+            raise ValueError(
+                f"min_devices = {self.min_devices} is more than num_devices = {self.num_devices}; "
+                f"use 1 to {self.num_devices}"
             )
         return self
 

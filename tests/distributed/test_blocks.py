@@ -129,7 +129,7 @@ def test_components_with_processes_of_their_own_call_each_other_by_handle(pool: 
 
 def test_a_cluster_that_is_too_small_is_refused_at_once(ray_cluster: None):
     with (
-        pytest.raises(RecipeError, match=r"needs 64 x \{'CPU': 1.0\}; the Ray cluster has 4 CPUs"),
+        pytest.raises(RecipeError, match=r"needs 64 x \{'CPU': 1.0\}; .* has room for 4"),
         placement(DevicePool(64)),
     ):
         remote(Counter, 1)

@@ -35,6 +35,7 @@ SOUND: dict[str, dict[str, list[str]]] = {
     "rollouts": {"run": [REGISTERED]},
     "rescore": {"run": [REGISTERED], "recipe": ["good.yaml"]},
     "run": {"recipe": ["good.yaml"], "overrides": [], "dry_run": []},
+    **{f"launch {kind}": {"recipe": ["good.yaml"]} for kind in ("slurm", "k8s", "skypilot")},
     "data convert": {"source": ["good.jsonl"], "target": ["written.jsonl"]},
     "data announce": {"uri": ["good.jsonl"]},
     "data make-fixture": {"folder": ["made"]},
@@ -173,6 +174,13 @@ KINDS: dict[str, list[str]] = {
     "reply": [],
     "max_tokens": [*SMALL_NUMBERS, "0"],
     "server": ["nosuch", "", "MLflow"],
+    "nodes": [*NUMBERS, "0"],
+    "devices": [*NUMBERS, "0"],
+    "storage": ["", "s3://", "ftp://host/runs", "s3:/bucket", "runs", "~nobody-here/runs"],
+    "image": [],
+    "namespace": [],
+    "accelerator": [],
+    "out": ["good.jsonl/below", "full", "", "/dev/full/x", "/proc/nosuch/x", LONG, "/"],
 }
 """What may be wrong with a parameter, by its name."""
 PAGES = ["good.jsonl/below", "full", "", "/dev/full/x", "/proc/nosuch/x", LONG, "/"]
@@ -185,6 +193,10 @@ OF_COMMAND: dict[tuple[str, str], list[str]] = {
     ("report", "to"): PAGES,
     ("compare", "to"): PAGES,
     ("data convert", "to"): ["nosuch", ""],
+    **{
+        (f"launch {kind}", "overrides"): ["=x", "[", "seed=text", "training=5", "rewards=[3]"]
+        for kind in ("slurm", "k8s", "skypilot")
+    },
     ("serve-demo", "host"): [],
     ("serve-demo", "against"): [],
     ("serve", "host"): [],

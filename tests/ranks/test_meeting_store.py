@@ -8,7 +8,7 @@ import pytest
 
 from rl_core.ranks.meeting_store import (
     INTERFACE_VARIABLES,
-    listen_where_the_ranks_meet,
+    listen_on_interface_of,
     open_store,
 )
 from tests.processes import open_to_others
@@ -27,11 +27,11 @@ def test_a_store_listens_on_its_own_address_alone() -> None:
 
 
 @pytest.mark.parametrize(("host", "kept"), [("127.0.0.1", True), ("192.0.2.7", False)])
-def test_collectives_stay_on_this_machine_when_the_ranks_meet_on_it(
+def test_collectives_use_the_interface_of_the_ranks_address(
     monkeypatch: pytest.MonkeyPatch, host: str, kept: bool
 ) -> None:
     for name in INTERFACE_VARIABLES:
         monkeypatch.setenv(name, "")  # put back after the test
         monkeypatch.delenv(name)
-    listen_where_the_ranks_meet(host)
+    listen_on_interface_of(host)
     assert [os.environ.get(name) for name in INTERFACE_VARIABLES] == [("lo" if kept else None)] * 2

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from rl_core.errors import RecipeError, StorageError
+from rl_core.runs.checkpoints.digests import SENTINEL
 from rl_core.runs.recipes import parse_recipe
-from rl_core.runs.run_folder import SENTINEL, RunFolder, run_key
+from rl_core.runs.run_folder import RunFolder, run_key
 from schemas.receipts import EvalReceipt, IterationReceipt
 from schemas.recipe import Recipe
 

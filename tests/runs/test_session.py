@@ -21,7 +21,7 @@ from prefect.logging import disable_run_logger
 from rl_core.data_proto import DataProto
 from rl_core.errors import StorageError
 from rl_core.rollout.sample_ids import id_columns
-from rl_core.runs.checkpoint_digests import SENTINEL
+from rl_core.runs.checkpoints.digests import SENTINEL
 from rl_core.runs.rollouts.reading import Wanted, select
 from rl_core.runs.session import TrainingSession, close_run, close_sessions, session_for
 from rl_core.runs.versions.iterations import export_iteration, find_iteration

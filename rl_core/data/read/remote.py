@@ -6,7 +6,6 @@ name it show where it is from. The version is what the server says of the conten
 and time of the last change. A server that says neither is asked for the content every time.
 """
 
-import asyncio
 import glob
 import hashlib
 import json
@@ -26,8 +25,9 @@ from rl_core.data.read.formats import KNOWN, format_by_name
 from rl_core.data.read.hub import DatasetNotHere
 from rl_core.data.store.atomic import atomic_write_text, sync_path
 from rl_core.data.store.lock import output_lock
-from rl_core.errors import DataError, Unreachable, causes
+from rl_core.errors import DataError, Unreachable
 from rl_core.runtime.home import Home
+from rl_core.runtime.storage import error_of
 from schemas.rows.media_checks import lower_scheme
 
 if TYPE_CHECKING:
@@ -37,22 +37,6 @@ _ORIGIN = "origin.txt"
 _NAME_CHARS = 16
 _VERSION_KEYS = ("ETag", "etag", "Content-MD5", "md5Hash", "generation")
 _TIME_KEYS = ("LastModified", "Last-Modified", "updated", "mtime")
-_TRY_AGAIN = (408, 429)
-_NO_CREDENTIALS = {
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "RefreshError",
-    "DefaultCredentialsError",
-}
-_NETWORK_ERRORS = {
-    "ClientConnectorError",
-    "ConnectTimeoutError",
-    "ConnectionClosedError",
-    "EndpointConnectionError",
-    "HttpError",
-    "ReadTimeoutError",
-    "ServerDisconnectedError",
-}
 
 
 def remote_files(address: str, *, download: bool = True) -> list[Path]:
@@ -226,24 +210,4 @@ def _explained(address: str) -> Iterator[None]:
     except ImportError as error:
         raise DataError(f"{address}: {error}; pip install 'rl-train[remote]'") from error
     except Exception as error:  # each file system raises what its transport raises
-        raise _error_of(address, error) from error
-
-
-def _error_of(address: str, error: Exception) -> DataError | Unreachable:
-    # The file system of the web says "not found" of any failure; the reason is its cause.
-    behind = list(causes(error))
-    names = {type(one).__name__ for one in behind}
-    statuses = [getattr(one, "status", None) for one in behind]
-    status = next((status for status in statuses if isinstance(status, int)), 0)
-    said = next((str(one).strip() for one in reversed(behind) if str(one).strip()), "")
-    if names & _NO_CREDENTIALS:
-        return DataError(f"{address}: no credentials ({said})")
-    if status in (401, 403) or isinstance(error, PermissionError):
-        return DataError(f"{address}: access refused ({said}); check the credentials")
-    if status in _TRY_AGAIN or status >= 500 or names & _NETWORK_ERRORS:
-        return Unreachable(f"{address}: cannot be reached ({said})")
-    if isinstance(error, FileNotFoundError):
-        return DataError(f"{address}: no such file there")
-    if isinstance(error, OSError | asyncio.TimeoutError) and not status:
-        return Unreachable(f"{address}: cannot be reached ({said})")
-    return DataError(f"{address}: cannot be read ({said})")
+        raise error_of(address, error, DataError) from error

@@ -24,6 +24,7 @@ from rl_core.runtime.secrets import redact_values
 from rl_core.tracking.database import tracking_client
 from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
 from rl_core.tracking.model_versions import RegisteredVersion, champion
+from rl_core.tracking.stored_weights import weights_here
 from schemas.receipts import EvalReceipt, RunPlan
 from schemas.recipe import Recipe
 from schemas.sections.evaluation_sets import without_default_evaluation
@@ -99,7 +100,8 @@ def _scoring(values: Mapping[str, Any]) -> dict[str, Any]:
 def _evaluated(plan: RunPlan, present: RegisteredVersion) -> Sequence[Row]:
     """Evaluate the champion on this run's held-out rows and return the answers."""
     recipe = Recipe.model_validate(plan.recipe)
-    folder, models = present.tags["model_dir"], Home.default().models
+    home = Home.default()
+    folder, models = weights_here(present, home.mlflow_uri, home.models), home.models
     check_path(folder, models)
     # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they
     # are needed again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 from rl_core.data.store.atomic import storage_error, sync_tree
@@ -17,6 +18,8 @@ from rl_core.runtime.user_paths import user_path
 from rl_core.tracking.lineage import trace
 from rl_core.tracking.model_card import README
 from rl_core.tracking.model_folder import LINEAGE, export_version
+from rl_core.tracking.model_versions import find_version
+from rl_core.tracking.stored_weights import weights_here
 from schemas.sections.policy import ExportKind
 
 
@@ -70,7 +73,9 @@ def _write(
         kind = None if format is None else kinds[format]
         return export_iteration(kept, home, target, kind=kind)
     lineage = trace(home.mlflow_uri, model, version, ui=home.mlflow_ui)
-    source = Path(lineage.model_dir)
+    here = weights_here(find_version(home.mlflow_uri, model, version), home.mlflow_uri, home.models)
+    lineage = replace(lineage, model_dir=here)
+    source = Path(here)
     found = ModelFormat.HF if is_model(source) else ModelFormat.ADAPTER
     if format not in (None, found) and source.is_dir():
         run = Path(lineage.checkpoint).parent.parent.name

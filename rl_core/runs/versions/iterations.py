@@ -113,7 +113,7 @@ def lineage_of(found: KeptIteration, run: RunLineage, weights: Path) -> Iteratio
         **vars(run),
         iteration=found.iteration,
         step=found.step,
-        checkpoint=str(found.folder.checkpoint(found.iteration)),
+        checkpoint=found.folder.checkpoint_address(found.iteration),
         weights_digest=weights_digest(weights),
         metrics={} if judged is None else judged.values(),
         eval_digest="" if judged is None else judged.eval_digest,

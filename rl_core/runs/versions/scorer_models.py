@@ -15,6 +15,7 @@ from rl_core.envs.seats import with_players
 from rl_core.errors import RecipeError, StorageError
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import RegisteredVersion, find_version
+from rl_core.tracking.stored_weights import weights_here
 from schemas.recipe import Recipe
 
 REGISTERED = "models:/"
@@ -71,7 +72,8 @@ def _version(found: RegisteredVersion) -> str:
 
 
 def _folder(found: RegisteredVersion) -> str:
-    folder = found.tags["model_dir"]
+    home = Home.default()
+    folder = weights_here(found, home.mlflow_uri, home.models)
     if not Path(folder).is_dir():
         raise StorageError(
             f"{found.name} v{found.version}: its weights at {folder} are gone; rl-train reproduce"

@@ -219,6 +219,7 @@ def located_teacher(key: str, path: str) -> str:
     if not path.startswith(REGISTERED):
         return locate(path, home.models)
     from rl_core.tracking.model_versions import find_version
+    from rl_core.tracking.stored_weights import weights_here
 
     found = find_version(home.mlflow_uri, path)
     if "@" in path:
@@ -226,4 +227,4 @@ def located_teacher(key: str, path: str) -> str:
             f"{key} {path}: an alias may move while the run goes on; name the version it stands "
             f"for now: {REGISTERED}{found.name}/{found.version}"
         )
-    return locate(found.tags["model_dir"], home.models)
+    return locate(weights_here(found, home.mlflow_uri, home.models), home.models)
