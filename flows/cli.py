@@ -11,6 +11,7 @@ import typer
 from flows.data_cli import data
 from flows.doctor_cli import doctor
 from flows.envs_cli import envs
+from flows.init_cli import init
 from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
@@ -29,6 +30,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
+app.command()(init)
 app.command()(validate)
 app.command()(prep)
 app.command()(serve)

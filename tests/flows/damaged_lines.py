@@ -45,6 +45,7 @@ SOUND: dict[str, dict[str, list[str]]] = {
     "deploy": {},
     "recipes": {},
     "open": {},
+    "init": {"folder": ["made"]},
     "envs list": {},
     "envs try": {"name": ["gsm8k"], "recipe": ["good.yaml"], "reply": ["x"]},
 }
@@ -170,6 +171,7 @@ KINDS: dict[str, list[str]] = {
     "lm_eval_python": [],
     "numbers": ["nosuch", ""],
     "row": NUMBERS,
+    "starter": ["nosuch", "", "..", LONG],
     "reply": [],
     "max_tokens": [*SMALL_NUMBERS, "0"],
 }
