@@ -24,6 +24,8 @@ from rl_core.services.service import Record, Service, State
 from rl_core.tracking.database import ensure_database
 
 DEPLOYED = "deployed"
+PROJECT = ("--prefect-file", str(catalogue.PROJECT_FILE))
+"""Argument of `prefect deploy`, whose working directory is where runs find the code."""
 Say = Callable[[str], None]
 
 
@@ -66,7 +68,7 @@ class Stack:
         ServiceError."""
         own = {"PREFECT_API_URL": f"{prefect_url}/api"}
         self._ensure_pools(prefect_url, own)
-        self._prefect(own, "deploy", "--all")
+        self._prefect(own, "deploy", "--all", *PROJECT)
         self._say(f"deployed to {prefect_url}")
 
     def status(self) -> list[Status]:
@@ -151,7 +153,7 @@ class Stack:
             f"{prefect_url}/api/deployments/count", {}, access["PREFECT_API_AUTH_STRING"]
         ):
             return
-        self._prefect(access, "deploy", "--all")
+        self._prefect(access, "deploy", "--all", *PROJECT)
         self._save({DEPLOYED: digest})
         self._say("deployments are up to date")
 

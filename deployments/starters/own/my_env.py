@@ -16,10 +16,9 @@ class OrderNumber(BaseTextEnv):
         """Grade a reply; `metadata["answer"]` is what was read from it."""
         self.turns += 1
         answer, truth = action.strip(), str(self.ground_truth)
+        reward = 0.3 if truth in re.findall(r"\d+", answer) else 0.0
         if answer == truth:
-            reward = 1.0
-        else:
-            reward = 0.3 if truth in re.findall(r"\d+", answer) else 0.0
+            reward = self.full_reward
         return {"observations": [], "reward": reward, "done": True, "metadata": {"answer": answer}}
 
     def oracle_replies(self) -> OracleReplies:

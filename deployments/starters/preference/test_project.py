@@ -21,8 +21,10 @@ class PairsTest(unittest.TestCase):
             self.assertNotEqual(pair["chosen"], pair["rejected"])
 
     def test_no_question_is_in_both_files(self) -> None:
-        questions = [{pair["question"] for pair in pairs_of(name)} for name in ("train", "held-out")]
-        self.assertFalse(questions[0] & questions[1])
+        train, held_out = pairs_of("train"), pairs_of("held-out")
+        self.assertFalse(
+            {pair["question"] for pair in train} & {pair["question"] for pair in held_out}
+        )
 
     def test_the_better_answer_is_not_simply_the_longer_one(self) -> None:
         pairs = pairs_of("train")
