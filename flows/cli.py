@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from flows.data_cli import data
 from flows.doctor_cli import doctor
 from flows.envs_cli import envs
 from flows.init_cli import init
+from flows.lists_cli import models, recipes, runs
 from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
@@ -27,10 +29,13 @@ app = typer.Typer(
     help="RL post-training as Prefect flows.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.command()(init)
+app.command()(recipes)
+app.command()(runs)
+app.command()(models)
 app.command()(validate)
 app.command()(prep)
 app.command()(serve)
@@ -73,8 +78,19 @@ Overrides = Annotated[
 ]
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rl-train {version('rl-train')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _group() -> None:
+def _group(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version"),
+    ] = False,
+) -> None:
     """RL post-training as Prefect flows."""
 
 
@@ -114,16 +130,6 @@ def run(
             "interrupted; the same command continues from the last complete checkpoint", err=True
         )
         raise typer.Exit(INTERRUPTED) from None
-
-
-@app.command()
-def recipes() -> None:
-    """List the shipped recipes, chains of them, and profiles."""
-    from rl_core.runs.recipes import chain_names, profile_names, recipe_names
-
-    typer.echo("recipes:  " + ", ".join(recipe_names()))
-    typer.echo("chains:   " + ", ".join(chain_names()))
-    typer.echo("profiles: " + ", ".join(profile_names()))
 
 
 def main() -> None:
