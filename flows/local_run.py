@@ -28,9 +28,18 @@ if TYPE_CHECKING:
 
 
 def run_locally(
-    recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool
-) -> None:
-    """Validate the recipe, then run the flow with a live display and print a summary."""
+    recipe: str,
+    overrides: Sequence[str],
+    profile: str | None,
+    *,
+    fresh: bool,
+    debug: bool,
+    quiet: bool = False,
+) -> ModelReceipt | ChainReceipt:
+    """Validate the recipe, then run the flow with a live display and print a summary.
+
+    Args: quiet: print nothing.
+    """
     chain = load_chain(recipe, overrides, profile) if is_chain(recipe) else None
     if chain is None:
         settings = load_recipe(recipe, overrides, profile)
@@ -38,7 +47,7 @@ def run_locally(
     else:
         settings = _check_stages(chain, profile)
     check_addresses(*Server, ray_address=settings.placement.ray_address)
-    with _displayed(settings, debug, chain=chain) as (display, api):
+    with _displayed(settings, debug, chain=chain, quiet=quiet) as (display, api):
         with fast_imports():
             from flows.chain_display import ChainDisplay
             from flows.rl_train import rl_train
@@ -49,9 +58,10 @@ def run_locally(
     if isinstance(receipt, ChainReceipt):
         assert isinstance(display, ChainDisplay)
         display.chain_summary(receipt)
-        return
+        return receipt
     assert isinstance(receipt, ModelReceipt)  # only a retraining may find nothing to do
     display.summary(receipt)
+    return receipt
 
 
 def _check_stages(chain: LoadedChain, profile: str | None) -> "Recipe":
@@ -81,9 +91,13 @@ def evaluate_locally(
     served_model: str | None,
     *,
     debug: bool,
-) -> None:
+    quiet: bool = False,
+) -> EvalReceipt:
     """Find model and recipe, then run the evaluation flow with a live display and print the
-    scores."""
+    scores.
+
+    Args: quiet: print nothing.
+    """
     with fast_imports():
         from rl_core.runs.evaluation import check_served, evaluation_recipe, find_candidate
         from rl_core.runs.run_plan import measuring
@@ -100,7 +114,7 @@ def evaluate_locally(
         check_files_exist(settings, home, named)
     if candidate.url is None:
         check_addresses(Server.RAY, ray_address=settings.placement.ray_address)
-    with _displayed(settings, debug, workers=candidate.url is None) as (display, api):
+    with _displayed(settings, debug, workers=candidate.url is None, quiet=quiet) as (display, api):
         with fast_imports():
             from flows.rl_evaluate import rl_evaluate
 
@@ -109,6 +123,7 @@ def evaluate_locally(
         receipt = rl_evaluate(model, recipe, list(overrides), profile, served_model)
     assert isinstance(receipt, EvalReceipt)
     display.evaluation(candidate.name, receipt, candidate.recorded(receipt))
+    return receipt
 
 
 @contextmanager
@@ -118,6 +133,7 @@ def _displayed(
     *,
     workers: bool = True,
     chain: LoadedChain | None = None,
+    quiet: bool = False,
 ) -> "Iterator[tuple[Display, LocalApi | None]]":
     """Show a live display during the block, which is `interruptible`.
 
@@ -138,6 +154,7 @@ def _displayed(
                 from flows.display import Display
 
             with Display(recipe) if chain is None else ChainDisplay(chain) as display:
+                display.console.quiet = quiet
                 display.note("starting the Prefect API")
                 yield display, api
 
