@@ -12,14 +12,17 @@ import typer
 from flows.data_cli import data
 from flows.doctor_cli import doctor
 from flows.envs_cli import envs
+from flows.exit_codes import ExitCode, continues_when_interrupted
 from flows.init_cli import init
-from flows.lists_cli import models, recipes, runs
+from flows.lists.commands import models, recipes, runs
+from flows.lists.config_cli import config
 from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, open_ui, status, up
+from flows.sweep.command import sweep
 from flows.validate_cli import validate
 from rl_core.errors import ChainStopped, StoppedByWatcher, Unreachable, UserError
 from rl_core.runtime.home import Home
@@ -54,6 +57,7 @@ app.command()(reproduce)
 app.command("eval")(evaluate)
 app.command()(export)
 app.command()(push)
+app.command()(sweep)
 app.command()(report)
 app.command()(compare)
 app.command()(rollouts)
@@ -61,13 +65,8 @@ app.command()(rescore)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
 app.add_typer(envs, name="envs")
+app.add_typer(config, name="config")
 
-MACHINE_ERROR = 1
-USER_ERROR = 2
-STOPPED = 3
-"""Exit code of a run that ended as its recipe's `watch` asks, and of a chain whose stage was not
-promoted."""
-INTERRUPTED = 130
 OF_A_PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
     *(errno.EROFS, errno.ENOSPC, errno.EDQUOT),
@@ -111,7 +110,10 @@ def run(
         bool, typer.Option("--dry-run", help="Show the resolved recipe and the plan; run nothing")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")
+        bool, typer.Option("--debug", "--verbose", help="Show Prefect's log and tracebacks")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors")
     ] = False,
 ) -> None:
     """Run the flow rl-train in this process, continuing an earlier run of the same recipe and
@@ -123,13 +125,8 @@ def run(
         return
     from flows.local_run import run_locally
 
-    try:
-        run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug)
-    except KeyboardInterrupt:
-        typer.echo(
-            "interrupted; the same command continues from the last complete checkpoint", err=True
-        )
-        raise typer.Exit(INTERRUPTED) from None
+    with continues_when_interrupted():
+        run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug, quiet=quiet)
 
 
 def main() -> None:
@@ -143,18 +140,26 @@ def main() -> None:
         Home.default().activate()
         app()
     except UserError as error:
-        if "--debug" in sys.argv:
+        if _wants_traceback():
             raise
         _say_error(str(error))
-        sys.exit(STOPPED if isinstance(error, StoppedByWatcher | ChainStopped) else USER_ERROR)
+        sys.exit(
+            ExitCode.STOPPED
+            if isinstance(error, StoppedByWatcher | ChainStopped)
+            else ExitCode.USER_ERROR
+        )
     except Unreachable as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
-        sys.exit(MACHINE_ERROR)
+        sys.exit(ExitCode.MACHINE_ERROR)
     except OSError as error:
-        if "--debug" in sys.argv or error.errno not in OF_A_PATH or error.filename is None:
+        if _wants_traceback() or error.errno not in OF_A_PATH or error.filename is None:
             raise
         _say_error(f"{error.filename!s:.200}: {error.strerror}")
-        sys.exit(USER_ERROR)
+        sys.exit(ExitCode.USER_ERROR)
+
+
+def _wants_traceback() -> bool:
+    return not {"--debug", "--verbose"}.isdisjoint(sys.argv)
 
 
 def _say_error(message: str) -> None:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from flows.local_api import LocalApi, start_local_api
+from flows.sweep.grid import combinations
 from rl_core.data.prepare.row_files import check_files_exist
 from rl_core.distributed.cluster import configured_address, early_cluster
 from rl_core.errors import causes
@@ -62,6 +63,25 @@ def run_locally(
     assert isinstance(receipt, ModelReceipt)  # only a retraining may find nothing to do
     display.summary(receipt)
     return receipt
+
+
+def sweep_locally(
+    recipe: str, assignments: Sequence[str], profile: str | None, *, debug: bool
+) -> None:
+    """Run the flow of a sweep with a live display, and print the comparison."""
+    settings = [load_recipe(recipe, run, profile) for run in combinations(assignments)]
+    for one in settings:
+        _check(one, find_recipe(recipe).parent)
+    check_addresses(*Server, ray_address=settings[0].placement.ray_address)
+    widest = max(settings, key=lambda one: one.placement.num_devices)
+    with _displayed(widest, debug) as (display, api):
+        with fast_imports():
+            from flows.sweep.flow import rl_sweep
+
+        if api is not None:
+            api.wait()
+        page = rl_sweep(recipe, list(assignments), profile)
+        display.console.say(f"compared: {page}")
 
 
 def _check_stages(chain: LoadedChain, profile: str | None) -> "Recipe":

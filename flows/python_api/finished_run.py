@@ -53,8 +53,8 @@ class Run:
         """Metrics of every step of the complete iterations, a row a step, a column a metric."""
         import pandas as pd
 
-        steps = self._record.steps
-        return pd.DataFrame(steps, index=pd.RangeIndex(1, len(steps) + 1, name="step"))
+        steps = pd.DataFrame(self._record.steps)
+        return steps.set_index("step") if len(steps) else steps
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:

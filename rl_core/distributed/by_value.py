@@ -30,7 +30,7 @@ def write_module(cls: type[Any], folder: Path, of: object) -> str:
     """
     from ray import cloudpickle
 
-    pickled = cloudpickle.dumps(cls)
+    pickled = cloudpickle.dumps(cls)  # pyright: ignore[reportPrivateImportUsage]
     try:
         source = inspect.getsource(of).encode()  # type: ignore[arg-type]
     except (OSError, TypeError):  # typed into an interactive Python

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from flows.listing import Entry, Json, print_list
+from flows.lists.listing import Entry, Json, print_list
 from rl_core.runtime.home import Home
 from rl_core.services.addresses import Server, check_addresses
 
