@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -11,7 +12,11 @@ import typer
 from flows.data_cli import data
 from flows.doctor_cli import doctor
 from flows.envs_cli import envs
+from flows.exit_codes import ExitCode, continues_when_interrupted
+from flows.init_cli import init
 from flows.launch_cli import launch
+from flows.lists.commands import models, recipes, runs
+from flows.lists.config_cli import config
 from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prefect_settings import refused_setting
 from flows.prep_cli import make_fixture, prep
@@ -19,6 +24,7 @@ from flows.reports_cli import compare, report
 from flows.rollouts_cli import rescore, rollouts
 from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, open_ui, status, up
+from flows.sweep.command import sweep
 from flows.validate_cli import validate
 from rl_core.errors import (
     OF_A_DISK,
@@ -35,9 +41,13 @@ app = typer.Typer(
     help="RL post-training as Prefect flows.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command()(init)
+app.command()(recipes)
+app.command()(runs)
+app.command()(models)
 app.command()(validate)
 app.command()(prep)
 app.command()(serve)
@@ -56,6 +66,7 @@ app.command()(reproduce)
 app.command("eval")(evaluate)
 app.command()(export)
 app.command()(push)
+app.command()(sweep)
 app.command()(report)
 app.command()(compare)
 app.command()(rollouts)
@@ -64,13 +75,8 @@ data.command()(make_fixture)
 app.add_typer(data, name="data")
 app.add_typer(envs, name="envs")
 app.add_typer(launch, name="launch")
+app.add_typer(config, name="config")
 
-MACHINE_ERROR = 1
-USER_ERROR = 2
-STOPPED = 3
-"""Exit code of a run that ended as its recipe's `watch` asks, and of a chain whose stage was not
-promoted."""
-INTERRUPTED = 130
 OF_A_PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
     *(errno.EROFS, errno.ENOSPC, errno.EDQUOT),
@@ -81,8 +87,19 @@ Overrides = Annotated[
 ]
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rl-train {version('rl-train')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _group() -> None:
+def _group(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version"),
+    ] = False,
+) -> None:
     """RL post-training as Prefect flows."""
 
 
@@ -103,7 +120,10 @@ def run(
         bool, typer.Option("--dry-run", help="Show the resolved recipe and the plan; run nothing")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")
+        bool, typer.Option("--debug", "--verbose", help="Show Prefect's log and tracebacks")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors")
     ] = False,
 ) -> None:
     """Run the flow rl-train in this process, continuing an earlier run of the same recipe and
@@ -115,23 +135,8 @@ def run(
         return
     from flows.local_run import run_locally
 
-    try:
-        run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug)
-    except KeyboardInterrupt:
-        typer.echo(
-            "interrupted; the same command continues from the last complete checkpoint", err=True
-        )
-        raise typer.Exit(INTERRUPTED) from None
-
-
-@app.command()
-def recipes() -> None:
-    """List the shipped recipes, chains of them, and profiles."""
-    from rl_core.runs.recipes import chain_names, profile_names, recipe_names
-
-    typer.echo("recipes:  " + ", ".join(recipe_names()))
-    typer.echo("chains:   " + ", ".join(chain_names()))
-    typer.echo("profiles: " + ", ".join(profile_names()))
+    with continues_when_interrupted():
+        run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug, quiet=quiet)
 
 
 def main() -> None:
@@ -145,26 +150,34 @@ def main() -> None:
         Home.default().activate()
         app()
     except UserError as error:
-        if "--debug" in sys.argv:
+        if _wants_traceback():
             raise
         _say_error(str(error))
-        sys.exit(STOPPED if isinstance(error, StoppedByWatcher | ChainStopped) else USER_ERROR)
+        sys.exit(
+            ExitCode.STOPPED
+            if isinstance(error, StoppedByWatcher | ChainStopped)
+            else ExitCode.USER_ERROR
+        )
     except (Unreachable, NodeLost) as error:
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
-        sys.exit(MACHINE_ERROR)
+        sys.exit(ExitCode.MACHINE_ERROR)
     except ValueError as error:
         refused = refused_setting(error)
-        if "--debug" in sys.argv or refused is None:
+        if _wants_traceback() or refused is None:
             raise
         _say_error(refused)
-        sys.exit(USER_ERROR)
+        sys.exit(ExitCode.USER_ERROR)
     except OSError as error:
         of_a_path = error.errno in OF_A_PATH and error.filename is not None
-        if "--debug" in sys.argv or not (of_a_path or error.errno in OF_A_DISK):
+        if _wants_traceback() or not (of_a_path or error.errno in OF_A_DISK):
             raise
         where = error.filename or "a file (--debug says which)"
         _say_error(f"{where!s:.200}: {os.strerror(error.errno or 0)}")
-        sys.exit(USER_ERROR)
+        sys.exit(ExitCode.USER_ERROR)
+
+
+def _wants_traceback() -> bool:
+    return not {"--debug", "--verbose"}.isdisjoint(sys.argv)
 
 
 def _say_error(message: str) -> None:

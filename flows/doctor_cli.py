@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.lists.listing import Json
 from rl_core.runtime.home import Home
 
 if TYPE_CHECKING:
@@ -31,12 +33,14 @@ def doctor(
     format: Annotated[
         DoctorFormat, typer.Option(help="How to print the findings")
     ] = DoctorFormat.TEXT,
+    as_json: Json = False,
 ) -> None:
     """Check packages, devices, memory, disk, services and sandbox; exit code 1 if something does
     not work."""
     from rl_core.doctor.examination import examine
     from rl_core.doctor.finding import Level
 
+    format = DoctorFormat.JSON if as_json else format
     found = []
     for finding in examine(Home.default()):
         found.append(finding)
@@ -54,7 +58,8 @@ def doctor(
 
 
 def _print(finding: Finding) -> None:
-    level = typer.style(f"{finding.level:8}", fg=_COLOURS[finding.level])
+    colour = None if os.environ.get("NO_COLOR") else _COLOURS[finding.level]
+    level = typer.style(f"{finding.level:8}", fg=colour)
     typer.echo(f"{level} {finding.name:26} {finding.found}")
     if finding.fix:
         typer.echo(f"{'':8} {'':26} → {finding.fix}")

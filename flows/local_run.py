@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from flows.local_api import LocalApi, start_local_api
 from flows.prefect_settings import check_prefect_settings
+from flows.sweep.grid import combinations
 from rl_core.data.prepare.row_files import check_files_exist
 from rl_core.distributed.cluster import configured_address, early_cluster
 from rl_core.errors import causes
@@ -29,9 +30,18 @@ if TYPE_CHECKING:
 
 
 def run_locally(
-    recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool
-) -> None:
-    """Validate the recipe, then run the flow with a live display and print a summary."""
+    recipe: str,
+    overrides: Sequence[str],
+    profile: str | None,
+    *,
+    fresh: bool,
+    debug: bool,
+    quiet: bool = False,
+) -> ModelReceipt | ChainReceipt:
+    """Validate the recipe, then run the flow with a live display and print a summary.
+
+    Args: quiet: print nothing.
+    """
     chain = load_chain(recipe, overrides, profile) if is_chain(recipe) else None
     if chain is None:
         settings = load_recipe(recipe, overrides, profile)
@@ -39,7 +49,7 @@ def run_locally(
     else:
         settings = _check_stages(chain, profile)
     check_addresses(*Server, ray_address=settings.placement.ray_address)
-    with _displayed(settings, debug, chain=chain) as (display, api):
+    with _displayed(settings, debug, chain=chain, quiet=quiet) as (display, api):
         with fast_imports():
             from flows.chain_display import ChainDisplay
             from flows.rl_train import rl_train
@@ -50,9 +60,29 @@ def run_locally(
     if isinstance(receipt, ChainReceipt):
         assert isinstance(display, ChainDisplay)
         display.chain_summary(receipt)
-        return
+        return receipt
     assert isinstance(receipt, ModelReceipt)  # only a retraining may find nothing to do
     display.summary(receipt)
+    return receipt
+
+
+def sweep_locally(
+    recipe: str, assignments: Sequence[str], profile: str | None, *, debug: bool
+) -> None:
+    """Run the flow of a sweep with a live display, and print the comparison."""
+    settings = [load_recipe(recipe, run, profile) for run in combinations(assignments)]
+    for one in settings:
+        _check(one, find_recipe(recipe).parent)
+    check_addresses(*Server, ray_address=settings[0].placement.ray_address)
+    widest = max(settings, key=lambda one: one.placement.num_devices)
+    with _displayed(widest, debug) as (display, api):
+        with fast_imports():
+            from flows.sweep.flow import rl_sweep
+
+        if api is not None:
+            api.wait()
+        page = rl_sweep(recipe, list(assignments), profile)
+        display.console.say(f"compared: {page}")
 
 
 def _check_stages(chain: LoadedChain, profile: str | None) -> "Recipe":
@@ -82,9 +112,13 @@ def evaluate_locally(
     served_model: str | None,
     *,
     debug: bool,
-) -> None:
+    quiet: bool = False,
+) -> EvalReceipt:
     """Find model and recipe, then run the evaluation flow with a live display and print the
-    scores."""
+    scores.
+
+    Args: quiet: print nothing.
+    """
     with fast_imports():
         from rl_core.runs.evaluation import check_served, evaluation_recipe, find_candidate
         from rl_core.runs.run_plan import measuring
@@ -101,7 +135,7 @@ def evaluate_locally(
         check_files_exist(settings, home, named)
     if candidate.url is None:
         check_addresses(Server.RAY, ray_address=settings.placement.ray_address)
-    with _displayed(settings, debug, workers=candidate.url is None) as (display, api):
+    with _displayed(settings, debug, workers=candidate.url is None, quiet=quiet) as (display, api):
         with fast_imports():
             from flows.rl_evaluate import rl_evaluate
 
@@ -110,6 +144,7 @@ def evaluate_locally(
         receipt = rl_evaluate(model, recipe, list(overrides), profile, served_model)
     assert isinstance(receipt, EvalReceipt)
     display.evaluation(candidate.name, receipt, candidate.recorded(receipt))
+    return receipt
 
 
 @contextmanager
@@ -119,6 +154,7 @@ def _displayed(
     *,
     workers: bool = True,
     chain: LoadedChain | None = None,
+    quiet: bool = False,
 ) -> "Iterator[tuple[Display, LocalApi | None]]":
     """Show a live display during the block, which is `interruptible`.
 
@@ -140,6 +176,7 @@ def _displayed(
                 from flows.display import Display
 
             with Display(recipe) if chain is None else ChainDisplay(chain) as display:
+                display.console.quiet = quiet
                 display.note("starting the Prefect API")
                 yield display, api
 

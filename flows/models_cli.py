@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from flows.lists.listing import Json
 from rl_core.models.export.formats import ModelFormat, Numbers
 from rl_core.reporting.lineage_page import LineageFormat
 from rl_core.runtime.home import Home
@@ -29,6 +30,7 @@ def lineage(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compute the digests anew; exit code 1 on a change")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Trace a model version back to its runs, recipe, code, cache and source files."""
     from rl_core.data.store.changes import Condition
@@ -39,7 +41,8 @@ def lineage(
     home = Home.default()
     found = trace(home.mlflow_uri, model, version, ui=home.mlflow_ui)
     checks = list(found.checks()) if verify else None
-    typer.echo(show_lineage(found, format, checks))
+    shown = LineageFormat.JSON if as_json else format
+    typer.echo(show_lineage(found, shown, checks))
     if any(check.condition is not Condition.SAME for check in checks or ()):
         raise typer.Exit(DIFFERENT)
 
@@ -123,6 +126,9 @@ def evaluate(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the scores as JSON, and nothing else")
+    ] = False,
 ) -> None:
     """Evaluate a model on a recipe's held-out rows and named sets, without any training; or on
     tasks of lm-eval."""
@@ -131,7 +137,11 @@ def evaluate(
         return
     from flows.local_run import evaluate_locally
 
-    evaluate_locally(model, recipe, overrides or [], profile, served_model, debug=debug)
+    receipt = evaluate_locally(
+        model, recipe, overrides or [], profile, served_model, debug=debug, quiet=as_json
+    )
+    if as_json:
+        typer.echo(receipt.model_dump_json(indent=2))
 
 
 def _measure_by_lm_eval(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.lists.listing import Entry, Json, print_list
 from rl_core.runtime.home import Home
 from rl_core.services.addresses import Server, check_addresses
 
@@ -32,6 +33,7 @@ def report(
 def compare(
     runs: Annotated[list[str], typer.Argument(help=f"Two or more. {RUN}")],
     to: Annotated[Path | None, typer.Option(help="HTML file to write besides")] = None,
+    as_json: Json = False,
 ) -> None:
     """Compare runs: the scores of each, the confidence in the difference, and the differences of
     their recipes."""
@@ -42,33 +44,41 @@ def compare(
     check_addresses(Server.MLFLOW)
     home = Home.default()
     records = [find_run(home, run) for run in runs]
-    _print(compare_runs(records), differing_settings(records))
+    names = [record.name for record in records]
+    _print(compare_runs(records), differing_settings(records), names, as_json)
     if to is not None:
         atomic_write_text(to, compare_page(records))
-        typer.echo(to)
+        typer.echo(to, err=as_json)
 
 
-def _print(runs: "list[Compared]", settings: dict[str, list[str]]) -> None:
-    from flows.console import Console, Table
-
-    console = Console()
-    reached = Table("Held-out accuracy; changes from the first run")
-    for column in ("run", "before", "after", "change", "95 % interval", "steps", "version"):
-        reached.column(column)
+def _print(
+    runs: "list[Compared]", settings: dict[str, list[str]], names: list[str], as_json: bool
+) -> None:
+    reached: list[Entry] = []
     for run in runs:
-        reached.row(
-            run.record.name,
-            f"{run.before.accuracy:.3f}" if run.before else "",
-            f"{run.after.accuracy:.3f}" if run.after else "",
-            f"{run.change.mean:+.3f}" if run.change else "",
-            f"{run.change.low:+.3f} to {run.change.high:+.3f}" if run.change else "",
-            str(len(run.record.steps)),
-            f"{run.record.model.name} v{run.record.model.version}" if run.record.model else "",
+        model = run.record.model
+        reached.append(
+            {
+                "run": run.record.name,
+                "before": run.before.accuracy if run.before else None,
+                "after": run.after.accuracy if run.after else None,
+                "change": f"{run.change.mean:+.3f}" if run.change else None,
+                "95 % interval": f"{run.change.low:+.3f} to {run.change.high:+.3f}"
+                if run.change
+                else None,
+                "steps": len(run.record.steps),
+                "version": f"{model.name} v{model.version}" if model else None,
+            }
         )
-    console.print(reached)
-    differing = Table("Where the recipes differ")
-    for column in ("key", *(run.record.name for run in runs)):
-        differing.column(column)
+    print_list(
+        "Held-out accuracy; changes from the first run",
+        ("run", "before", "after", "change", "95 % interval", "steps", "version"),
+        reached,
+        as_json,
+    )
+    if as_json:
+        return
+    differing: list[Entry] = []
     for key, values in settings.items():
-        differing.row(key, *values)
-    console.print(differing)
+        differing.append({"key": key, **dict(zip(names, values, strict=True))})
+    print_list("Where the recipes differ", ("key", *names), differing, as_json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.lists.listing import Entry, Json, print_list
 from rl_core.runtime.home import Home
 from rl_core.services.addresses import Server, check_addresses
 
@@ -46,6 +47,7 @@ def status(
     env: Annotated[
         bool, typer.Option("--env", help="Print the exports that let commands find the services")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the services and their addresses; exit code 1 if one does not work."""
     from rl_core.services.service import State
@@ -58,12 +60,14 @@ def status(
             )
         return
     found = _stack().status()
+    entries: list[Entry] = []
     for one in found:
-        where = (
-            f"{one.record.url}  pid {one.record.pid}  log {one.record.log}" if one.record else ""
-        )
-        typer.echo(f"{one.name:18} {one.state:8} {where}")
-    if not found:
+        place = one.record
+        where = {} if place is None else {"url": place.url, "pid": place.pid, "log": place.log}
+        entries.append({"service": one.name, "state": str(one.state), **where})
+    if found or as_json:
+        print_list("Services", ("service", "state", "url", "pid", "log"), entries, as_json)
+    if not found and not as_json:
         typer.echo("nothing runs; rl-train up starts it")
     if not found or any(one.state is not State.RUNNING for one in found):
         raise typer.Exit(NOT_RUNNING)

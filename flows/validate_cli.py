@@ -10,6 +10,7 @@ import typer
 
 from flows.contamination_table import print_contamination
 from flows.data_cli import Mapped, column_map
+from flows.lists.listing import Json
 from rl_core.errors import RecipeError
 from rl_core.runtime.home import Home
 from rl_core.services.addresses import Server, check_addresses
@@ -89,6 +90,7 @@ def validate(
         bool, typer.Option("--check-remote", help="Fetch remote media too")
     ] = False,
     mapped: Mapped = None,
+    as_json: Json = False,
 ) -> None:
     """Validate rows against their contract and build their environments; every bad row is listed,
     and the exit code is 2 if there is one."""
@@ -98,6 +100,7 @@ def validate(
     from rl_core.data.read.sources import data_files
     from schemas.rows.media_checks import MediaLimits
 
+    format = ReportFormat.JSON if as_json else format
     home = Home.default()
     add_environments(env or [])
     if media_root is not None and not media_root.is_dir():

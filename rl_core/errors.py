@@ -67,6 +67,11 @@ class StoppedByWatcher(UserError):
     `stop`."""
 
 
+class StopTraining(UserError):
+    """Raised by a callback of `rl_core.train`, to end the run after the step; the same call
+    continues it."""
+
+
 class ChainStopped(UserError):
     """A chain of recipes that ended after a stage whose version did not become champion."""
 

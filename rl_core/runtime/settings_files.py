@@ -31,6 +31,12 @@ def read_yaml(path: Path) -> dict[str, object]:
     return values
 
 
+def first_comment(path: Path) -> str:
+    """Return the sentence that a file of settings begins with; empty if it has none."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
 def merge_overrides(values: dict[str, object], overrides: Sequence[str], path: Path) -> Container:
     """Return the mapping with dotted assignments on top, as an OmegaConf object.
 

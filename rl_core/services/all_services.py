@@ -23,6 +23,8 @@ from rl_core.services.ports import free_port
 from rl_core.services.service import Record, Service, State
 from rl_core.tracking.database import ensure_database
 
+PROJECT = ("--prefect-file", str(catalogue.PROJECT_FILE))
+"""Argument of `prefect deploy`, whose working directory is where runs find the code."""
 Say = Callable[[str], None]
 
 
@@ -65,7 +67,7 @@ class Stack:
         ServiceError."""
         own = {"PREFECT_API_URL": f"{prefect_url}/api"}
         self._ensure_pools(prefect_url, own)
-        self._prefect(own, "deploy", "--all")
+        self._prefect(own, "deploy", "--all", *PROJECT)
         self._say(f"deployed to {prefect_url}")
 
     def status(self) -> list[Status]:
@@ -150,7 +152,7 @@ class Stack:
             f"{prefect_url}/api/deployments/count", {}, access["PREFECT_API_AUTH_STRING"]
         ):
             return
-        self._prefect(access, "deploy", "--all")
+        self._prefect(access, "deploy", "--all", *PROJECT)
         self._save({DEPLOYED: digest})
         self._say("deployments are up to date")
 

@@ -16,12 +16,14 @@ import httpx
 from rl_core.errors import ServiceError
 from rl_core.runtime.home import Home
 from rl_core.runtime.home_keys import prefect_password
+from rl_core.runtime.settings_files import DEPLOYMENTS
 from rl_core.services.exposure import is_local
 from rl_core.services.own_pages import ANY_HOST, hosts_served
 from rl_core.services.service import Service
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROJECT_FILE = REPOSITORY / "prefect.yaml"
+"""Folder of our packages: the checkout, or where pip installed them."""
+PROJECT_FILE = DEPLOYMENTS / "prefect.yaml"
 POOL_KIND = "process"
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
 """Default ports of the servers, in the order of their start; workers come after them."""

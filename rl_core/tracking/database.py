@@ -77,6 +77,13 @@ def ensure_database(tracking_uri: str) -> None:
     _whole.add((path, path.stat().st_ino))
 
 
+def is_missing(tracking_uri: str) -> bool:
+    """Return True if `tracking_uri` is a database file that is not there, so that nothing is
+    recorded in it; a question about it need not create one."""
+    path = database_file(tracking_uri)
+    return path is not None and not _has_content(path)
+
+
 @contextmanager
 def one_at_a_time(tracking_uri: str) -> Iterator[None]:
     """Make other processes that request the same database file wait during the block; a server is

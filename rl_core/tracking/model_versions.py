@@ -25,7 +25,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
-from rl_core.tracking.database import tracking_client
+from rl_core.tracking.database import is_missing, tracking_client
 from rl_core.tracking.keys import filter_value, original_key, stored_key
 from rl_core.tracking.run import LoggedDataset, TrackingRun
 
@@ -172,13 +172,18 @@ def find_version(tracking_uri: str, model: str, version: int | None = None) -> R
 
     Raises: StorageError listing the existing ones.
     """
-    client = tracking_client(tracking_uri)
     named = _REFERENCE.fullmatch(model)
     if named is None and (model.startswith("models:") or version is None):
         raise StorageError(
             f"{model!r}: expected models:/NAME@{CHAMPION}, models:/NAME/VERSION, or NAME VERSION"
         )
     name = named["name"] if named else model
+    if is_missing(tracking_uri):
+        raise StorageError(
+            f"model {name!r}: nothing is registered in {tracking_uri} yet; train a recipe, or set "
+            "RL_TRAIN_HOME to the home that has it"
+        )
+    client = tracking_client(tracking_uri)
     if named and named["alias"]:
         found = _at_alias(client, name, named["alias"])
         wanted = f"alias {named['alias']}"
@@ -193,6 +198,20 @@ def find_version(tracking_uri: str, model: str, version: int | None = None) -> R
             f"model {name!r} has no {wanted} in {tracking_uri}; {_what_there_is(client, name)}"
         )
     return describe_version(client, found)
+
+
+def all_versions(tracking_uri: str) -> list[tuple[RegisteredVersion, bool]]:
+    """Return every version of every model, by name and the newest first, each with True if it is
+    the champion."""
+    if is_missing(tracking_uri):
+        return []
+    client = tracking_client(tracking_uri)
+    found: list[tuple[RegisteredVersion, bool]] = []
+    for model in sorted(client.search_registered_models(), key=lambda one: one.name):
+        leading = str(model.aliases.get(CHAMPION, ""))
+        for version in _versions(client, model.name):
+            found.append((describe_version(client, version), str(version.version) == leading))
+    return found
 
 
 def promote(

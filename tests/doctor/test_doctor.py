@@ -31,7 +31,7 @@ def test_a_package_that_does_not_fit_its_pin_is_named_with_both_versions_and_the
     assert [one.level for one in found] == [Level.PROBLEM, Level.PROBLEM, Level.GOOD]
     assert found[0].found.endswith("wanted >=999") and not found[0].found.startswith("missing")
     assert found[1].found == "missing, wanted ==1"
-    assert "pip install -c constraints.txt 'no-such-package==1'" in found[1].fix
+    assert f"pip install -c {packages.CONSTRAINTS} 'no-such-package==1'" in found[1].fix
     assert found[2].found.startswith("1 packages")
 
 
@@ -185,3 +185,15 @@ def test_a_home_that_cannot_be_made_is_an_error_with_its_mend(tmp_path: Path):
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot make ") and "set RL_TRAIN_HOME" in done.stderr
+
+
+def test_without_a_checkout_the_pins_are_those_that_pip_recorded(tmp_path: Path):
+    python, dependencies = packages.wanted_packages(tmp_path / "pyproject.toml")
+    assert python.startswith(">=3.")
+    assert any(one.startswith("torch") for one in dependencies)
+
+
+def test_the_project_file_of_somebody_else_is_not_ours(tmp_path: Path):
+    theirs = tmp_path / "pyproject.toml"
+    theirs.write_text('[project]\nname = "other"\nrequires-python = ">=9"\ndependencies = []\n')
+    assert packages.wanted_packages(theirs) != (">=9", [])

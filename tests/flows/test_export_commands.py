@@ -12,7 +12,8 @@ import pytest
 import torch
 from prefect.logging import disable_run_logger
 
-from flows.cli import USER_ERROR, main
+from flows.cli import main
+from flows.exit_codes import ExitCode
 from rl_core.runs.session import close_sessions
 from tests.hub_server import TOKEN, Hub
 from tests.made_runs import make_run, recipe_of, register
@@ -133,7 +134,7 @@ def test_an_export_that_cannot_be_is_refused_in_a_sentence(
     arguments, wanted = REFUSED[case]
     named = [one.replace("RUN", shipped.run) for one in arguments]
     code, said = command("export", *named, "--to", tmp_path / "out")
-    assert code == USER_ERROR and "Traceback" not in said
+    assert code == ExitCode.USER_ERROR and "Traceback" not in said
     # The command line's own errors stand in a box, whose lines are short.
     assert wanted in " ".join(said.replace("│", " ").split()), said
     assert not (tmp_path / "out").exists()
@@ -153,7 +154,7 @@ def test_what_is_there_is_not_written_over(
     note.write_text("mine")
     named = model.replace("RUN", shipped.run)
     code, said = command("export", named, "--to", out, "--format", format)
-    assert code == USER_ERROR and "is not an empty folder; name a new one" in said
+    assert code == ExitCode.USER_ERROR and "is not an empty folder; name a new one" in said
     assert note.read_text() == "mine" and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -182,7 +183,7 @@ def test_push_takes_its_flags_to_the_hub(shipped: Shipped, command: Command, hub
     assert code == 0 and "org/mine has all of it" in said
     repository.branches["main"] = {"model.safetensors": b"theirs", "config.json": b"{}"}
     code, said = command("push", MODEL, "org/mine")
-    assert code == USER_ERROR and "files of another origin" in said
+    assert code == ExitCode.USER_ERROR and "files of another origin" in said
     assert repository.branches["main"]["model.safetensors"] == b"theirs"
     assert command("push", MODEL, "org/mine", "--overwrite")[0] == 0
     assert repository.branches["main"]["model.safetensors"] == shipped.weights
@@ -201,6 +202,6 @@ def test_a_push_that_cannot_be_is_refused_in_a_sentence(
     shipped: Shipped, command: Command, hub: Hub, arguments: list[str], wanted: str
 ) -> None:
     code, said = command("push", *(one.replace("RUN", shipped.run) for one in arguments))
-    assert code == USER_ERROR and "Traceback" not in said
+    assert code == ExitCode.USER_ERROR and "Traceback" not in said
     assert wanted in " ".join(said.replace("│", " ").split()), said
     assert not hub.repositories

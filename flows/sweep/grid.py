@@ -1,0 +1,57 @@
+"""The combinations of a sweep: `algorithm.name=grpo,rloo seed=1,2` are four runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from rl_core.errors import RecipeError
+
+MAX_RUNS = 64
+"""Most runs of one sweep."""
+_OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
+
+
+def combinations(assignments: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each run, in which the last key changes fastest.
+
+    Commas separate values, except inside brackets and quotes: `data.train=[a.jsonl,b.jsonl]` is one
+    value. Raises: RecipeError on an assignment without `=`, an empty value, or too many runs.
+    """
+    choices: list[list[str]] = []
+    for text in assignments:
+        key, sign, given = text.partition("=")
+        if not sign or not key.strip():
+            raise RecipeError(f"{text!r} is not of the form key.subkey=value,value")
+        values = split_values(given)
+        if len(values) > 1 and not all(values):
+            raise RecipeError(f"{text!r}: there is nothing between two commas; leave one out")
+        choices.append([f"{key}={value}" for value in values])
+    runs = [list(chosen) for chosen in product(*choices)]
+    if len(runs) > MAX_RUNS:
+        raise RecipeError(f"these are {len(runs)} runs; a sweep has at most {MAX_RUNS}")
+    return runs
+
+
+def split_values(text: str) -> list[str]:
+    """Split a text at its commas outside of brackets and quotes."""
+    values, depth, quote = [""], 0, ""
+    for one in text:
+        if quote:
+            quote = "" if one == quote else quote
+        elif one in _QUOTES:
+            quote = one
+        depth += (one in _OPENING and not quote) - (one in _CLOSING and not quote)
+        if one == "," and depth == 0 and not quote:
+            values.append("")
+        else:
+            values[-1] += one
+    return [value.strip() for value in values]
+
+
+def varied(runs: Sequence[Sequence[str]]) -> list[str]:
+    """Return what tells each run from the others, such as `algorithm.name=grpo seed=1`."""
+    return [
+        " ".join(text for text in run if any(text not in other for other in runs)) or "as it is"
+        for run in runs
+    ]

@@ -1,0 +1,54 @@
+"""Starters: small projects that `rl-train init` writes into a folder of the user's.
+
+A starter is a folder of `deployments/starters`, copied as it is; only the project's name is filled
+in. So what a user gets is what the tests run.
+"""
+
+import re
+from pathlib import Path
+
+from rl_core.errors import RecipeError, StorageError
+from rl_core.runtime.registry import nearest
+from rl_core.runtime.settings_files import DEPLOYMENTS
+
+STARTERS = DEPLOYMENTS / "starters"
+DEFAULT = "own"
+PLACEHOLDER = "__project__"
+"""Text in a starter's files that stands for the name of the project."""
+_NO_PART_OF_A_NAME = re.compile(r"[^a-z0-9]+")
+
+
+def starter_names() -> list[str]:
+    """Return the names of the starters."""
+    return sorted(path.parent.name for path in STARTERS.glob("*/recipe.yaml"))
+
+
+def write_starter(name: str, folder: Path) -> list[Path]:
+    """Write a starter into a new or empty folder.
+
+    Returns: the files, relative to the folder. Raises: RecipeError naming the nearest starter, or
+    when the folder's name cannot name a recipe; StorageError when something is in the folder.
+    """
+    if name not in starter_names():
+        raise RecipeError(
+            f"unknown starter {name!r}{nearest(name, starter_names())}; there are "
+            f"{', '.join(starter_names())}"
+        )
+    project = _NO_PART_OF_A_NAME.sub("-", folder.absolute().name.lower()).strip("-")
+    if not project:
+        raise RecipeError(
+            f"{folder}: a project is named by its folder, and this name has no letter or digit"
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        raise StorageError(f"{folder} is not an empty folder; name a new one")
+    written = []
+    for source in sorted((STARTERS / name).rglob("*")):
+        if not source.is_file() or "__pycache__" in source.parts:
+            continue
+        relative = source.relative_to(STARTERS / name)
+        target = folder / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = source.read_text(encoding="utf-8").replace(PLACEHOLDER, project)
+        target.write_text(text, encoding="utf-8")
+        written.append(relative)
+    return written

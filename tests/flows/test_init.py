@@ -1,0 +1,70 @@
+"""Projects that `rl-train init` writes: each passes its own test, its rows are good, and it trains."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_core.errors import RecipeError, StorageError
+from rl_core.runs.starters import PLACEHOLDER, starter_names, write_starter
+from tests.command import REPOSITORY, rl_train
+
+
+@pytest.mark.parametrize("name", starter_names())
+def test_a_new_project_passes_its_test_and_its_rows_are_good(name: str, tmp_path: Path):
+    home, folder = tmp_path / "home", tmp_path / "My Project"
+    done = rl_train(home, "init", str(folder), "--from", name)
+    assert done.returncode == 0, done.stderr
+    texts = [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    assert not any(PLACEHOLDER in text for text in texts)
+    assert "name: my-project" in (folder / "recipe.yaml").read_text()
+    paths = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
+    tested = subprocess.run(
+        [sys.executable, "-m", "unittest"], cwd=folder, env=paths, capture_output=True, text=True
+    )
+    assert tested.returncode == 0, tested.stderr
+    good = rl_train(
+        home, "validate", "--recipe", "recipe.yaml", cwd=folder, PYTHONPATH=str(REPOSITORY)
+    )
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert "no training row repeats" in good.stdout
+
+
+@pytest.mark.parametrize("name", starter_names())
+def test_the_rows_of_a_starter_are_those_that_its_script_makes(name: str, tmp_path: Path):
+    folder = tmp_path / "project"
+    write_starter(name, folder)
+    before = {path.name: path.read_text() for path in (folder / "rows").iterdir()}
+    subprocess.run([sys.executable, "make_rows.py"], cwd=folder, check=True)
+    assert {path.name: path.read_text() for path in (folder / "rows").iterdir()} == before
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(StorageError, match="is not an empty folder; name a new one"):
+        write_starter("own", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_unknown_starter_is_answered_with_the_nearest(tmp_path: Path):
+    with pytest.raises(RecipeError, match=r"did you mean 'preference'.*there are gsm8k, own"):
+        write_starter("preferences", tmp_path / "project")
+
+
+@pytest.mark.slow
+def test_a_new_project_trains(tiny_model_dir: Path, tmp_path: Path):
+    home, folder = tmp_path / "home", tmp_path / "mine"
+    write_starter("own", folder)
+    short = "training={num_iterations: 1, steps_per_iteration: 1, prompts_per_step: 2}"
+    done = rl_train(
+        home,
+        *("run", "recipe.yaml", f"model.path={tiny_model_dir}", short),
+        *("rollout.max_new_tokens=4", "evaluation.max_new_tokens=4"),
+        cwd=folder,
+        PYTHONPATH=str(REPOSITORY),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rl-train-mine v1" in done.stdout
+    assert (home / "runs").is_dir() and not (folder / ".rl-train").exists()
