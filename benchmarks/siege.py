@@ -33,6 +33,7 @@ ATTACKS = {
     "servers": (
         "tests/services/test_catalogue.py",
         "tests/services/test_key_required.py",
+        "tests/services/test_mlflow_app.py",
         "tests/services/test_services.py",
         "tests/ranks/test_meeting_store.py",
         "tests/rewards/test_server_and_remote.py",
@@ -41,6 +42,7 @@ ATTACKS = {
     "browser": ("tests/services/test_own_pages.py", "tests/flows/test_local_api.py"),
     "endpoint": ("tests/serving/test_endpoint.py",),
     "commands": ("tests/flows/test_damaged_commands.py",),
+    "disk": ("tests/data/store/test_faulty_disk.py",),
     "secrets": ("tests/runtime/test_secrets.py",),
 }
 """Files of the tests of each kind of attack."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from rl_core.runtime.home import Home
 from rl_core.runtime.home_keys import prefect_password
 from rl_core.services.exposure import LOCALHOST
 from rl_core.services.ports import free_port
+from rl_core.services.prefect_database import set_aside_if_damaged
 
 DECIDING = (
     "PREFECT_API_URL",
@@ -131,6 +133,8 @@ def start_local_api() -> LocalApi | None:
     """
     if _is_configured(Path(os.environ["PREFECT_HOME"])):
         return None
+    if said := set_aside_if_damaged(Home.default()):
+        print(said, file=sys.stderr)
     api = LocalApi()
     os.environ |= {"PREFECT_API_URL": api.url, "PREFECT_API_AUTH_STRING": api.password}
     return api

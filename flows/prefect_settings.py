@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tomllib
 from typing import Any
 
 from rl_core.runtime.home import Home
@@ -23,7 +24,12 @@ def check_prefect_settings() -> None:
 
 
 def refused_setting(error: ValueError) -> str | None:
-    """Return which environment variable has which wrong value, if that is what `error` is about."""
+    """Return which environment variable has which wrong value, or which file of settings is
+    damaged, if that is what `error` is about."""
+    if isinstance(error, tomllib.TOMLDecodeError) and "prefect" in sys.modules:
+        named = os.environ.get("PREFECT_PROFILES_PATH")
+        file = named or f"{Home.default().prefect}/profiles.toml"
+        return f"{file}, or a prefect.toml or pyproject.toml here, is no TOML ({error}); mend it"
     title, errors = getattr(error, "title", ""), getattr(error, "errors", None)
     of_prefect = any(
         name.startswith("prefect.settings") and hasattr(module, title)

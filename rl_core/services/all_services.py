@@ -20,6 +20,7 @@ from rl_core.runtime.process_record import stop_tree
 from rl_core.services import catalogue
 from rl_core.services.exposure import LOCALHOST, check_exposure
 from rl_core.services.ports import free_port
+from rl_core.services.prefect_database import set_aside_if_damaged
 from rl_core.services.service import Record, Service, State
 from rl_core.tracking.database import ensure_database
 
@@ -93,6 +94,8 @@ class Stack:
             return self._stop(list(self._records()))
 
     def _start_all(self, host: str) -> None:
+        if said := set_aside_if_damaged(self.home):
+            self._say(said)
         prefect = self._ensure(
             "prefect", lambda port: catalogue.prefect_server(self.home, host, port), host
         )

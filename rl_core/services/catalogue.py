@@ -206,6 +206,12 @@ def _request(method: str, url: str, body: object = None, password: str = "") -> 
                     return found
                 return found.raise_for_status()
             time.sleep(RETRY_S)
+    except httpx.HTTPStatusError as error:
+        code = error.response.status_code
+        advice = "see the server's log, and try again"
+        if code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            advice = "set PREFECT_API_AUTH_STRING: rl-train status --env prints that of the home"
+        raise ServiceError(f"{method} {url} was answered with {code}; {advice}") from error
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise ServiceError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 from prefect.settings import Settings
 
@@ -24,6 +26,13 @@ def test_a_refused_value_is_named_with_its_variable(
         Settings()
     said = refused_setting(refused.value)
     assert said is not None and said.startswith(f"{name}: got {value!r}; Input should be ")
+
+
+def test_a_damaged_file_of_profiles_is_named() -> None:
+    with pytest.raises(ValueError) as refused:
+        tomllib.loads("[[[")
+    said = refused_setting(refused.value)
+    assert said is not None and "profiles.toml" in said and "is no TOML" in said
 
 
 def test_other_errors_are_left_alone() -> None:

@@ -333,6 +333,25 @@ def test_a_server_whose_database_is_busy_is_asked_again():
     assert list(answers) == []
 
 
+def test_a_server_that_asks_for_a_key_is_said_with_the_setting():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(ServiceError, match=r"with 401; set PREFECT_API_AUTH_STRING: .*"):
+                catalogue.ask(f"http://127.0.0.1:{server.server_address[1]}/pools")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_an_announcement_needs_the_data_and_a_server(tmp_path: Path):
     with pytest.raises(ServiceError, match="rl-train up"):
         announce("", str(tmp_path))

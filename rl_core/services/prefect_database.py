@@ -1,0 +1,62 @@
+"""The database of the home's Prefect servers, looked at before one starts: a damaged file is set
+aside. It holds the history that the UI shows, and nothing that a run needs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from rl_core.errors import StorageError
+from rl_core.runtime.home import Home
+
+ELSEWHERE = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
+"""Settings that name another database."""
+_PARTS = ("", "-wal", "-shm", "-journal")
+
+
+def set_aside_if_damaged(home: Home) -> str | None:
+    """Rename the home's Prefect database if it cannot be read. Returns: a sentence that says so.
+
+    Raises: StorageError when there is a file where the folder of the database should be.
+    """
+    if any(os.environ.get(name) for name in ELSEWHERE):
+        return None
+    if home.prefect.exists() and not home.prefect.is_dir():
+        raise StorageError(f"{home.prefect}: a file where a folder is needed; move it away")
+    file = home.prefect / "prefect.db"
+    damage = _damage(file)
+    if damage is None:
+        return None
+    aside = file.with_name(f"prefect.db.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+    for part in _PARTS:
+        if (one := file.with_name(file.name + part)).exists():
+            one.rename(aside.with_name(aside.name + part))
+    return (
+        f"{file} could not be read ({damage}) and is now {aside.name}; the Prefect UI begins a new "
+        "history, and runs go on"
+    )
+
+
+def _damage(file: Path) -> str | None:
+    if not file.is_file() or file.stat().st_size == 0:
+        return None
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        return None  # such as locked by a server that runs
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    with file.open("rb") as opened:
+        header = opened.read(32)
+    page = int.from_bytes(header[16:18], "big")
+    whole = int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page)
+    wal = file.with_name(f"{file.name}-wal")
+    if wal.is_file() and wal.stat().st_size:
+        return None  # a server at work may be writing the pages that are missing
+    if file.stat().st_size < whole:
+        return f"{file.stat().st_size} bytes are left of {whole}"
+    return None

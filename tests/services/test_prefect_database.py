@@ -1,0 +1,54 @@
+"""A damaged database of Prefect's is set aside, with its name; a sound one is left alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from rl_core.errors import StorageError
+from rl_core.runtime.home import Home
+from rl_core.services.prefect_database import ELSEWHERE, set_aside_if_damaged
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    for name in ELSEWHERE:
+        monkeypatch.delenv(name, raising=False)
+    made = Home(tmp_path)
+    made.prefect.mkdir()
+    with closing(sqlite3.connect(made.prefect / "prefect.db")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("CREATE TABLE run (text)")
+        database.executemany("INSERT INTO run VALUES (?)", [("x" * 500,)] * 200)
+        database.commit()
+    return made
+
+
+def test_a_sound_one_stays_also_while_it_is_written(home: Home) -> None:
+    assert set_aside_if_damaged(home) is None
+    with closing(sqlite3.connect(home.prefect / "prefect.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        writer.executemany("INSERT INTO run VALUES (?)", [("y" * 500,)] * 500)
+        assert set_aside_if_damaged(home) is None
+
+
+@pytest.mark.parametrize("damage", ["no database", "cut"])
+def test_a_damaged_one_is_set_aside(home: Home, damage: str) -> None:
+    file = home.prefect / "prefect.db"
+    content = file.read_bytes()
+    damaged = content[: len(content) // 2] if damage == "cut" else b"no database" * 99
+    file.write_bytes(damaged)
+    said = set_aside_if_damaged(home)
+    assert said is not None and str(file) in said
+    (aside,) = (one for one in home.prefect.iterdir() if f"{one.name};" in said)
+    assert aside.read_bytes() == damaged and not file.exists()
+    assert set_aside_if_damaged(home) is None
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    Home(tmp_path).prefect.write_text("x")
+    with pytest.raises(StorageError, match="a file where a folder is needed"):
+        set_aside_if_damaged(Home(tmp_path))
