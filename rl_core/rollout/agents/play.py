@@ -95,6 +95,7 @@ class AgentStage:
                 self._opponents[key] = ServedOpponent(player, self.model)
             else:
                 self._opponents[key] = FrozenOpponent(player, self.device)
+            atexit.register(self._opponents[key].close)
         return self._opponents[key]
 
     def end(self, name: str, number: int) -> None:
@@ -114,6 +115,7 @@ class AgentStage:
             atexit.unregister(one.close)
             one.close()
         for opponent in self._opponents.values():
+            atexit.unregister(opponent.close)
             opponent.close()
         self._processes, self._opponents = {}, {}
 

@@ -102,3 +102,13 @@ async def by_turns(row: dict[str, Any], client: AsyncOpenAI) -> Any:
         "missing reward": {"x": 1.0},
         "list": [1.0] * 4,
     }.get(what, {"x": 1.0, "o": -1.0})
+
+
+async def by_vowels(row: dict[str, Any], client: AsyncOpenAI) -> dict[str, float]:
+    """Three seats that speak once each; two are paid for the vowels that they said."""
+    rewards = {}
+    for seat, pay in (("x", 1.0), ("other", 0.0), ("o", 0.5)):
+        reply = await client.chat.completions.create(model=seat, messages=[*row["prompt"]])
+        said = reply.choices[0].message.content or ""
+        rewards[seat] = pay * sum(one in "aeiouAEIOU" for one in said) + pay / 10
+    return rewards
