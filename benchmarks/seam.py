@@ -11,6 +11,7 @@ is paid per request, whatever the length of its reply.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from typing import Any
@@ -111,7 +112,8 @@ def told(found: dict[str, list[tuple[float, float, int]]]) -> str:
     return (
         f"`make bench-seam` plays {PROMPTS} prompts with {SAMPLES} replies each of up to "
         f"{NEW_TOKENS} tokens (SmolLM2-135M, bfloat16, adapters) in turn without and with an "
-        f"agent that asks once; {rounds} rounds, {threads} thread(s):\n\n"
+        f"agent that asks once; {rounds} rounds, {threads} thread(s), "
+        f"load {os.getloadavg()[0]:.0f}:\n\n"
         f"{page.table(heads, lines)}\n\nPer sampled token the agent's best rollout costs "
         f"{cost:+.1%}."
     )

@@ -5,7 +5,6 @@ Only the standard library is imported here: an agent's process runs it too.
 
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -35,7 +34,3 @@ def fuzz(url: str, key: str, examples: int, checks: str) -> str:
             timeout=300,
         )
     return f"{told.stdout}\n{told.returncode}"
-
-
-if __name__ == "__main__":
-    print(fuzz(*sys.argv[1:3], int(sys.argv[3]), sys.argv[4]))
