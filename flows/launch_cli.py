@@ -110,6 +110,7 @@ def _job(
     job = Job(recipe, tuple(overrides or ()), nodes, devices, kind, storage)
     if is_chain(recipe):
         raise RecipeError(f"{recipe}: a chain has several runs; launch each of its stages")
+    load_recipe(recipe, job.overrides)  # what is wrong with it whatever the machines
     placed = [f"placement.device={kind}", f"placement.num_devices={nodes * devices}"]
     load_recipe(recipe, [*placed, f"placement.devices_per_node={devices}", *job.overrides])
     return job
