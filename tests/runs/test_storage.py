@@ -170,7 +170,7 @@ def test_a_training_goes_on_from_its_store_in_an_empty_home(
         env={**os.environ, **server.environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
