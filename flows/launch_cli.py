@@ -20,8 +20,8 @@ Recipe = Annotated[str, typer.Argument(help="Name of a shipped recipe, or a .yam
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted assignments, e.g. training.num_iterations=8")
 ]
-Nodes = Annotated[int, typer.Option(min=1, help="Machines")]
-Devices = Annotated[int, typer.Option(min=1, help="Devices of each machine")]
+Nodes = Annotated[int, typer.Option(min=1, max=100_000, help="Machines")]
+Devices = Annotated[int, typer.Option(min=1, max=1024, help="Devices of each machine")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Train on processors, one device per core")]
 Storage = Annotated[
     str | None, typer.Option(help="placement.storage: s3://, gs:// or a folder that all share")
@@ -110,6 +110,7 @@ def _job(
     job = Job(recipe, tuple(overrides or ()), nodes, devices, kind, storage)
     if is_chain(recipe):
         raise RecipeError(f"{recipe}: a chain has several runs; launch each of its stages")
+    load_recipe(recipe, job.overrides)  # what is wrong with it whatever the machines
     placed = [f"placement.device={kind}", f"placement.num_devices={nodes * devices}"]
     load_recipe(recipe, [*placed, f"placement.devices_per_node={devices}", *job.overrides])
     return job

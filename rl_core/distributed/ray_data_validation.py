@@ -1,8 +1,8 @@
 """Validation on a cluster: each part of each file is a row of a Ray Data dataset, and its findings
 the result.
 
-The files must be on a disk that all nodes share. Findings come back in the order of the parts, so
-the report is the same as on a single machine.
+A node that does not see a file leaves its parts to the driver. Findings come back in the order of
+the parts, so the report is the same as on a single machine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
@@ -20,6 +21,8 @@ from rl_core.errors import DataError
 from schemas.receipts import Rejection
 
 _REJECTIONS = TypeAdapter(list[Rejection])
+_NOT_HERE = "not here"
+"""Mark in place of an error: the node does not see the part's file."""
 
 
 def cluster_runner(address: str) -> Runner:
@@ -49,6 +52,9 @@ def _run(parts: Sequence[Part], settings: CheckSettings) -> Iterator[tuple[Part,
     dataset.context.execution_options.preserve_order = True
     dataset.context.enable_progress_bars = False
     for found in dataset.flat_map(check).iter_rows():
+        if found["error"] == _NOT_HERE:
+            yield from _checked_here(parts[found["part"]], settings)
+            continue
         if found["error"]:
             raise DataError(found["error"])
         rejections, warned = (
@@ -64,6 +70,12 @@ def _run(parts: Sequence[Part], settings: CheckSettings) -> Iterator[tuple[Part,
         )
 
 
+def _checked_here(part: Part, settings: CheckSettings) -> Iterator[tuple[Part, Checked]]:
+    with settings.row_trials(num_workers=1) as trials:
+        for checked in check_part(part, settings, trials, num_threads=1):
+            yield part, checked
+
+
 @dataclass
 class _CheckPart:
     """Checks a part on a worker, on the one core that Ray Data assigns."""
@@ -74,6 +86,8 @@ class _CheckPart:
     def __call__(self, row: dict[str, int]) -> list[dict[str, object]]:
         index = int(row["id"])
         found: list[dict[str, object]] = []
+        if not Path(self.parts[index].file).exists():
+            return [_packed(index, Checked(0, 0, []), _NOT_HERE)]
         try:
             with self.settings.row_trials(num_workers=1) as trials:
                 part = self.parts[index]

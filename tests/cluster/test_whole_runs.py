@@ -36,7 +36,7 @@ import json, pathlib, sys
 for path in sorted(pathlib.Path(sys.argv[1]).glob("runs/*/steps/*.jsonl")):
     for line in path.read_text().splitlines():
         step = json.loads(line)
-        print(step["step"], step["loss"], step["grad_norm"], step["mean_reward"])
+        print(step["step"], step.get("grad_norm"), step.get("reward_mean"))
 """
 
 
@@ -99,7 +99,7 @@ def test_a_lost_node_is_replaced_and_the_end_is_the_same(cluster: Cluster):
     b.kill()
     start_ray(cluster.network.add("c"), a, env=cluster.env)
     assert process.wait(timeout=400) == 0, log.read_text()
-    assert len(cluster.steps("a")) == len(set(cluster.steps("a")))
+    assert [line.split()[0] for line in cluster.steps("a")] == [f"{step}.0" for step in range(1, 7)]
 
 
 def test_a_run_goes_on_with_fewer_ranks(cluster: Cluster):

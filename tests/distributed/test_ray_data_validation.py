@@ -62,6 +62,17 @@ def test_report_and_rejects_are_those_of_one_machine(
     assert here[0].rejected_by_reason["missing ground_truth"] > 80
 
 
+def test_parts_that_a_node_does_not_see_are_checked_by_the_driver(
+    files, ray_cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As seen by a node, which has its own working directory.
+    monkeypatch.chdir(files[0][0].parent)
+    relative = [Path(path.name) for path in files[0]], [Path(path.name) for path in files[1]]
+    here = report(relative, tmp_path / "here")
+    there = report(relative, tmp_path / "there", runner=cluster_runner("auto"))
+    assert there == here and here[0].num_rows > 400
+
+
 def test_error_of_a_worker_reaches_the_driver_as_itself(files, ray_cluster, tmp_path: Path) -> None:
     from rl_core.errors import DataError
 

@@ -1,6 +1,9 @@
 """A run whose storage is an object store is whole there, and goes on from there on a machine that
 never saw it."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,3 +159,19 @@ def test_a_shared_folder_holds_the_run_and_the_home_links_to_it(tmp_path: Path):
     assert kept_names(recipe, "text-1", home) == ["text-1.2"]
     plain = load_recipe("smoke/text")
     assert open_folder("text-1", plain, home).root == shared / "text-1", "the link says where"
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_from_its_store_in_an_empty_home(
+    server: ObjectStore, tiny_model_dir: Path, tmp_path: Path
+):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.runs.stored_run", str(tmp_path), str(tiny_model_dir)],
+        env={**os.environ, **server.environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "whole"
