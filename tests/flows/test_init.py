@@ -1,4 +1,5 @@
-"""Projects that `rl-train init` writes: each passes its own test, its rows are good, and it trains."""
+"""Projects that `rl-train init` writes: each passes its own test, its rows are good, and it
+trains."""
 
 import os
 import subprocess
