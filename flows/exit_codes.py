@@ -10,7 +10,7 @@ import typer
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """Exit code of a command."""
 
     DONE = 0
     MACHINE_ERROR = 1
