@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.page import machine, table, write_section
-from flows.cli import INTERRUPTED
+from flows.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 PHASE = "seconds/"
@@ -120,7 +120,7 @@ def run_watched(arguments: list[str], home: Path, until: str | None = None) -> d
                 if phase == until and phase not in begun:
                     process.send_signal(signal.SIGINT)
                 begun.setdefault(phase, float(at) - before)
-    if FIRST not in begun or process.returncode != (INTERRUPTED if until else 0):
+    if FIRST not in begun or process.returncode != (ExitCode.INTERRUPTED if until else 0):
         raise SystemExit(f"the run ended with code {process.returncode}:\n{''.join(seen)}")
     return begun
 

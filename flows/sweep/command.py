@@ -31,6 +31,7 @@ def sweep(
     from flows.sweep.grid import combinations, varied
     from rl_core.runs.recipes import load_recipe
 
+    load_recipe(recipe, (), profile)  # a fault of its own is not said of a setting
     runs = combinations(assignments)
     for number, (run, label) in enumerate(zip(runs, varied(runs), strict=True), 1):
         load_recipe(recipe, run, profile)

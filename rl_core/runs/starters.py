@@ -39,13 +39,20 @@ def write_starter(name: str, folder: Path) -> list[Path]:
         raise RecipeError(
             f"{folder}: a project is named by its folder, and this name has no letter or digit"
         )
-    if folder.is_dir() and any(folder.iterdir()):
+    if (folder.is_dir() and any(folder.iterdir())) or folder.is_file():
         raise StorageError(f"{folder} is not an empty folder; name a new one")
-    written = []
-    for source in sorted((STARTERS / name).rglob("*")):
+    try:
+        return _copy(STARTERS / name, folder, project)
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
+
+
+def _copy(starter: Path, folder: Path, project: str) -> list[Path]:
+    written: list[Path] = []
+    for source in sorted(starter.rglob("*")):
         if not source.is_file() or "__pycache__" in source.parts:
             continue
-        relative = source.relative_to(STARTERS / name)
+        relative = source.relative_to(starter)
         target = folder / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text(encoding="utf-8").replace(PLACEHOLDER, project)

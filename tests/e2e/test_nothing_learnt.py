@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from flows.cli import STOPPED
+from flows.exit_codes import ExitCode
 from rl_core.runs.observing.learning import FLAT, NOTHING
 from rl_core.runs.observing.no_signal import NUM_REPLIES
 from rl_core.runs.run_folder import RunFolder
@@ -77,10 +77,10 @@ def watched(tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
     try:
         stopped = start(*STOPS)
-        assert stopped.finish() == STOPPED, stopped.output
+        assert stopped.finish() == ExitCode.STOPPED, stopped.output
         at_stop = State.of(home)
         stopped_again = start(*STOPS)
-        assert stopped_again.finish() == STOPPED, stopped_again.output
+        assert stopped_again.finish() == ExitCode.STOPPED, stopped_again.output
         further = start()
         further.wait_for("train-iteration 2: was complete already")
         beside = start()

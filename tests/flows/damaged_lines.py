@@ -199,6 +199,7 @@ OF_COMMAND: dict[tuple[str, str], list[str]] = {
     ("eval", "model"): [*MODELS, "mine@99", "http://[", "http://127.0.0.1:9/v1"],
     ("export", "model"): [*MODELS, "mine@99"],
     ("eval", "overrides"): ["=x", "[", "seed=text", "training=5", "data.eval=[nothing.jsonl]"],
+    ("config show", "overrides"): ["=x", "[", "seed=text", "training=5", "algorithm.name=nosuch"],
     ("report", "to"): PAGES,
     ("compare", "to"): PAGES,
     ("data convert", "to"): ["nosuch", ""],

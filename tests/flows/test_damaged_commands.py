@@ -16,8 +16,9 @@ from types import FrameType
 import pytest
 from prefect.logging import disable_run_logger
 
-from flows.cli import MACHINE_ERROR, USER_ERROR, main
+from flows.cli import main
 from flows.console import visible
+from flows.exit_codes import ExitCode
 from rl_core.runs.session import close_sessions
 from tests.flows.damaged_folder import make_folder
 from tests.flows.damaged_lines import Line, lines
@@ -139,7 +140,10 @@ def fault(line: Line, end: Ending) -> str:
     """Say what is wrong with the end of a command line that cannot work; empty if nothing is."""
     if end.raised is not None:
         return f"raised {end.raised!r:.300}"
-    if end.code not in (USER_ERROR, *([MACHINE_ERROR] if _asks_a_server(line) else [])):
+    if end.code not in (
+        ExitCode.USER_ERROR,
+        *([ExitCode.MACHINE_ERROR] if _asks_a_server(line) else []),
+    ):
         return f"ended with {end.code}, saying {end.said[-200:]!r}"
     if "Traceback" in end.said or not end.said.strip():
         return f"said {end.said[-300:]!r}"

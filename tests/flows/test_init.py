@@ -1,4 +1,5 @@
-"""Projects that `rl-train init` writes: each passes its own test, its rows are good, and it trains."""
+"""Projects that `rl-train init` writes: each passes its own test, its rows are good, and it
+trains."""
 
 import os
 import subprocess
@@ -61,7 +62,7 @@ def test_a_new_project_trains(tiny_model_dir: Path, tmp_path: Path):
     done = rl_train(
         home,
         *("run", "recipe.yaml", f"model.path={tiny_model_dir}", short),
-        *("rollout.max_new_tokens=4", "evaluation.max_new_tokens=4"),
+        *("rollout.max_new_tokens=4", "evaluation.max_new_tokens=4", "data.max_prompt_length=400"),
         cwd=folder,
         PYTHONPATH=str(REPOSITORY),
     )

@@ -65,7 +65,8 @@ def load(target):
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 env = load({target!r})
-print(env.Config().patience, env({{}}, {{"reward_spec": {{"ground_truth": "x"}}}}).step("x")["reward"])
+row = {{"reward_spec": {{"ground_truth": "x"}}}}
+print(env.Config().patience, env({{}}, row).step("x")["reward"])
 scorer = load({scorer!r})
 print(scorer(scorer.Config()).score([Sample(prompt="", replies=("ABC",))]))
 """
