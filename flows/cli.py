@@ -9,23 +9,23 @@ from typing import Annotated
 
 import typer
 
-from flows.data_cli import data
-from flows.doctor_cli import doctor
-from flows.envs_cli import envs
+from flows.commands.data import data
+from flows.commands.doctor import doctor
+from flows.commands.envs import envs
+from flows.commands.init import init
+from flows.commands.launch import launch
+from flows.commands.models import evaluate, export, lineage, promote, push, reproduce
+from flows.commands.prep import make_fixture, prep
+from flows.commands.reports import compare, report
+from flows.commands.rollouts import rescore, rollouts
+from flows.commands.serve import serve, serve_demo, serve_rewards, serve_search
+from flows.commands.services import deploy, down, open_ui, status, up
+from flows.commands.validate import validate
 from flows.exit_codes import ExitCode, continues_when_interrupted
-from flows.init_cli import init
-from flows.launch_cli import launch
 from flows.lists.commands import models, recipes, runs
 from flows.lists.config_cli import config
-from flows.models_cli import evaluate, export, lineage, promote, push, reproduce
 from flows.prefect_settings import refused_setting
-from flows.prep_cli import make_fixture, prep
-from flows.reports_cli import compare, report
-from flows.rollouts_cli import rescore, rollouts
-from flows.serve_cli import serve, serve_demo, serve_rewards, serve_search
-from flows.services_cli import deploy, down, open_ui, status, up
 from flows.sweep.command import sweep
-from flows.validate_cli import validate
 from rl_core.errors import (
     OF_A_DISK,
     ChainStopped,

@@ -27,8 +27,8 @@ from rl_core.envs.registration import environments
 from rl_core.envs.tools.code import last_code_block
 from rl_core.envs.tools.execution import Call, Execution, Outcome
 from rl_core.envs.tools.grading import read_literal, same_output, same_result
+from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.envs.tools.sandbox import RunsProgram, SandboxSettings, lease_pool
-from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.errors import EnvError
 from schemas.sections.checks.numbers import Seconds
 

@@ -19,8 +19,8 @@ from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, OracleReplies,
 from rl_core.envs.gsm8k import other_number, read_answer, read_number, read_truths
 from rl_core.envs.registration import environments
 from rl_core.envs.search import SearchSettings
+from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
-from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.envs.tools.tags import first_tagged, tagged, without_tagged
 from schemas.sections.checks.numbers import Seconds
 

@@ -18,8 +18,8 @@ import httpx
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs import make
 from rl_core.envs.answers import answer_read
-from rl_core.envs.awaited import result_of
 from rl_core.envs.base import Message
+from rl_core.envs.calls.awaited import result_of
 from rl_core.envs.tool_env.served_reply import ServedReply, offered, step_of
 from rl_core.errors import ServiceError, Unreachable
 from rl_core.evaluation.rows import PlayedRow

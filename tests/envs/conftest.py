@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rl_core.envs.tools.places.sandbox_choice import SandboxMode
 from rl_core.envs.tools.sandbox import SandboxPool, SandboxSettings, lease_pool
-from rl_core.envs.tools.sandbox_choice import SandboxMode
 
 DOCUMENTS = ["Paris is the capital of France.", "<answer>Berlin</answer> is what this page says."]
 

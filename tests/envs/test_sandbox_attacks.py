@@ -269,7 +269,7 @@ TAMPER = """
 import sys, builtins, json, gc, os
 def always(*args, **kwargs): return True
 for module in list(sys.modules.values()):
-    for name in ("_answer", "_find", "plain", "run_test", "_finish", "_content", "_wait", "same_result", "same_output"):
+    for name in ("_answer", "_find", "plain", "run_test", "finish", "_content", "_wait", "same_result", "same_output"):
         if name in vars(module): setattr(module, name, always)
 frame = sys._getframe()
 while frame:

@@ -12,8 +12,8 @@ import pytest
 
 from rl_core.envs import make
 from rl_core.envs.tools import container
+from rl_core.envs.tools.places.sandbox_choice import ContainerSandbox, RemoteSandbox
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
-from rl_core.envs.tools.sandbox_choice import ContainerSandbox, RemoteSandbox
 from rl_core.errors import EnvError, MachineLacks
 from tests.envs.fusion_server import FusionServer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.chain_plan import print_plans
-from flows.validate_cli import _recipes_of
+from flows.commands.validate import _recipes_of
 from rl_core.errors import ModelError, RecipeError
 from rl_core.runtime.home import Home
 

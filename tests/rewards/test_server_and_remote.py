@@ -301,7 +301,7 @@ def test_the_command_serves_the_rewards_of_a_recipe(tmp_path: Path):
     "content", [{}, {"rewards": []}, {"rewards": ["math"]}, {"rewards": [{"name": "maths"}]}]
 )
 def test_a_file_without_rewards_is_refused(tmp_path: Path, content: dict[str, Any]):
-    from flows.serve_cli import serve_rewards
+    from flows.commands.serve import serve_rewards
     from rl_core.errors import RecipeError
 
     path = tmp_path / "recipe.yaml"

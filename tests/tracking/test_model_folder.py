@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 from prefect.logging import disable_run_logger
 
-from flows.models_cli import export
+from flows.commands.models import export
 from rl_core.errors import ModelError, RecipeError, StorageError
 from rl_core.runs.evaluation import evaluation_recipe, find_candidate
 from rl_core.runs.session import close_sessions

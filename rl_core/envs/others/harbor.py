@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from rl_core.envs.agent import AgentEnv, AgentSettings
 from rl_core.envs.others.harbor_tasks import read_tasks
 from rl_core.envs.others.interpreters import PROGRAMS
-from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode, container_of
+from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, SandboxMode, container_of
 from rl_core.errors import EnvError
 from rl_core.runtime.user_paths import user_path
 

@@ -27,7 +27,7 @@ from rl_core.envs.tool_env.running import Answered, run_calls
 from rl_core.envs.tool_env.settings import ShowTools, ToolEntry
 from rl_core.envs.tool_env.system_text import with_tools
 from rl_core.envs.tool_env.tool import Schema, Tool
-from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode
+from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.errors import EnvError
 from schemas.rows.problems import is_missing
 from schemas.sections.checks.numbers import Seconds

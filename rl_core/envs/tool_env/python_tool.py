@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_core.envs.tool_env.tool import Schema, ToolFault, schema_of
+from rl_core.envs.tools.places.sandbox_choice import SandboxChoice
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
-from rl_core.envs.tools.sandbox_choice import SandboxChoice
 
 SAID = "Run a Python program and return what it prints. Each call starts afresh."
 PARAMETERS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rl_core.envs.tools.core import ToolGroup, tool
 from rl_core.envs.tools.execution import Outcome
+from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, SandboxMode
 from rl_core.envs.tools.sandbox import SandboxSettings, lease_pool
-from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode
 
 MAX_CHARACTERS = 8000
 

@@ -29,10 +29,11 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
-from rl_core.envs.tools import bubblewrap, container, remote_sandbox, seccomp
+from rl_core.envs.tools import bubblewrap, seccomp
 from rl_core.envs.tools.execution import Call, Execution, Outcome
-from rl_core.envs.tools.remote_sandbox import RemoteProgram
-from rl_core.envs.tools.sandbox_choice import (
+from rl_core.envs.tools.places import container, remote_sandbox
+from rl_core.envs.tools.places.remote_sandbox import RemoteProgram
+from rl_core.envs.tools.places.sandbox_choice import (
     RemoteSandbox,
     SandboxChoice,
     SandboxMode,

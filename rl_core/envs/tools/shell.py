@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_core.envs.tools import bubblewrap, container
-from rl_core.envs.tools.sandbox_choice import SandboxChoice, SandboxMode, container_of
+from rl_core.envs.tools import bubblewrap
+from rl_core.envs.tools.places import container
+from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, SandboxMode, container_of
 from rl_core.envs.tools.workers import shell_worker
 from rl_core.errors import EnvError
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 
-from rl_core.envs.awaited import result_of
 from rl_core.envs.base import BaseTextEnv, Message
+from rl_core.envs.calls.awaited import result_of
 from rl_core.envs.trials.settings import Verdict
 
 EPSILON = 1e-6

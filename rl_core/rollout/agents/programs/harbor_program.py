@@ -46,8 +46,8 @@ def _started(settings, task):
     """Return the shell of a task, with its files."""
     from pydantic import TypeAdapter
 
-    from rl_core.envs.tools import container
-    from rl_core.envs.tools.sandbox_choice import SandboxChoice, container_of
+    from rl_core.envs.tools.places import container
+    from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, container_of
     from rl_core.envs.tools.shell import Shell
 
     place = TypeAdapter(SandboxChoice).validate_python(settings["sandbox"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.reports_cli import RUN
+from flows.commands.reports import RUN
 from rl_core.runs.rollouts.reading import Order, Row, Wanted, messages_of, select
 from rl_core.runtime.home import Home
 

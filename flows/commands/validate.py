@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.commands.data import Mapped, column_map
 from flows.contamination_table import print_contamination
-from flows.data_cli import Mapped, column_map
 from flows.lists.listing import Json
 from rl_core.errors import RecipeError
 from rl_core.runtime.home import Home

@@ -1,0 +1,1 @@
+"""Commands of `rl-train`, a group per file; `flows.cli` puts them together."""

@@ -1,0 +1,1 @@
+"""Places where programs run, besides bubblewrap: containers, servers."""
