@@ -10,8 +10,9 @@ import random
 import re
 
 import rl_core as rl
-from rl_core.envs import BaseTextEnv
+from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.rewards import Sample
+from rl_core.trainers.progress import ProgressEvent
 
 # %% [markdown]
 # ## Rows, an environment, a reward
@@ -41,7 +42,7 @@ class Larger(BaseTextEnv):
 
     ground_truth_kinds = frozenset({"string"})
 
-    def step(self, action):
+    def step(self, action: str) -> BaseTextEnvStepOutput:
         """Grade a reply."""
         self.turns += 1
         found = re.search(r"\d+", action)
@@ -59,7 +60,7 @@ def brief(sample: Sample) -> float:
 
 
 # %%
-def watch(event) -> None:
+def watch(event: ProgressEvent) -> None:
     """Stop early once nearly everything is right."""
     if event.metrics["reward_mean"] > 1.05:
         raise rl.StopTraining

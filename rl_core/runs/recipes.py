@@ -22,6 +22,7 @@ from rl_core.train.needs import check_packages
 from schemas.recipe import Recipe
 from schemas.sections.checks.foreign_keys import foreign_key_lines
 from schemas.sections.parts import PARTS, USUAL_OPTIONS
+from schemas.sections.placement import PlacementConfig
 from schemas.sections.preference import PairSource
 
 _STAGES = re.compile(rb"^stages\s*:", re.MULTILINE)
@@ -106,7 +107,8 @@ def load_recipe(
     written["placement"] = {**of_profile, **placement}
     if "num_devices" not in placement:
         # A profile says what a machine has; a recipe with small batches uses a part of it.
-        written = fewer_devices(written, of_profile["num_devices"])
+        most = PlacementConfig.model_validate(of_profile).num_devices
+        written = fewer_devices(written, most)
     return parse_recipe(written, where=path.name)
 
 

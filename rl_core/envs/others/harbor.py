@@ -24,7 +24,7 @@ class HarborEnv(AgentEnv):
     """Environment of Harbor's task folders, in which the policy has a shell and tests give the
     reward."""
 
-    class Config(AgentSettings):
+    class Config(AgentSettings):  # pyright: ignore[reportIncompatibleVariableOverride]
         """Settings from the recipe's `environments.<name>`."""
 
         harbor: str = Field(min_length=1)

@@ -12,17 +12,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
+from typing import Any
 
 MEMORY_BYTES, FILE_BYTES, PROCESSES = 4 * 2**30, 256 * 2**20, 256
 LIMITED = f'ulimit -c 0 -v {MEMORY_BYTES // 1024} -f {FILE_BYTES // 1024}; exec bash -c "$0"'
 LOOK_S, COUNT_S = 0.01, 0.05
 
 
-def main():
+def main() -> None:
     """Answer requests until they end; everything in the sandbox ends with this process."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -35,7 +35,7 @@ def main():
             data = data[os.write(answers, data) :]
 
 
-def answered(request):
+def answered(request: dict[str, Any]) -> dict[str, object]:
     """Return the answer to a request, or what went wrong."""
     try:
         if "run" in request:
@@ -55,7 +55,7 @@ def answered(request):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def watch():
+def watch() -> None:
     """End everything else when there are too many processes: the kernel counts none of root's, as
     whom a sandbox may have to run."""
     while True:
@@ -64,14 +64,14 @@ def watch():
         time.sleep(COUNT_S)
 
 
-def end_others():
+def end_others() -> None:
     """End every other process of the sandbox."""
     if os.getpid() == 1:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
 
 
-def run(request):
+def run(request: dict[str, Any]) -> dict[str, object]:
     """Run a command, with a deadline. Its output goes to a file, since what it leaves in the
     background may hold a pipe open."""
     with tempfile.TemporaryFile() as output:
@@ -98,4 +98,4 @@ def run(request):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

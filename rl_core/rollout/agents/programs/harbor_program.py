@@ -4,10 +4,20 @@ say what that is worth.
 Unlike the other programs here it runs in this project's own interpreter, whose sandboxes it uses.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import openai
+
+    from rl_core.envs.others.harbor_tasks import HarborTask
+    from rl_core.envs.tools.shell import Ran, Shell
 
 BLOCK = re.compile(r"```(?:bash|sh|shell)\s*\n(.*?)```", re.DOTALL)
 TOOL = {
@@ -25,11 +35,11 @@ TOOL = {
 REWARDS = "/logs/verifier"
 
 
-def play(settings):
+def play(settings: dict[str, Any]) -> Callable[..., Any]:
     """Return the function that plays a row. Args: settings: as `HarborEnv.Config` has them."""
     from rl_core.envs.others.harbor_tasks import read_task
 
-    async def played(row, client):
+    async def played(row: dict[str, Any], client: openai.AsyncOpenAI) -> dict[str, object]:
         task = read_task(Path(settings["harbor"]) / row["extra_info"]["harbor_task"])
         shell = await asyncio.to_thread(_started, settings, task)
         try:
@@ -42,7 +52,7 @@ def play(settings):
     return played
 
 
-def _started(settings, task):
+def _started(settings: dict[str, Any], task: HarborTask) -> Shell:
     """Return the shell of a task, with its files."""
     from pydantic import TypeAdapter
 
@@ -70,13 +80,20 @@ def _started(settings, task):
     return shell
 
 
-async def _work(settings, task, shell, prompt, client):
+async def _work(
+    settings: dict[str, Any],
+    task: HarborTask,
+    shell: Shell,
+    prompt: list[dict[str, Any]],
+    client: openai.AsyncOpenAI,
+) -> int:
     """Let the policy run commands. Returns: how many it ran."""
-    messages, num_commands = [dict(one) for one in prompt], 0
-    offered = {"tools": [TOOL]} if settings["calls"] == "tools" else {}
+    messages: list[Any] = [dict(one) for one in prompt]
+    num_commands = 0
+    offered: dict[str, Any] = {"tools": [TOOL]} if settings["calls"] == "tools" else {}
     timeout_s = min(settings["command_timeout_s"], task.agent_timeout_s)
 
-    async def done(command):
+    async def done(command: str) -> str:
         ran = await asyncio.to_thread(
             shell.run, command, cwd=task.workdir, env=task.env, timeout_s=timeout_s
         )
@@ -90,7 +107,7 @@ async def _work(settings, task, shell, prompt, client):
         messages.append(said.model_dump(exclude_none=True))
         if said.tool_calls:
             for call in said.tool_calls:
-                command = _command(call.function)
+                command = _command(getattr(call, "function", None))
                 num_commands += command is not None
                 text = (
                     await done(command)
@@ -107,15 +124,15 @@ async def _work(settings, task, shell, prompt, client):
     return num_commands
 
 
-def _command(function):
+def _command(function: Any) -> str | None:
     try:
         command = json.loads(function.arguments)["command"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return command if function.name == "bash" and isinstance(command, str) else None
 
 
-def _told(ran, timeout_s, most):
+def _told(ran: Ran, timeout_s: float, most: int) -> str:
     """Return what the policy reads of a command."""
     text = ran.output
     if len(text) > most:
@@ -126,7 +143,7 @@ def _told(ran, timeout_s, most):
     return text if text.strip() and not ran.code else f"{text}(exit code {ran.code})"
 
 
-def _verdict(task, shell):
+def _verdict(task: HarborTask, shell: Shell) -> tuple[float, dict[str, float]]:
     """Run the tests. Returns: the reward, and other numbers of theirs."""
     # What the policy left running may not change what is tested.
     shell.end_others()
