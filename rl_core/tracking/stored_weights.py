@@ -50,13 +50,16 @@ def weights_here(found: RegisteredVersion, tracking_uri: str, models: Path) -> s
     noted = found.tags["model_dir"]
     if Path(noted).is_dir():
         return noted
+    if (run_id := found.tags.get("run_id")) is None:
+        # Registered by hand: no run of ours has stored anything.
+        return noted
     target = models / "registered" / f"{found.name.replace('/', '-')}-v{found.version}"
     if target.is_dir():
         return str(target)
     building = target.with_name(f".build-{target.name}-{uuid.uuid4().hex[:8]}")
     building.mkdir(parents=True)
     try:
-        client, run_id = tracking_client(tracking_uri), found.tags["run_id"]
+        client = tracking_client(tracking_uri)
         if not client.list_artifacts(run_id, WEIGHTS):
             return noted
         client.download_artifacts(run_id, WEIGHTS, str(building))

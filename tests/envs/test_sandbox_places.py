@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rl_core.envs import make
-from rl_core.envs.tools import container
+from rl_core.envs.tools.places import container
 from rl_core.envs.tools.places.sandbox_choice import ContainerSandbox, RemoteSandbox
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
 from rl_core.errors import EnvError, MachineLacks

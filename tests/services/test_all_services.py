@@ -51,23 +51,25 @@ def started(stack: Stack, name: str) -> Record:
 
 
 def test_what_runs_and_answers_is_left_alone(stack: Stack, said: list[str]) -> None:
-    first = started(stack, "one")
-    again = stack._ensure("one", lambda port: sleeper("one", port=port), HERE)
+    first = started(stack, "mlflow")
+    again = stack._ensure("mlflow", lambda port: sleeper("mlflow", port=port), HERE)
     assert again == first and first.process is not None
-    assert said == ["starting one", f"one runs at {first.url}", f"one runs at {first.url}"]
+    assert said == ["starting mlflow", f"mlflow runs at {first.url}", f"mlflow runs at {first.url}"]
 
 
 def test_what_ended_or_says_nothing_is_started_anew(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "PATIENCE_S", 0.0)
-    first = started(stack, "one")
+    first = started(stack, "mlflow")
     assert first.process is not None
     silent = iter([True, False])
-    second = stack._ensure("one", lambda port: sleeper("one", silent=next(silent), port=port), HERE)
+    second = stack._ensure(
+        "mlflow", lambda port: sleeper("mlflow", silent=next(silent), port=port), HERE
+    )
     assert first.process is None and second.process is not None
     stop_tree(second.process)
-    third = started(stack, "one")
+    third = started(stack, "mlflow")
     assert third.process is not None and third.pid != second.pid
     assert first.url == second.url == third.url, "who knew its address finds it again"
 
@@ -75,18 +77,18 @@ def test_what_ended_or_says_nothing_is_started_anew(
 def test_a_start_that_fails_stops_what_it_started_and_no_more(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = started(stack, "before")
+    before = started(stack, "prefect")
     begun: list[Record] = []
 
     def start_all(host: str) -> None:
-        begun.append(started(stack, "begun"))
+        begun.append(started(stack, "mlflow"))
         raise ServiceError("the next one does not come up")
 
     monkeypatch.setattr(stack, "_start_all", start_all)
     with pytest.raises(ServiceError, match="the next one"):
         stack.up()
     assert before.process is not None and begun[0].process is None
-    assert stack._records().keys() == {"before"}
+    assert stack._records().keys() == {"prefect"}
 
 
 def test_the_last_started_is_stopped_first_and_forgotten(stack: Stack, said: list[str]) -> None:
@@ -136,7 +138,7 @@ def test_a_process_that_says_nothing_is_silent(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "PATIENCE_S", 0.0)
-    record = started(stack, "one")
+    record = started(stack, "mlflow")
     assert sleeper(silent=True).state(record) is State.SILENT
     assert sleeper().state(record) is State.RUNNING
     assert sleeper().state(None) is State.STOPPED
