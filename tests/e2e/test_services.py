@@ -80,8 +80,8 @@ def test_up_twice_down_and_up_again(home: Path) -> None:
     assert httpx.get(f"{records['mlflow']['url']}/health").text == "OK"
     deployed = deployments(api)
     assert {"text", "vision", "mpo"} <= {name for name, _ in deployed}
-    status = done(home, "status").splitlines()
-    assert [line.split()[1] for line in status] == ["running"] * 4
+    _, *status = done(home, "status").splitlines()
+    assert [line.split("\t")[1] for line in status] == ["running"] * 4
     assert f"export PREFECT_API_URL={api.url}" in done(home, "status", "--env")
     refused = httpx.post(f"{api.url}/deployments/filter", json={})
     assert refused.status_code == httpx.codes.UNAUTHORIZED, "the home's key is asked for"
