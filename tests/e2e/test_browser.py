@@ -170,6 +170,8 @@ def test_prefect_shows_what_each_task_left(shown: Shown, browser: Browser, tmp_p
 
 
 def test_mlflow_shows_curves_and_samples(shown: Shown, browser: Browser, tmp_path: Path) -> None:
+    # Logs in, if the browser has not.
+    browser.open(shown.login, "document.body")
     browser.open(shown.mlflow, "document.body.innerText.includes('reward_mean')")
     assert "tiny" in browser.text()
     browser.open(
