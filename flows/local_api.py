@@ -45,8 +45,7 @@ RESTARTS = 5
 
 
 class LocalApi:
-    """A starting server. Create it before Prefect is imported, since Prefect reads the address
-    then.
+    """A starting server. Create it before Prefect is imported, so that it starts meanwhile.
 
     A server that once answered and then ends by itself, such as for lack of memory, is started
     again at its address. Its database is a file, and Prefect's clients ask again for minutes, so
@@ -137,6 +136,11 @@ def start_local_api() -> LocalApi | None:
         print(said, file=sys.stderr)
     api = LocalApi()
     os.environ |= {"PREFECT_API_URL": api.url, "PREFECT_API_AUTH_STRING": api.password}
+    if "prefect.context" in sys.modules:
+        # As in a notebook. With what it read before, it would start a server of its own.
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
     return api
 
 

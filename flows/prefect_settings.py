@@ -11,16 +11,14 @@ from rl_core.runtime.home import Home
 
 
 def check_prefect_settings() -> None:
-    """Have Prefect read its settings, if the user set any, before servers start that would each end
-    in a traceback. Raises: pydantic's ValidationError, for `refused_setting`."""
-    ours = Home.default().defaults()
-    if any(
-        name.startswith("PREFECT_") and value != ours.get(name)
-        for name, value in os.environ.items()
-    ):
-        import prefect.settings.context
+    """Have Prefect read its settings, before a flow does. Call it once the address of the server is
+    among them (`start_local_api`): Prefect reads them only once.
 
-        prefect.settings.context.get_current_settings()
+    Raises: pydantic's ValidationError, for `refused_setting`.
+    """
+    import prefect.settings.context
+
+    prefect.settings.context.get_current_settings()
 
 
 def refused_setting(error: ValueError) -> str | None:

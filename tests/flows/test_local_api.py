@@ -8,6 +8,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from prefect.context import refresh_global_settings_context
+from prefect.settings import PREFECT_API_URL
 
 from flows import local_api
 from rl_core.errors import ServiceError
@@ -35,6 +37,9 @@ def test_it_answers_and_ends(nothing_chosen: Path):
     assert api is not None
     try:
         assert os.environ["PREFECT_API_URL"] == api.url
+        # This process has imported Prefect before, as a notebook may; with what it read then,
+        # flows would go to a server of Prefect's own.
+        assert PREFECT_API_URL.value() == api.url
         api.wait()
         assert httpx.get(f"{api.url}/health").json() is True
         query = f"{api.url}/flow_runs/filter"
@@ -50,6 +55,9 @@ def test_it_answers_and_ends(nothing_chosen: Path):
         assert httpx.post(query, json={}, headers=credentials()).json() == []
     finally:
         api.stop()
+        for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+            del os.environ[name]
+        refresh_global_settings_context()
     assert not psutil.pid_exists(api.process.pid)
     with pytest.raises(ServiceError, match="the local Prefect API ended with code"):
         api.wait()
