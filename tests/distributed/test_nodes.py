@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from rl_core.distributed.nodes.driver import check_driver
-from rl_core.distributed.nodes.preflight import Needs, NodeReport, check, look, sketch
+from rl_core.distributed.nodes.preflight import (
+    Needs,
+    NodeReport,
+    check,
+    code_digest,
+    digest_of_code,
+    look,
+    sketch,
+)
 from rl_core.distributed.nodes.user_modules import modules_to_send
 from rl_core.errors import RecipeError, ServiceError, StorageError, Unreachable
 
@@ -43,6 +51,16 @@ def test_each_fault_of_a_node_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp
         check(other(here, run_fault=fault), here, needs)
     (tmp_path / ".nonce").write_text("one")
     assert look(needs).run_fault is None
+
+
+def test_other_code_has_another_digest(tmp_path: Path):
+    (tmp_path / "rl_core" / "train").mkdir(parents=True)
+    nothing = digest_of_code(tmp_path)
+    (tmp_path / "rl_core" / "train" / "step.py").write_text("RATE = 1\n")
+    one = digest_of_code(tmp_path)
+    (tmp_path / "rl_core" / "train" / "step.py").write_text("RATE = 2\n")
+    assert len({nothing, one, digest_of_code(tmp_path)}) == 3
+    assert code_digest() == digest_of_code(Path(__file__).parents[2]), "this project's own"
 
 
 def test_copies_of_a_model_are_told_apart(tmp_path: Path):

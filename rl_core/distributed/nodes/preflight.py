@@ -26,7 +26,7 @@ PINNED = ("torch", "transformers", "diffusers", "peft", "tensordict", "numpy", "
 """Packages that must have the same version everywhere, or ranks compute different things."""
 NONCE = ".nonce"
 SAMPLE_BYTES = 2**16
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,14 @@ def versions() -> dict[str, str]:
 @cache
 def code_digest() -> str:
     """Return a digest of the code of this project that workers run."""
+    return digest_of_code(_ROOT)
+
+
+def digest_of_code(root: Path) -> str:
+    """Return a digest of the modules below `rl_core` and `schemas` in a folder."""
     digest = hashlib.sha256()
     for room in ("rl_core", "schemas"):
-        for path in sorted((_ROOT / room).rglob("*.py")):
-            digest.update(path.relative_to(_ROOT).as_posix().encode())
+        for path in sorted((root / room).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()
