@@ -53,7 +53,10 @@ def weights_here(found: RegisteredVersion, tracking_uri: str, models: Path) -> s
     if (run_id := found.tags.get("run_id")) is None:
         # Registered by hand: no run of ours has stored anything.
         return noted
-    target = models / "registered" / f"{found.name.replace('/', '-')}-v{found.version}"
+    wanted = found.tags.get("weights_digest", "")
+    # Another registry has another model of this name and number.
+    label = f"{found.name.replace('/', '-')}-v{found.version}-{wanted[:12]}"
+    target = models / "registered" / label
     if target.is_dir():
         return str(target)
     building = target.with_name(f".build-{target.name}-{uuid.uuid4().hex[:8]}")
@@ -63,8 +66,7 @@ def weights_here(found: RegisteredVersion, tracking_uri: str, models: Path) -> s
         if not client.list_artifacts(run_id, WEIGHTS):
             return noted
         client.download_artifacts(run_id, WEIGHTS, str(building))
-        digest, wanted = weights_digest(building / WEIGHTS), found.tags.get("weights_digest", "")
-        if digest != wanted:
+        if (digest := weights_digest(building / WEIGHTS)) != wanted:
             raise StorageError(
                 f"{found.name} v{found.version}: the stored weights have digest {digest}, "
                 f"registered were {wanted}; rl-train reproduce gives the registered ones"

@@ -36,7 +36,8 @@ def test_weights_in_a_store_are_fetched_once_and_compared(
         shutil.rmtree(folder)
         here = Path(weights_here(found, tracking.uri, models))
         assert (here / "model.safetensors").read_bytes() == b"weights"
-        assert [path.name for path in here.parent.iterdir()] == [f"{name}-v1"]
+        label = f"{name}-v1-{found.tags['weights_digest'][:12]}"
+        assert [path.name for path in here.parent.iterdir()] == [label]
         shutil.rmtree(models)
         run.client.log_text(run.run_id, "other", "weights/model.safetensors")
         with pytest.raises(StorageError, match="the stored weights have digest"):
