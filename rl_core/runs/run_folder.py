@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from rl_core.data.store.atomic import atomic_write_json, atomic_write_text
 from rl_core.errors import RecipeError, StorageError
+from rl_core.runs.checkpoints.claim import Claim
 from rl_core.runs.checkpoints.local import LocalCheckpoints
 from rl_core.runs.checkpoints.mirror import Mirror
 from rl_core.runs.checkpoints.remote import RemoteCheckpoints
@@ -85,10 +86,11 @@ class RunFolder:
             store = RemoteFolder(noted.read_text(encoding="utf-8").strip())
         self.store = store
         self._mirror = None if store is None else Mirror(root, store)
+        self._claim = None if store is None else Claim(root, store)
         self._checkpoints = (
             LocalCheckpoints(root / "checkpoints")
-            if store is None
-            else RemoteCheckpoints(store / "checkpoints")
+            if store is None or self._claim is None
+            else RemoteCheckpoints(store / "checkpoints", self._claim)
         )
 
     @property
@@ -124,9 +126,20 @@ class RunFolder:
         """Folder of what trackers next to MLflow keep on this machine."""
         return self.root / "trackers"
 
-    def create(self, recipe_text: str) -> None:
-        """Create the folder with the resolved recipe and the source revision, on top of what its
-        store holds."""
+    def fetch(self) -> None:
+        """Bring the folder to what its store holds, if it has one. What is here of another
+        run, such as of one that was started anew elsewhere since, is removed."""
+        if self._mirror is None:
+            return
+        before = self.mlflow_run_id
+        self._mirror.fetch()
+        if before not in (None, self.mlflow_run_id):
+            shutil.rmtree(self.root)
+            self._mirror.fetch()
+
+    def create(self, recipe_text: str) -> str | None:
+        """Create the folder with the resolved recipe and the source revision, and become the driver
+        of a run in a store. Returns: a sentence about a driver elsewhere that this one replaces."""
         for folder in (
             self.checkpoints,
             self.root / "receipts",
@@ -134,17 +147,20 @@ class RunFolder:
             self.root / "steps",
         ):
             folder.mkdir(parents=True, exist_ok=True)
-        if self._mirror is not None:
-            self._mirror.fetch()
+        replaced = None
+        if self._claim is not None:
+            replaced = self._claim.take()
             atomic_write_text(self.root / STORE_FILE, f"{self.store}\n")
         atomic_write_text(self.root / RECIPE_FILE, recipe_text)
         atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
+        return replaced
 
     def remember_tracking(self, key: str, mlflow_run_id: str, prepared: str) -> None:
         """Record the MLflow run that this folder belongs to, and the folder of its prepared
         rows."""
         known = {"run_key": key, "mlflow_run_id": mlflow_run_id, "prepared": prepared}
         atomic_write_json(self.root / "run.json", known)
+        self._send()
 
     @property
     def mlflow_run_id(self) -> str | None:
@@ -177,8 +193,7 @@ class RunFolder:
     def save_receipt(self, name: str, receipt: Receipt) -> None:
         """Store the receipt of a finished task."""
         atomic_write_json(self.root / "receipts" / f"{name}.json", receipt.model_dump(mode="json"))
-        if self._mirror is not None:
-            self._mirror.send()
+        self._send()
 
     def receipt(self, name: str, kind: type[R]) -> R | None:
         """The receipt of a task that an earlier run finished, or None."""
@@ -285,9 +300,15 @@ class RunFolder:
         """
         with self._checkpoints.publish(iteration, trainer_state) as building:
             yield building
-            if self._mirror is not None:
-                self._mirror.send()
+            self._send()
         self._checkpoints.prune(iteration, keep_last, spare)
+
+    def _send(self) -> None:
+        """Store what is new or changed, if there is a store. Raises: StorageError when another
+        driver took the run."""
+        if self._mirror is not None and self._claim is not None:
+            self._claim.check()
+            self._mirror.send()
 
     def save_steps(self, iteration: int, steps: list[dict[str, float]]) -> None:
         """Store the metrics of an iteration's steps."""

@@ -14,6 +14,7 @@ from rl_core.runtime.home import Home
 from rl_core.tracking.run import TrackingRun
 from rl_core.tracking.run_attempts import Opening, record_opening
 from rl_core.tracking.validation import log_report
+from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport, VersionReceipt
 from schemas.recipe import Recipe
 from schemas.sections.checks.quantization import in_full_precision
@@ -74,9 +75,11 @@ def open_run(
 ) -> RunPlan:
     """Create the run, or continue the one with the same key. `fresh` starts it over."""
     folder = run_folder(recipe, cache.identity, home)
+    folder.fetch()
     if fresh:
         folder = _anew(folder, recipe, home)
-    folder.create(dump_recipe(recipe))
+    if (replaced := folder.create(dump_recipe(recipe))) is not None:
+        announce(ProgressEvent("note", text=replaced))
     key = run_key(recipe, cache.identity)
     tracking = TrackingRun.open(
         home.mlflow_uri,

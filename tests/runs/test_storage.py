@@ -53,7 +53,9 @@ def test_a_machine_with_an_empty_home_finds_the_run(store: RemoteFolder, tmp_pat
     publish(first, 1)
     publish(first, 2, keep_last=1)
     other = RunFolder(tmp_path / "b" / "run", store)
-    other.create("name: tiny\n")
+    other.fetch()
+    said = other.create("name: tiny\n")
+    assert said is not None and "took this run at" in said
     assert other.complete_iterations() == [2]
     assert other.trainer_state(2) == {"step": 20}
     assert other.mlflow_run_id == "id"
@@ -77,6 +79,51 @@ def test_what_fails_or_has_no_sentinel_does_not_count(store: RemoteFolder, tmp_p
     names = {path.split("/")[0] for path in (store / "checkpoints").objects()}
     assert "iteration-0003.dead" not in names, "earlier attempts go with the next"
     assert folder.complete_iterations() == [1, 3]
+
+
+def test_a_driver_that_another_one_replaced_stores_nothing_more(
+    store: RemoteFolder, tmp_path: Path
+):
+    first, second = (RunFolder(tmp_path / name / "run", store) for name in "ab")
+    first.create("name: tiny\n")
+    publish(first, 1)
+    with (
+        pytest.raises(StorageError, match="took this run at .* nothing more is stored"),
+        first.publish_checkpoint(2, {"step": 20}, KEPT) as building,
+    ):
+        building.write("rank-0.pt", b"of the first")
+        building.write("rank-1.pt", b"of the first")
+        second.fetch()
+        second.create("name: tiny\n")
+        publish(second, 2)  # which removes what others wrote of that iteration
+    assert second.complete_iterations() == [1, 2] and second.damage(2) is None
+    assert list(second.checkpoint(2).objects()) == [
+        ".complete",
+        "policy/weights.bin",
+        "trainer.json",
+    ]
+    with pytest.raises(StorageError, match="took this run at"):
+        publish(first, 3)
+    assert first.create("name: tiny\n") is not None, "the same command has it again"
+    publish(first, 3)
+
+
+def test_what_is_left_of_a_run_that_was_started_anew_elsewhere_does_not_count(
+    store: RemoteFolder, tmp_path: Path
+):
+    old, new = (RunFolder(tmp_path / name / "run", store) for name in "ab")
+    old.create("name: tiny\n")
+    old.remember_tracking("key", "old", "prepared")
+    publish(old, 1)
+    old.export.mkdir()
+    new.fetch()
+    assert new.receipt("iteration-0001", IterationReceipt) is not None, "a registered one is kept"
+    new.discard()
+    new.create("name: tiny\n")
+    new.remember_tracking("key", "new", "prepared")
+    old.fetch()
+    assert old.mlflow_run_id == "new" and not old.export.exists()
+    assert old.receipt("iteration-0001", IterationReceipt) is None
 
 
 def test_a_changed_or_missing_object_is_damage(store: RemoteFolder, tmp_path: Path):

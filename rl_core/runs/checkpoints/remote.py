@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rl_core.errors import StorageError, Unreachable
+from rl_core.runs.checkpoints.claim import Claim
 from rl_core.runs.checkpoints.digests import SENTINEL
 from rl_core.runtime.storage import RemoteFolder
 
@@ -24,8 +25,9 @@ class RemoteCheckpoints:
     """Checkpoints below one folder of a store. Raises StorageError or Unreachable when the store
     refuses or does not answer."""
 
-    def __init__(self, root: RemoteFolder) -> None:
-        self.root = root
+    def __init__(self, root: RemoteFolder, claim: Claim) -> None:
+        """Args: claim: is checked before a checkpoint is marked complete."""
+        self.root, self._claim = root, claim
 
     def at(self, iteration: int) -> RemoteFolder:
         """Return the folder of an iteration's complete checkpoint."""
@@ -72,14 +74,16 @@ class RemoteCheckpoints:
     def publish(
         self, iteration: int, trainer_state: Mapping[str, object]
     ) -> Iterator[RemoteFolder]:
-        """Yield a folder to write into; on exit it is marked complete, and earlier attempts at the
-        iteration are removed."""
+        """Yield a folder to write into; on exit it is marked complete, and other attempts at the
+        iteration are removed. Raises: StorageError also when another driver took the run."""
         folder = self.root / f"iteration-{iteration:04d}.{uuid.uuid4().hex[:8]}"
         try:
             yield folder
             folder.write(_STATE, json.dumps(trainer_state).encode())
             said = {"iteration": iteration, "step": trainer_state["step"]}
             said |= {"objects": _described(folder)}
+            # After the list: a driver that came since then may have removed some of it.
+            self._claim.check()
             folder.write(SENTINEL, json.dumps(said).encode())
         except BaseException:
             _try_to_remove(folder)
