@@ -13,8 +13,10 @@ def print_plans(recipe: str, overrides: Sequence[str], profile: str | None) -> N
     with the model that the first one starts from. Raises: UserError as `print_plan` does."""
     console = Console()
     if not is_chain(recipe):
-        settings = load_recipe(recipe, overrides, profile)
+        notes: list[str] = []
+        settings = load_recipe(recipe, overrides, profile, notes.append)
         print_plan(settings, dump_recipe(settings), find_recipe(recipe).parent, console)
+        _print_notes(notes, console)
         return
     chain = load_chain(recipe, overrides, profile)
     for number, stage in enumerate(chain.stages, start=1):
@@ -24,14 +26,21 @@ def print_plans(recipe: str, overrides: Sequence[str], profile: str | None) -> N
 
 
 def _print_stage(chain: LoadedChain, stage: Stage, profile: str | None, console: Console) -> None:
+    notes: list[str] = []
     print_plan(
-        chain.planned(stage, profile),
+        chain.planned(stage, profile, notes.append),
         dump_recipe(stage.recipe),
         find_recipe(stage.source).parent,
         console,
         cache=None if stage.starts_from is None else f"known after stage {stage.starts_from}",
     )
+    _print_notes(notes, console)
     console.say("")
+
+
+def _print_notes(notes: Sequence[str], console: Console) -> None:
+    for text in notes:
+        console.say(f"note  {text}")
 
 
 def _models(stage: Stage) -> str:

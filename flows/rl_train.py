@@ -74,7 +74,7 @@ def rl_train(
     if is_chain(recipe):
         chain = load_chain(recipe, overrides, profile)
         return run_chain(chain, profile, fresh or retrain is Retrain.ALWAYS, rl_train)
-    settings = with_fixed_versions(load_recipe(recipe, overrides, profile), Home.default())
+    settings = with_fixed_versions(load_recipe(recipe, overrides, profile, _say), Home.default())
     values, training = settings.model_dump(mode="json"), settings.training
     with no_orphans(), recorded(), delivered(), closing_sessions():
         report_if_killed()

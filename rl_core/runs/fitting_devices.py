@@ -36,6 +36,16 @@ def fewer_devices(values: dict[str, Any], most: int) -> dict[str, Any]:
     return values
 
 
+def idle_devices(recipe: Recipe, profile: str, most: int) -> str:
+    """Say that a recipe leaves devices of its profile idle. Args: most: devices of the profile."""
+    number = recipe.placement.num_devices
+    return (
+        f"{recipe.name} runs on {number} of the {most} devices of profile {profile}, the most that "
+        f"its batches divide into; {most - number} stay idle (training.prompts_per_step, "
+        "placement.num_devices)"
+    )
+
+
 def on_devices(values: Mapping[str, Any], number: int) -> Recipe | None:
     """Return the recipe of plain values on a number of devices; None if they do not suit it."""
     placed = {**values["placement"], "num_devices": number}

@@ -2,7 +2,7 @@
 checks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError, UserError
-from rl_core.runs.fitting_devices import fewer_devices
+from rl_core.runs.fitting_devices import fewer_devices, idle_devices
 from rl_core.runs.recipe_paths import paths_from_recipe
 from rl_core.runtime.own_packages import search_beside
 from rl_core.runtime.registry import describe_validation_error, nearest
@@ -76,14 +76,18 @@ def find_recipe(name_or_path: str) -> Path:
 
 
 def load_recipe(
-    name_or_path: str, overrides: Sequence[str] = (), profile: str | None = None
+    name_or_path: str,
+    overrides: Sequence[str] = (),
+    profile: str | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Recipe:
     """Load a recipe with its profile's placement and the overrides on top, and check every plug-in
     block. Relative paths in it are those of files beside it, if there are such, and so are the
     modules of the classes that it names.
 
     Args: overrides: dotted assignments such as `algorithm.clip_high=0.28`. profile: a profile's
-    name; unset takes the recipe's own `profile` key, else `cpu`.
+    name; unset takes the recipe's own `profile` key, else `cpu`. note: is told of devices of the
+    profile that the recipe leaves idle.
     Raises: RecipeError naming file, key, value and what would be right.
     """
     path = find_recipe(name_or_path)
@@ -105,11 +109,14 @@ def load_recipe(
     wanted = next((one for one in (profile, named) if one is not None), "cpu")
     of_profile = _read_profile(str(wanted), path.name)
     written["placement"] = {**of_profile, **placement}
-    if "num_devices" not in placement:
-        # A profile says what a machine has; a recipe with small batches uses a part of it.
-        most = PlacementConfig.model_validate(of_profile).num_devices
-        written = fewer_devices(written, most)
-    return parse_recipe(written, where=path.name)
+    if "num_devices" in placement:
+        return parse_recipe(written, where=path.name)
+    # A profile says what a machine has; a recipe with small batches uses a part of it.
+    most = PlacementConfig.model_validate(of_profile).num_devices
+    recipe = parse_recipe(fewer_devices(written, most), where=path.name)
+    if note is not None and recipe.placement.num_devices < most:
+        note(idle_devices(recipe, str(wanted), most))
+    return recipe
 
 
 def parse_recipe(values: dict[str, object], where: str = "recipe") -> Recipe:

@@ -19,8 +19,16 @@ def test_every_recipe_loads_under_every_profile(profile: str, monkeypatch: pytes
         assert placed.num_devices <= per_node or placed.num_devices % per_node == 0
 
 
-def test_a_small_recipe_takes_a_part_of_a_large_profile():
-    assert load_recipe("text", profile="many_nodes").placement.num_devices == 8
+def test_a_small_recipe_takes_a_part_of_a_large_profile_and_says_so():
+    notes: list[str] = []
+    recipe = load_recipe("text", profile="many_nodes", note=notes.append)
+    assert recipe.placement.num_devices == 8
+    assert [note.partition(", ")[0] for note in notes] == [
+        "text runs on 8 of the 32 devices of profile many_nodes"
+    ]
+    load_recipe("text", profile="one_node", note=notes.append)
+    load_recipe("text", ["placement.num_devices=4"], "many_nodes", notes.append)
+    assert len(notes) == 1, "nothing is idle, or the user chose"
 
 
 def test_a_number_that_the_user_gives_is_not_changed():

@@ -88,7 +88,7 @@ def test_a_driver_that_another_one_replaced_stores_nothing_more(
     first.create("name: tiny\n")
     publish(first, 1)
     with (
-        pytest.raises(StorageError, match="took this run at .* nothing more is stored"),
+        pytest.raises(StorageError, match=r"took this run at .* nothing more is stored"),
         first.publish_checkpoint(2, {"step": 20}, KEPT) as building,
     ):
         building.write("rank-0.pt", b"of the first")
@@ -97,11 +97,9 @@ def test_a_driver_that_another_one_replaced_stores_nothing_more(
         second.create("name: tiny\n")
         publish(second, 2)  # which removes what others wrote of that iteration
     assert second.complete_iterations() == [1, 2] and second.damage(2) is None
-    assert list(second.checkpoint(2).objects()) == [
-        ".complete",
-        "policy/weights.bin",
-        "trainer.json",
-    ]
+    assert {path.split("/")[0] for path in (store / "checkpoints").objects()} == {
+        second.checkpoint(iteration).name for iteration in (1, 2)
+    }
     with pytest.raises(StorageError, match="took this run at"):
         publish(first, 3)
     assert first.create("name: tiny\n") is not None, "the same command has it again"

@@ -84,11 +84,14 @@ class LoadedChain:
         """Return the stage of a name."""
         return next(stage for stage in self.stages if stage.name == name)
 
-    def planned(self, stage: Stage, profile: str | None) -> Recipe:
+    def planned(
+        self, stage: Stage, profile: str | None, note: Callable[[str], None] | None = None
+    ) -> Recipe:
         """Return the recipe of a stage for checks before anything is trained: a model of an earlier
-        stage is replaced by the one that that stage's training starts from."""
+        stage is replaced by the one that that stage's training starts from. Args: note: as in
+        `load_recipe`."""
         instead = stage._instead(lambda key, name: self.first_model(self.stage(name)))
-        return load_recipe(stage.source, [*stage.overrides, *instead], profile)
+        return load_recipe(stage.source, [*stage.overrides, *instead], profile, note)
 
     def first_model(self, stage: Stage) -> str:
         """Return the model that the training of a stage and of those before it began with."""
