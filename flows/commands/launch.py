@@ -57,7 +57,8 @@ def k8s(
     namespace: Annotated[str, typer.Option(help="Namespace of the job")] = "rl-train",
     out: Out = None,
 ) -> None:
-    """Write a RayJob for KubeRay, whose Ray cluster lives as long as the run."""
+    """Write a RayJob for KubeRay, whose Ray cluster lives as long as the run; what is to stay goes to
+    --storage."""
     from flows.launch.kubernetes import manifest
 
     _write(manifest(_job(recipe, overrides, nodes, devices, cpu, storage), image, namespace), out)
@@ -98,8 +99,14 @@ def _job(
     from rl_core.runs.recipes import load_recipe
     from rl_core.runtime.storage import parse_storage
 
+    if is_chain(recipe):
+        raise RecipeError(f"{recipe}: a chain has several runs; launch each of its stages")
+    # What is wrong with it whatever the machines.
+    own = load_recipe(recipe, overrides or ()).placement.storage
     if storage is not None:
         parse_storage(storage, "--storage")
+    elif own is not None:
+        storage = own
     if nodes > 1 and storage is None:
         typer.echo(
             "note: without --storage every machine must see the home folder (RL_TRAIN_HOME) at the "
@@ -108,9 +115,6 @@ def _job(
         )
     kind = "cpu" if cpu else "cuda"
     job = Job(recipe, tuple(overrides or ()), nodes, devices, kind, storage)
-    if is_chain(recipe):
-        raise RecipeError(f"{recipe}: a chain has several runs; launch each of its stages")
-    load_recipe(recipe, job.overrides)  # what is wrong with it whatever the machines
     placed = [f"placement.device={kind}", f"placement.num_devices={nodes * devices}"]
     load_recipe(recipe, [*placed, f"placement.devices_per_node={devices}", *job.overrides])
     return job

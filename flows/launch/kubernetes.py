@@ -8,12 +8,22 @@ from typing import Any
 import yaml
 
 from flows.launch.job import Job
+from rl_core.errors import StorageError
+from rl_core.runtime.storage import SCHEMES, scheme_of
 
 STATE = "/state"
 
 
 def manifest(job: Job, image: str, namespace: str) -> str:
-    """Return the manifest of a job. Args: image: of `deployments/Dockerfile`, in a registry."""
+    """Return the manifest of a job. Args: image: of `deployments/Dockerfile`, in a registry.
+
+    Raises: StorageError for a job without an object store: the disks of its pods go with it.
+    """
+    if scheme_of(job.storage or "") not in SCHEMES:
+        raise StorageError(
+            f"--storage: {job.storage or 'none'}, but a RayJob's pods have no other disk than their "
+            "own, which goes with them; give s3://BUCKET/FOLDER or gs://BUCKET/FOLDER"
+        )
     values: dict[str, Any] = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",

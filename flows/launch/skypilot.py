@@ -14,7 +14,9 @@ source .venv/bin/activate
 address=${{SKYPILOT_NODE_IPS%%$'\\n'*}}
 # SkyPilot has a Ray of its own on 6380; this one is the run's.
 if [ "$SKYPILOT_NODE_RANK" -ne 0 ]; then
-    until ray start --address="$address:{port}" {devices} --block; do sleep 5; done
+    until (exec 3<>"/dev/tcp/$address/{port}") 2>/dev/null; do sleep 5; done
+    # It ends with the head, by an error; the head's exit code is the job's.
+    ray start --address="$address:{port}" {devices} --block || true
     exit 0
 fi
 ray start --head --node-ip-address="$address" --port={port} {devices} --include-dashboard=false

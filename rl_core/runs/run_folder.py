@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import subprocess
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,9 +132,9 @@ class RunFolder:
         run, such as of one that was started anew elsewhere since, is removed."""
         if self._mirror is None:
             return
-        before = self.mlflow_run_id
+        before = self._remembered("start")
         self._mirror.fetch()
-        if before not in (None, self.mlflow_run_id):
+        if before not in (None, self._remembered("start")):
             shutil.rmtree(self.root)
             self._mirror.fetch()
 
@@ -159,6 +160,8 @@ class RunFolder:
         """Record the MLflow run that this folder belongs to, and the folder of its prepared
         rows."""
         known = {"run_key": key, "mlflow_run_id": mlflow_run_id, "prepared": prepared}
+        # Each machine may have an MLflow of its own; a start is the same run wherever it goes on.
+        known["start"] = self._remembered("start") or uuid.uuid4().hex
         atomic_write_json(self.root / "run.json", known)
         self._send()
 

@@ -127,3 +127,11 @@ def test_a_recipe_that_would_be_refused_there_is_refused_here():
     answer = CliRunner().invoke(app, ["launch", "slurm", "text", "--nodes", "3"])
     assert isinstance(answer.exception, RecipeError)
     assert "prompts_per_step" in str(answer.exception)
+
+
+def test_a_ray_job_that_would_keep_nothing_is_refused():
+    from rl_core.errors import StorageError
+
+    answer = CliRunner().invoke(app, ["launch", "k8s", "text", "--storage", "/runs"])
+    assert isinstance(answer.exception, StorageError)
+    assert str(answer.exception).startswith("--storage: /runs, but a RayJob's pods")

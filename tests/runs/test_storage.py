@@ -116,6 +116,10 @@ def test_what_is_left_of_a_run_that_was_started_anew_elsewhere_does_not_count(
     old.export.mkdir()
     new.fetch()
     assert new.receipt("iteration-0001", IterationReceipt) is not None, "a registered one is kept"
+    new.create("name: tiny\n")
+    new.remember_tracking("key", "of another MLflow", "prepared")
+    old.fetch()
+    assert old.export.is_dir(), "it went on elsewhere"
     new.discard()
     new.create("name: tiny\n")
     new.remember_tracking("key", "new", "prepared")
