@@ -57,8 +57,8 @@ def k8s(
     namespace: Annotated[str, typer.Option(help="Namespace of the job")] = "rl-train",
     out: Out = None,
 ) -> None:
-    """Write a RayJob for KubeRay, whose Ray cluster lives as long as the run; what is to stay goes to
-    --storage."""
+    """Write a RayJob for KubeRay, whose Ray cluster lives as long as the run; what is to stay goes
+    to --storage."""
     from flows.launch.kubernetes import manifest
 
     _write(manifest(_job(recipe, overrides, nodes, devices, cpu, storage), image, namespace), out)

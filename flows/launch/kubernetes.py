@@ -21,8 +21,8 @@ def manifest(job: Job, image: str, namespace: str) -> str:
     """
     if scheme_of(job.storage or "") not in SCHEMES:
         raise StorageError(
-            f"--storage: {job.storage or 'none'}, but a RayJob's pods have no other disk than their "
-            "own, which goes with them; give s3://BUCKET/FOLDER or gs://BUCKET/FOLDER"
+            f"--storage: {job.storage or 'none'}, but a RayJob's pods have no other disk than "
+            "their own, which goes with them; give s3://BUCKET/FOLDER or gs://BUCKET/FOLDER"
         )
     values: dict[str, Any] = {
         "apiVersion": "ray.io/v1",
