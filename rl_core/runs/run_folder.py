@@ -253,11 +253,12 @@ class RunFolder:
         """
         scores: dict[int, float] = {}
         known: set[str] = set()
+        complete = self.complete_iterations() if count else []
         for path in sorted(self.root.glob("receipts/iteration-*.json")) if count else []:
             values = self._values(path)
             known |= values.keys()
             iteration = int(path.stem.split("-")[1])
-            kept = self._checkpoints.holds(iteration) or iteration > self.last_complete()
+            kept = iteration in complete or iteration > max(complete, default=0)
             if kept and math.isfinite(values.get(metric, math.nan)):
                 scores[iteration] = values[metric]
         if known and metric not in known and not metric.startswith("eval/"):

@@ -83,9 +83,9 @@ class RemoteFolder:
             files.pipe_file(f"{self}/{name}", content)
 
     def exists(self, name: str) -> bool:
-        """Return True if the object, or one below a folder of that name, is there."""
+        """Return True if the object is there."""
         with explained(f"{self}/{name}") as files:
-            return _is_there(files, f"{self}/{name}")
+            return bool(files.exists(f"{self}/{name}"))
 
     def names(self, pattern: str) -> list[str]:
         """Return the paths below this folder, relative to it, that a pattern matches, in order."""
@@ -110,7 +110,7 @@ class RemoteFolder:
         """Remove a folder or object below this one, or this folder; nothing if it is not there."""
         target = f"{self}/{name}".rstrip("/")
         with explained(target) as files:
-            if _is_there(files, target):
+            if files.exists(target):
                 files.rm(target, recursive=True)
 
     def put(self, files_of: Path, names: Collection[str]) -> None:
@@ -239,15 +239,6 @@ def error_of(address: str, error: BaseException, kind: type[UserError]) -> UserE
     if isinstance(error, OSError | asyncio.TimeoutError) and not status:
         return Unreachable(f"{address}: cannot be reached ({said})")
     return kind(f"{address}: cannot be used ({said})")
-
-
-def _is_there(files: AbstractFileSystem, address: str) -> bool:
-    # fsspec's own `exists` takes a store that does not answer for an object that is not there.
-    try:
-        files.info(address)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _path(files: AbstractFileSystem, url: str) -> str:

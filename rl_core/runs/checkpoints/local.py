@@ -26,10 +26,6 @@ class LocalCheckpoints:
         """Return the folder of an iteration's checkpoint."""
         return self.root / f"iteration-{iteration:04d}"
 
-    def holds(self, iteration: int) -> bool:
-        """Return True if the iteration has a checkpoint, complete or not."""
-        return self.at(iteration).is_dir()
-
     def complete(self) -> list[int]:
         """Return the iterations whose complete checkpoints are there, in order."""
         return sorted(

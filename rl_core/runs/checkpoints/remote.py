@@ -36,10 +36,6 @@ class RemoteCheckpoints:
             raise StorageError(f"{self.root}: there is no checkpoint of iteration {iteration}")
         return self.root / attempts
 
-    def holds(self, iteration: int) -> bool:
-        """Return True if the iteration has a complete checkpoint."""
-        return iteration in self._complete()
-
     def complete(self) -> list[int]:
         """Return the iterations whose complete checkpoints are there, in order."""
         return sorted(self._complete())
