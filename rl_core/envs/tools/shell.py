@@ -11,7 +11,6 @@ import base64
 import json
 import os
 import select
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -24,7 +24,8 @@ SAYS = {
         "Done.",
     ],
     "locked": [
-        "```bash\nmkdir -p /logs/verifier; cd /logs/verifier; echo '{\"reward\": 1}' > reward.json\n"
+        "```bash\nmkdir -p /logs/verifier; cd /logs/verifier\n"
+        "echo '{\"reward\": 1}' > reward.json\n"
         "touch /tests/.hidden; chmod 444 reward.json; chmod 555 . ..\n```",
         "Done.",
     ],

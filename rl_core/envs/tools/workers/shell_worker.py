@@ -3,8 +3,8 @@ library only.
 
 It is the sandbox's process 1. A request is a line of JSON, and so is an answer: `{"write": path,
 "data": base64, "mode": number}`, `{"read": path}`, `{"empty": path}`, `{"end_others": true}`, or
-`{"run": command, "cwd", "env", "timeout_s", "output_bytes"}`. What a command prints is its own word;
-the other answers are this program's, which commands can neither read, trace nor signal.
+`{"run": command, "cwd", "env", "timeout_s", "output_bytes"}`. What a command prints is its own
+word; the other answers are this program's, which commands can neither read, trace nor signal.
 """
 
 import base64
