@@ -90,6 +90,9 @@ def test_tests_without_a_reward_are_no_verdict(tmp_path: Path) -> None:
     ("file", "text", "said"),
     [
         ("environment/Dockerfile", "FROM x\nRUN apt-get install -y jq\n", "RUN apt-get install"),
+        ("environment/Dockerfile", "FROM x\nENV PATH=/x:$PATH\n", "ENV PATH"),
+        ("environment/Dockerfile", "FROM x\nCOPY *.txt .\n", "COPY"),
+        ("environment/Dockerfile", "FROM x\nWORKDIR /usr/src\n", "WORKDIR /usr/src"),
         ("environment/docker-compose.yaml", "services: {}\n", "docker-compose"),
         ("task.toml", "[environment]\ndocker_image = 'a/b:1'\n", "docker_image a/b:1"),
     ],
