@@ -20,6 +20,8 @@ class FusionServer:
         self.requests: list[dict[str, Any]] = []
         self.broken = 0
         """Number of requests that it will fail itself."""
+        self.failure: dict[str, Any] = {"status": "SandboxError", "run_result": None}
+        """What it then answers."""
         own = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -45,7 +47,7 @@ class FusionServer:
         """Run a program as the server's documentation says."""
         if self.broken:
             self.broken -= 1
-            return {"status": "SandboxError", "message": "no pod", "run_result": None, "files": {}}
+            return {"message": "no pod", "files": {}} | self.failure
         assert body["language"] == "python"
         with tempfile.TemporaryDirectory() as folder:
             for name, data in body["files"].items():

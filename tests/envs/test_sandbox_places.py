@@ -99,6 +99,16 @@ def test_a_container_gives_the_verdicts_of_bubblewrap_and_is_locked(docker: Path
     assert not any("--volume" in one or "--mount" in one for one in runs)
 
 
+def test_a_container_that_does_not_start_is_no_verdict(docker: Path) -> None:
+    given = {"reward_spec": {"ground_truth": [{"input": "", "output": "1"}]}}
+    env = make("lcb", {"sandbox": {"docker": "img:1"}}, given)
+    # The daemon ends.
+    (docker.parent / "bin" / "docker").write_text("#!/bin/sh\necho no daemon >&2; exit 125\n")
+    with pytest.raises(EnvError, match=r"no daemon"):
+        env.step("```python\nprint(1)\n```")
+    env.close()
+
+
 def test_a_server_gives_the_verdicts_of_bubblewrap(fusion: FusionServer) -> None:
     assert verdicts({"remote": fusion.url}) == RIGHT
     assert {one["language"] for one in fusion.requests} == {"python"}
@@ -114,9 +124,15 @@ def test_the_tool_python_runs_on_a_server_and_a_server_that_fails_is_no_verdict(
     assert "ZeroDivisionError" in tool.python("1 / 0")
     fusion.broken = 1
     assert tool.python("print(1)") == "1\n"
-    fusion.broken = 3
-    with pytest.raises(EnvError, match=r"ran no program: 200: .*no pod"):
-        tool.python("print(1)")
+    failures: list[dict[str, Any]] = [
+        fusion.failure,
+        {"status": "Failed", "run_result": None},
+        {"status": "Failed", "run_result": {"status": "Error"}},
+    ]
+    for fusion.failure in failures:
+        fusion.broken = 3
+        with pytest.raises(EnvError, match=r"ran no program: 200: .*no pod"):
+            tool.python("print(1)")
     tool.close()
 
 

@@ -19,6 +19,11 @@ PLAIN = ("FROM", "LABEL", "ARG", "CMD", "EXPOSE", "MAINTAINER", "STOPSIGNAL")
 """Instructions of a Dockerfile that change nothing for a shell under bubblewrap."""
 
 
+_SYSTEM = ("", "bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sandbox", "sys", "usr")
+"""Folders of the root, and the root itself, that a shell under bubblewrap cannot have as its
+own."""
+
+
 @dataclass(frozen=True)
 class HarborTask:
     """One task."""
@@ -113,18 +118,29 @@ class _Dockerfile:
             words = shlex.split(rest)
         except ValueError:
             words = []
+        # A variable's value is the image's, and so are the names that a pattern stands for.
+        if "$" in rest or (word == "COPY" and any(sign in rest for sign in "*?[")):
+            words = []
         if word == "WORKDIR" and len(words) == 1:
             self.workdir = self._absolute(words[0])
+            self._needs_own(self.workdir, line)
         elif word == "ENV" and words and all("=" in one for one in words):
             self.env |= {name: value for name, _, value in (one.partition("=") for one in words)}
         elif word == "COPY" and len(words) >= 2 and not words[0].startswith(("-", "[")):
             for source in words[:-1]:
-                self._copy(source, words[-1], several=len(words) > 2)
+                self._needs_own(self._copy(source, words[-1], several=len(words) > 2), line)
         elif word not in PLAIN:
-            shown = line if len(line) <= 60 else f"{line[:57]}..."
-            self.needs_image = self.needs_image or f"{self.file}: {shown}"
+            self._needs(line)
 
-    def _copy(self, source: str, to: str, *, several: bool) -> None:
+    def _needs_own(self, at: str, line: str) -> None:
+        if at.split("/")[1] in _SYSTEM:
+            self._needs(line)
+
+    def _needs(self, line: str) -> None:
+        shown = line if len(line) <= 60 else f"{line[:57]}..."
+        self.needs_image = self.needs_image or f"{self.file}: {shown}"
+
+    def _copy(self, source: str, to: str, *, several: bool) -> str:
         at = self._absolute(to)
         path = self.file.parent / source
         if path.is_file() and (several or to.endswith("/") or to in (".", "./")):
@@ -132,6 +148,7 @@ class _Dockerfile:
         if not path.resolve().is_relative_to(self.file.parent.resolve()) or not path.exists():
             raise EnvError(f"{self.file}: COPY {source}: there is no such file beside it")
         self.copies.append((source, at))
+        return at
 
     def _absolute(self, path: str) -> str:
         joined = path if path.startswith("/") else f"{self.workdir}/{path}"

@@ -47,7 +47,6 @@ from rl_core.runtime.registry import PluginConfig
 ANSWER_TIMEOUT_S = 30.0
 """Seconds after a test's own deadline that the sandbox's answer is waited for, including its
 start."""
-GRACE_S = 2.0
 PRELOADED = (
     "random",
     "string",
@@ -116,15 +115,14 @@ class Sandbox:
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
-        self._home = self._name = None
-        self._container = container_of(settings.mode)
+        self._home = self._container = None
+        named = container_of(settings.mode)
         self._packages = [bubblewrap.PACKAGES]
-        if self._container is not None:
+        if named is not None:
             # The image's own packages are where its interpreter finds them.
             self._packages = []
-            self._process, self._name = container.start(
-                *self._container, settings.memory_bytes, settings.threads
-            )
+            self._process, name = container.start(*named, settings.memory_bytes, settings.threads)
+            self._container = named[0], name
         elif settings.mode == SandboxMode.UNSAFE:
             self._home = tempfile.mkdtemp(prefix="rl-train-unsafe-")
             self._packages = [sysconfig.get_path("purelib")]
@@ -174,6 +172,8 @@ class Sandbox:
                 as `__main__`.
             call_bare: if that program neither reads nor writes but defines functions, call the main
                 one with standard input as literals.
+
+        Raises: EnvError when Docker or Podman failed, which says nothing about the program.
         """
         asked = {"name": call.name, "arguments": list(call.arguments)} if call else None
         try:
@@ -182,6 +182,7 @@ class Sandbox:
             )
             return self._receive(time.monotonic() + timeout_s + ANSWER_TIMEOUT_S)
         except (OSError, EOFError):
+            self._check_container()
             self.close()
             return Execution(Outcome.LOST, stderr=b"the sandbox ended")
 
@@ -199,18 +200,17 @@ class Sandbox:
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
-        # The worker ends at the end of its requests, and as its process 1 takes the rest of the
-        # sandbox along.
-        try:
-            self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            if self._container is not None and self._name is not None:
-                container.kill(self._container[0], self._name)
-            bubblewrap.kill_tree(self._process.pid)
-            self._process.wait()
+        container.end(self._process, self._container)
         self._process.stderr.close()  # type: ignore[union-attr]
         if self._home:
             shutil.rmtree(self._home, ignore_errors=True)
+
+    def _check_container(self) -> None:
+        if self._container is None:
+            return
+        told = self._complaint()
+        if self._process.poll() == container.OWN_FAILURE:
+            raise EnvError(f"sandbox: {self._container[0]} ran no program: {told}")
 
     def _send(self, request: dict[str, object]) -> None:
         data = json.dumps(request).encode()
@@ -252,7 +252,7 @@ class Sandbox:
 
     def _complaint(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE_S)
+            self._process.wait(container.GRACE_S)
         stderr = self._process.stderr
         ready = stderr is not None and select.select([stderr], [], [], 0)[0]
         if ready and stderr:

@@ -11,7 +11,6 @@ import base64
 import json
 import os
 import select
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,6 @@ from rl_core.errors import EnvError
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 15.0
 """Seconds after a command's own deadline that its answer is waited for."""
-GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,12 @@ class Shell:
         self, place: SandboxChoice, folders: Sequence[str], image: str | None = None
     ) -> None:
         source = Path(shell_worker.__file__).read_text(encoding="utf-8")
-        self._container = container_of(place)
-        self._name = None
-        if self._container is not None:
-            program, usual = self._container
-            self._process, self._name = container.start_shell(program, image or usual, source)
+        self._container = None
+        named = container_of(place)
+        if named is not None:
+            program, usual = named
+            self._process, name = container.start_shell(program, image or usual, source)
+            self._container = program, name
         elif place == SandboxMode.BUBBLEWRAP:
             self._process = bubblewrap.start_shell(source, folders)
         else:
@@ -69,7 +68,8 @@ class Shell:
         timeout_s: float,
         output_bytes: int = 65536,
     ) -> Ran:
-        """Run a command with bash. Raises: EnvError when the sandbox ended."""
+        """Run a command with bash. Args: cwd: empty for the folder in which the sandbox begins.
+        Raises: EnvError when the sandbox ended."""
         answer = self._asked(
             {
                 "run": command,
@@ -95,14 +95,17 @@ class Shell:
                 self.write(where, file.read_bytes(), file.stat().st_mode & 0o777)
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file; None if there is none."""
-        try:
-            return base64.b64decode(self._asked({"read": path})["data"])
-        except EnvError:
-            return None
+        """Return the content of a file; None if there is none. Raises: EnvError when it cannot be
+        read, or the sandbox ended."""
+        data = self._asked({"read": path})["data"]
+        return None if data is None else base64.b64decode(data)
+
+    def empty(self, folder: str) -> None:
+        """Leave a folder there, with nothing in it. Raises: EnvError when something stays."""
+        self._asked({"empty": folder})
 
     def end_others(self) -> None:
-        """End everything that commands left running."""
+        """End everything that commands left running. Raises: EnvError when that is not possible."""
         self._asked({"end_others": True})
 
     def close(self) -> None:
@@ -110,14 +113,10 @@ class Shell:
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(OSError):
             self._process.stdin.close()
-        try:
-            self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            if self._container is not None and self._name is not None:
-                container.kill(self._container[0], self._name)
-            bubblewrap.kill_tree(self._process.pid)
-            self._process.wait()
-        self._process.stdout.close()
+        container.end(self._process, self._container)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
 
     def _asked(
         self, request: Mapping[str, Any], timeout_s: float = START_TIMEOUT_S

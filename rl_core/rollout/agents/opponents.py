@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -53,12 +53,16 @@ class Opponent(Protocol):
 class FrozenOpponent:
     """A model that is loaded next to the policy, and sampled as it is.
 
-    Args: path: as in `model.path`. Raises: ModelError when it cannot be loaded.
+    Args: path: as in `model.path`. template_kwargs: variables of the policy's chat template.
+    Raises: ModelError when it cannot be loaded.
     """
 
-    def __init__(self, path: str, device: torch.device) -> None:
+    def __init__(
+        self, path: str, device: torch.device, template_kwargs: Mapping[str, object]
+    ) -> None:
         source = locate(path, Home.default().models)
-        self.model = ServedModel(source, ModelConfig(path=path), str(device))
+        config = ModelConfig(path=path, chat_template_kwargs=dict(template_kwargs))
+        self.model = ServedModel(source, config, str(device))
         self.model.policy.requires_grad_(False)
         self._held = ExitStack()
         with torch.no_grad():

@@ -94,7 +94,9 @@ class AgentStage:
             if isinstance(player, ServedSeat):
                 self._opponents[key] = ServedOpponent(player, self.model)
             else:
-                self._opponents[key] = FrozenOpponent(player, self.device)
+                self._opponents[key] = FrozenOpponent(
+                    player, self.device, self.model.chat.template_kwargs
+                )
             atexit.register(self._opponents[key].close)
         return self._opponents[key]
 
@@ -293,6 +295,8 @@ class _Rollout:
     ) -> None:
         for one, request, reply in zip(held, requests, replies, strict=True):
             if isinstance(reply, str):
+                # Before the agent hears of it, which may take it for a loss.
+                one.play.end(Ended(error=reply))
                 one.play.answered(one.turn)
                 one.stream.fail(reply)
                 continue

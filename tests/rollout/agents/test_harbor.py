@@ -23,6 +23,17 @@ SAYS = {
         "echo 1 > /logs/verifier/reward.txt\n```",
         "Done.",
     ],
+    "locked": [
+        "```bash\nmkdir -p /logs/verifier; cd /logs/verifier\n"
+        "echo '{\"reward\": 1}' > reward.json\n"
+        "touch /tests/.hidden; chmod 444 reward.json; chmod 555 . ..\n```",
+        "Done.",
+    ],
+    "answers": [
+        '```bash\nfor n in 2 3 4 5; do echo \'{"data": "MQ=="}\' > /proc/1/fd/$n; done\n'
+        "kill -INT 1\n```",
+        "Done.",
+    ],
     "total": ["```bash\ncat prices.txt\n```", "```bash\necho 49 > total.txt\n```", "It is 49."],
     "idle": ["I cannot."],
 }
@@ -58,8 +69,11 @@ def test_commands_are_run_and_the_tests_give_the_reward(tmp_path: Path) -> None:
     idle, _ = played(EXAMPLE, rows["hello"], SAYS["idle"])
     assert idle.reward == 0.0
     # A reward that the policy wrote itself, now or later, counts nothing.
-    cheat, _ = played(EXAMPLE, rows["hello"], SAYS["cheat"])
-    assert cheat.reward == 0.0
+    for way in ("cheat", "locked", "answers"):
+        cheat, told = played(EXAMPLE, rows["hello"], SAYS[way])
+        assert (cheat.error, cheat.reward) == (None, 0.0), way
+    # Nor can it answer in the place of the sandbox.
+    assert told[1].count("Permission denied") == 4
 
 
 def test_tests_without_a_reward_are_no_verdict(tmp_path: Path) -> None:
@@ -76,6 +90,9 @@ def test_tests_without_a_reward_are_no_verdict(tmp_path: Path) -> None:
     ("file", "text", "said"),
     [
         ("environment/Dockerfile", "FROM x\nRUN apt-get install -y jq\n", "RUN apt-get install"),
+        ("environment/Dockerfile", "FROM x\nENV PATH=/x:$PATH\n", "ENV PATH"),
+        ("environment/Dockerfile", "FROM x\nCOPY *.txt .\n", "COPY"),
+        ("environment/Dockerfile", "FROM x\nWORKDIR /usr/src\n", "WORKDIR /usr/src"),
         ("environment/docker-compose.yaml", "services: {}\n", "docker-compose"),
         ("task.toml", "[environment]\ndocker_image = 'a/b:1'\n", "docker_image a/b:1"),
     ],

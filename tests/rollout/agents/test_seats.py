@@ -35,7 +35,8 @@ def group() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A player behind a server."""
-    served = Server(answer_of(lambda messages: f"after {len(messages)}"))
+    said = answer_of(lambda messages: f"after {len(messages)}")
+    served = Server(lambda body: said(body) if body["model"] == "theirs" else (400, "no credit"))
     yield served
     served.close()
 
@@ -47,6 +48,7 @@ def engine(tiny_model_dir: Path, server: Server) -> Iterator[RolloutEngine]:
     options: dict[str, dict[str, Any]] = {
         "both": both | {"evaluation_seats": {"o": "start"}},
         "served": both | {"seats": {"x": "policy", "o": elsewhere}},
+        "refused": both | {"seats": {"x": "policy", "o": elsewhere | {"model": "other"}}},
     }
     backend = make_backend(RankInfo(0, 1, "cpu", 1), Setup(str(tiny_model_dir)))
     config = RolloutConfig(samples_per_prompt=2, max_new_tokens=6)
@@ -110,6 +112,12 @@ def test_a_seat_behind_a_server_is_asked_with_its_own_messages(
     assert batch.tensor("rewards").tolist() == [1.0, 1.0]
     assert {one["model"] for one in server.requests} == {"theirs"}
     assert sorted(len(one["messages"]) for one in server.requests) == [2, 2, 4, 4]
+
+
+def test_a_server_that_fails_is_no_loss_of_the_policy(engine: RolloutEngine) -> None:
+    batch = played(engine, "refused", "forgiving")
+    assert batch.tensor("failed").all()
+    assert all("answered 400: " in error for error in batch.non_tensor_batch["error"])
 
 
 def test_a_seat_that_was_never_asked_has_its_result_in_evaluations_alone(

@@ -35,7 +35,13 @@ class FunctionRows(EnvironmentRows):
     @property
     def content(self) -> str:
         """Digest of the function's file, so that an edited one makes new rows."""
-        file = inspect.getsourcefile(inspect.unwrap(self._loaded()))
+        loaded = inspect.unwrap(self._loaded())
+        try:
+            file = inspect.getsourcefile(loaded)
+        except TypeError as error:  # a built-in, or an object that can be called
+            raise DataError(
+                f"function: {self.function} must be a function that Python code defines"
+            ) from error
         return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
     def tasks(self) -> Iterator[dict[str, Any]]:

@@ -39,8 +39,9 @@ class HarborRows(EnvironmentRows):
     def content(self) -> str:
         """Digest of the instructions, so that an edited one makes new rows."""
         digest = hashlib.sha256()
-        for file in sorted(user_path(self.harbor).rglob("instruction.md")):
-            digest.update(str(file).encode() + file.read_bytes())
+        folder = user_path(self.harbor)
+        for file in sorted(folder.rglob("instruction.md")):
+            digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
         return digest.hexdigest()
 
     def tasks(self) -> Iterator[dict[str, Any]]:

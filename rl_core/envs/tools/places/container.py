@@ -13,13 +13,15 @@ import uuid
 from functools import lru_cache
 from pathlib import Path
 
-from rl_core.envs.tools.bubblewrap import ENVIRONMENT, NOBODY, WRITABLE_BYTES
+from rl_core.envs.tools.bubblewrap import ENVIRONMENT, NOBODY, WRITABLE_BYTES, kill_tree
 from rl_core.envs.tools.workers import sandbox_worker
 from rl_core.errors import MachineLacks
 
 PULL_TIMEOUT_S = 600.0
 """Seconds for the first container, whose image may have to be pulled."""
-KILL_TIMEOUT_S = 20.0
+GRACE_S, KILL_TIMEOUT_S = 2.0, 20.0
+OWN_FAILURE = 125
+"""Exit code of the client when Docker or Podman failed, rather than what runs in the container."""
 EXTRA_BYTES = 512 * 2**20
 """Memory of a container beside that of the program: the worker and what is in `/tmp`."""
 
@@ -84,11 +86,33 @@ def build(program: str, folder: Path) -> str:
     return tag
 
 
-def kill(program: str, name: str) -> None:
-    """End a container that did not end with its requests."""
-    subprocess.run(
-        [program, "kill", name], capture_output=True, timeout=KILL_TIMEOUT_S, check=False
-    )
+def end(process: subprocess.Popen[bytes], container: tuple[str, str] | None) -> None:
+    """Wait for the end of a sandbox whose requests have ended, and kill it if it stays: its worker
+    ends with them, and as process 1 takes the rest along.
+
+    Args: container: program and name of the container; None under bubblewrap.
+    """
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        if container is not None:
+            subprocess.run(
+                [container[0], "kill", container[1]], capture_output=True, timeout=KILL_TIMEOUT_S
+            )
+        kill_tree(process.pid)
+        process.wait()
+
+
+def require_program(program: str) -> None:
+    """Check that Docker or Podman answers. Raises: MachineLacks with its own reason when it does
+    not."""
+    said = subprocess.run([_found(program), "version"], capture_output=True, text=True)
+    if said.returncode:
+        told = said.stderr.strip().splitlines()
+        raise MachineLacks(
+            f"sandbox: {program} does not answer here: {(told or ['it said nothing'])[-1][:500]}; "
+            "start its daemon, or say `sandbox: bubblewrap`"
+        )
 
 
 @lru_cache(maxsize=8)

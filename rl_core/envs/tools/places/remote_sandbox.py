@@ -91,14 +91,14 @@ class RemoteProgram:
             except (httpx.HTTPError, ValueError) as error:
                 why = f"{type(error).__name__}: {error}"
             else:
-                if isinstance(answer, dict) and answer.get("status") in ("Success", "Failed"):
+                if isinstance(answer, dict) and _has_run(answer):
                     return answer
                 why = redact((f"{said.status_code}: {said.text}").strip()[:300])
             time.sleep(pause_s)
         raise EnvError(f"sandbox: the server {self.address} ran no program: {why}")
 
     def _execution(self, answer: dict[str, Any]) -> Execution:
-        ran = answer.get("run_result") or {}
+        ran = answer["run_result"]
         limit = self.output_bytes
         stdout, stderr = (
             str(ran.get(name) or "").encode("utf-8", "surrogatepass")[:limit]
@@ -114,6 +114,16 @@ class RemoteProgram:
         else:
             outcome = Outcome.FAILED
         return Execution(outcome, stdout, stderr, result, float(ran.get("execution_time") or 0.0))
+
+
+def _has_run(answer: dict[str, Any]) -> bool:
+    """Return True if an answer is about the program; one without a run is the server's failure."""
+    ran = answer.get("run_result")
+    return (
+        answer.get("status") in ("Success", "Failed")
+        and isinstance(ran, dict)
+        and ran.get("status") in ("Finished", "TimeLimitExceeded")
+    )
 
 
 def require(address: str) -> None:

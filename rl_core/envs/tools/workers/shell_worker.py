@@ -2,12 +2,14 @@
 library only.
 
 It is the sandbox's process 1. A request is a line of JSON, and so is an answer: `{"write": path,
-"data": base64, "mode": number}`, `{"read": path}`, `{"end_others": true}`, or `{"run": command,
-"cwd", "env", "timeout_s", "output_bytes"}`. What a command prints is its own word.
+"data": base64, "mode": number}`, `{"read": path}`, `{"empty": path}`, `{"end_others": true}`, or
+`{"run": command, "cwd", "env", "timeout_s", "output_bytes"}`. What a command prints is its own
+word; the other answers are this program's, which commands can neither read, trace nor signal.
 """
 
 import base64
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -20,6 +22,7 @@ from typing import Any
 MEMORY_BYTES, FILE_BYTES, PROCESSES = 4 * 2**30, 256 * 2**20, 256
 LIMITED = f'ulimit -c 0 -v {MEMORY_BYTES // 1024} -f {FILE_BYTES // 1024}; exec bash -c "$0"'
 LOOK_S, COUNT_S = 0.01, 0.05
+PR_SET_DUMPABLE = 4
 
 
 def main() -> None:
@@ -28,6 +31,11 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
+    # Process 1 is immune to signals it does not handle; Python would handle this one.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Commands have the same user, and would reach the requests and answers in /proc/1/fd.
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
     threading.Thread(target=watch, daemon=True).start()
     for line in requests:
         data = (json.dumps(answered(json.loads(line))) + "\n").encode()
@@ -41,18 +49,46 @@ def answered(request: dict[str, Any]) -> dict[str, object]:
         if "run" in request:
             return run(request)
         if "read" in request:
+            if not os.path.lexists(request["read"]):
+                return {"data": None}
             with open(request["read"], "rb") as file:
                 return {"data": base64.b64encode(file.read(FILE_BYTES)).decode()}
+        if "empty" in request:
+            empty(request["empty"])
+            return {}
         if "write" in request:
             os.makedirs(os.path.dirname(request["write"]), exist_ok=True)
             with open(request["write"], "wb") as file:
                 file.write(base64.b64decode(request["data"]))
             os.chmod(request["write"], request["mode"])
             return {}
+        if os.getpid() != 1:
+            return {
+                "error": "the shell is not process 1 of its sandbox, so what commands left running "
+                "cannot be ended; the image's entrypoint must `exec` what it is given"
+            }
         end_others()
         return {}
     except OSError as error:
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def empty(folder: str) -> None:
+    """Leave a folder there without anything in it, whatever commands put in its place, or took
+    from themselves."""
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(folder)
+        os.makedirs(folder)
+    os.chmod(folder, 0o755)
+    with os.scandir(folder) as inside:
+        found = list(inside)
+    for one in found:
+        if one.is_dir(follow_symlinks=False):
+            empty(one.path)
+            os.rmdir(one.path)
+        else:
+            os.unlink(one.path)
 
 
 def watch() -> None:
@@ -77,7 +113,7 @@ def run(request: dict[str, Any]) -> dict[str, object]:
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             ["bash", "-c", LIMITED, request["run"]],
-            cwd=request["cwd"],
+            cwd=request["cwd"] or None,
             env={**os.environ, **request["env"]},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import openai
 
     from rl_core.envs.others.harbor_tasks import HarborTask
+    from rl_core.envs.tools.places.sandbox_choice import SandboxChoice
     from rl_core.envs.tools.shell import Ran, Shell
 
 BLOCK = re.compile(r"```(?:bash|sh|shell)\s*\n(.*?)```", re.DOTALL)
@@ -32,16 +34,36 @@ TOOL = {
         },
     },
 }
-REWARDS = "/logs/verifier"
+LOGS, TESTS = "/logs", "/tests"
+REWARDS = f"{LOGS}/verifier"
 
 
 def play(settings: dict[str, Any]) -> Callable[..., Any]:
-    """Return the function that plays a row. Args: settings: as `HarborEnv.Config` has them."""
+    """Return the function that plays a row.
+
+    Args: settings: as `HarborEnv.Config` has them. Raises: MachineLacks when the sandbox that they
+    name cannot run here.
+    """
+    from pydantic import TypeAdapter
+
     from rl_core.envs.others.harbor_tasks import read_task
+    from rl_core.envs.tools import bubblewrap
+    from rl_core.envs.tools.places import container
+    from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, container_of
+
+    place = TypeAdapter(SandboxChoice).validate_python(settings["sandbox"])
+    named = container_of(place)
+    if named is None:
+        bubblewrap.require()
+    else:
+        container.require_program(named[0])
 
     async def played(row: dict[str, Any], client: openai.AsyncOpenAI) -> dict[str, object]:
         task = read_task(Path(settings["harbor"]) / row["extra_info"]["harbor_task"])
-        shell = await asyncio.to_thread(_started, settings, task)
+        shell = await asyncio.to_thread(_started, place, task)
+        if named is not None:
+            # The image has both, also where a Dockerfile names them by variables.
+            task = replace(task, workdir="", env={})
         try:
             num_commands = await _work(settings, task, shell, row["prompt"], client)
             reward, metrics = await asyncio.to_thread(_verdict, task, shell)
@@ -52,15 +74,12 @@ def play(settings: dict[str, Any]) -> Callable[..., Any]:
     return played
 
 
-def _started(settings: dict[str, Any], task: HarborTask) -> Shell:
+def _started(place: SandboxChoice, task: HarborTask) -> Shell:
     """Return the shell of a task, with its files."""
-    from pydantic import TypeAdapter
-
     from rl_core.envs.tools.places import container
-    from rl_core.envs.tools.places.sandbox_choice import SandboxChoice, container_of
+    from rl_core.envs.tools.places.sandbox_choice import container_of
     from rl_core.envs.tools.shell import Shell
 
-    place = TypeAdapter(SandboxChoice).validate_python(settings["sandbox"])
     environment = task.folder / "environment"
     if (named := container_of(place)) is not None:
         image = task.image
@@ -68,7 +87,7 @@ def _started(settings: dict[str, Any], task: HarborTask) -> Shell:
             image = container.build(named[0], environment)
         return Shell(place, (), image)
     copied = {"/" + at.split("/")[1] for _, at in task.copies}
-    folders = {"/" + task.workdir.split("/")[1], "/logs", "/tests", *copied} - {"/tmp"}
+    folders = {"/" + task.workdir.split("/")[1], LOGS, TESTS, *copied} - {"/tmp"}
     shell = Shell(place, sorted(folders))
     shell.run(f"mkdir -p {task.workdir}", cwd="/", env={}, timeout_s=10)
     for source, at in task.copies:
@@ -145,13 +164,23 @@ def _told(ran: Ran, timeout_s: float, most: int) -> str:
 
 def _verdict(task: HarborTask, shell: Shell) -> tuple[float, dict[str, float]]:
     """Run the tests. Returns: the reward, and other numbers of theirs."""
-    # What the policy left running may not change what is tested.
+    # What the policy left running, and what it left in these folders, may not change the verdict.
     shell.end_others()
-    shell.run(f"rm -rf {REWARDS} /tests/*; mkdir -p {REWARDS}", cwd="/", env={}, timeout_s=10)
-    shell.put(task.folder / "tests", "/tests")
+    for folder in (LOGS, TESTS, REWARDS):
+        shell.empty(folder)
+    shell.put(task.folder / "tests", TESTS)
     ran = shell.run(
-        "bash /tests/test.sh", cwd=task.workdir, env=task.env, timeout_s=task.verifier_timeout_s
+        f"bash {TESTS}/test.sh",
+        cwd=task.workdir,
+        env=task.env,
+        timeout_s=task.verifier_timeout_s,
     )
+    # So may no program of the policy's that the tests started.
+    shell.end_others()
+    if ran.timed_out:
+        raise RuntimeError(
+            f"task {task.name}: tests/test.sh took longer than {task.verifier_timeout_s:g} s"
+        )
     text, as_json = shell.read(f"{REWARDS}/reward.txt"), shell.read(f"{REWARDS}/reward.json")
     try:
         if as_json is not None:
@@ -164,8 +193,7 @@ def _verdict(task: HarborTask, shell: Shell) -> tuple[float, dict[str, float]]:
             return float(text), {}
     except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise RuntimeError(f"task {task.name}: its reward cannot be read: {error}") from error
-    how = "took too long" if ran.timed_out else f"ended with exit code {ran.code}"
     raise RuntimeError(
-        f"task {task.name}: tests/test.sh wrote no {REWARDS}/reward.txt or reward.json; it {how} "
-        f"and printed {ran.output.strip()[-300:]!r}"
+        f"task {task.name}: tests/test.sh wrote no {REWARDS}/reward.txt or reward.json; it ended "
+        f"with exit code {ran.code} and printed {ran.output.strip()[-300:]!r}"
     )
