@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, TypedDict
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 300.0
 """Seconds to wait for others to free the requested devices; a cluster that has too few in total is
 refused at once."""
+LOOK_S = 5.0
+"""Seconds between looks at whether the cluster still has them."""
 
 
 class ActorOptions(TypedDict):
@@ -205,7 +208,7 @@ class DevicePool:
             groups.append(
                 placement_group([dict(wanted.bundle) for _ in range(per_node)], strategy=strategy)
             )
-        if groups and all(group.wait(START_TIMEOUT_S) for group in groups):
+        if groups and _are_placed(groups, wanted):
             return groups
         for group in groups:
             remove_placement_group(group)
@@ -215,6 +218,17 @@ class DevicePool:
         raise RecipeError(
             f"{said}, of which {_free()}; lower placement.num_devices or add machines"
         )
+
+
+def _are_placed(groups: list[PlacementGroup], wanted: Wanted) -> bool:
+    """Wait until all groups have their devices; False after `START_TIMEOUT_S`, or as soon as the
+    cluster has fewer: it takes Ray a while to notice that a machine is gone."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    for group in groups:
+        while not group.wait(LOOK_S):
+            if time.monotonic() > deadline or capacity(wanted) < wanted.num_devices:
+                return False
+    return True
 
 
 def _free() -> str:

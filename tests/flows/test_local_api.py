@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from prefect.context import refresh_global_settings_context
-from prefect.settings import PREFECT_API_URL
 
 from flows import local_api
 from rl_core.errors import ServiceError
 from rl_core.services.catalogue import answers, credentials
 from tests.e2e.prefect_api import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -37,9 +39,6 @@ def test_it_answers_and_ends(nothing_chosen: Path):
     assert api is not None
     try:
         assert os.environ["PREFECT_API_URL"] == api.url
-        # This process has imported Prefect before, as a notebook may; with what it read then,
-        # flows would go to a server of Prefect's own.
-        assert PREFECT_API_URL.value() == api.url
         api.wait()
         assert httpx.get(f"{api.url}/health").json() is True
         query = f"{api.url}/flow_runs/filter"
@@ -55,12 +54,30 @@ def test_it_answers_and_ends(nothing_chosen: Path):
         assert httpx.post(query, json={}, headers=credentials()).json() == []
     finally:
         api.stop()
-        for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
-            del os.environ[name]
-        refresh_global_settings_context()
     assert not psutil.pid_exists(api.process.pid)
     with pytest.raises(ServiceError, match="the local Prefect API ended with code"):
         api.wait()
+
+
+@pytest.mark.slow
+def test_flows_find_it_where_prefect_was_imported_before(nothing_chosen: Path):
+    """With the settings that Prefect read then, it would start a server of its own."""
+    code = """
+from prefect.settings import PREFECT_API_URL
+before = PREFECT_API_URL.value()
+from flows.local_api import start_local_api
+api = start_local_api()
+print(before, PREFECT_API_URL.value() == api.url)
+api.stop()
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == ["None", "True"]
 
 
 @pytest.mark.parametrize(
