@@ -64,8 +64,9 @@ class Engine:
             return None
         report = self.sync.sync(evaluation=evaluation)
         # A sync of the user's may report the version alone.
-        if whole := getattr(report, "weight_bytes", 0):
-            self.sent_bytes, self.weight_bytes = getattr(report, "num_bytes", 0), whole
+        self.sent_bytes = getattr(report, "num_bytes", 0)
+        # 0 where the engine held the weights already.
+        self.weight_bytes = getattr(report, "weight_bytes", 0) or self.weight_bytes
         return report.version
 
     def sync_metrics(self) -> dict[str, float]:
