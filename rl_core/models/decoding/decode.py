@@ -20,6 +20,7 @@ from rl_core.kernels import Packed
 from rl_core.models.backbone import taken_by
 from rl_core.models.checks.paths import Path
 from rl_core.models.decoding.choosing import Choosing
+from rl_core.models.decoding.equal_prompts import each_once, side_by_side
 from rl_core.models.decoding.pick import pick
 from rl_core.models.decoding.stop_strings import StopStrings, TextOf
 from rl_core.models.decoding.token_choice import StepSupport, Support, support_of
@@ -162,7 +163,7 @@ def _batches(policy: TokenPolicy, requests: list[Request]) -> list[list[int]]:
     """The requests that are decoded beside each other: all, or each by itself where rows of a batch
     disturb others."""
     if may_be_batched(policy):
-        return [list(range(len(requests)))]
+        return [side_by_side(requests)]
     return [[place] for place in range(len(requests))]
 
 
@@ -188,7 +189,7 @@ def _decode(
     draw = Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
     draw.own = _own_generators(requests, device)
     rows = list(range(len(replies)))
-    with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (
+    with _reading(policy, each_once(requests), sampling.pad_id, device, packed, graphs) as (
         hidden,
         last,
         read,

@@ -1,0 +1,45 @@
+"""Requests with the same prompt, which is read once for all of them.
+
+The episodes of an agent ask one by one, so siblings arrive as requests of their own. Each has its
+own random numbers; only such requests may be reordered without another result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rl_core.models.decoding.decode import Request
+
+
+def side_by_side(requests: Sequence[Request]) -> list[int]:
+    """Return the places of requests in an order in which equal prompts follow each other."""
+    by_prompt: dict[object, list[int]] = {}
+    for place, request in enumerate(requests):
+        by_prompt.setdefault(_prompt(request, place), []).append(place)
+    return [place for places in by_prompt.values() for place in places]
+
+
+def each_once(requests: Sequence[Request]) -> list[Request]:
+    """Return one request for equal prompts that follow each other, with all their replies; only
+    good for reading the prompts."""
+    found: list[Request] = []
+    last: object = None
+    for place, request in enumerate(requests):
+        prompt = _prompt(request, place)
+        if found and prompt == last:
+            more = found[-1].num_replies + request.num_replies
+            found[-1] = replace(found[-1], num_replies=more)
+        else:
+            found.append(request)
+        last = prompt
+    return found
+
+
+def _prompt(request: Request, place: int) -> object:
+    """Return what equal prompts have in common; a request that stands alone has its place."""
+    if request.seed is None or request.media is not None:
+        return place
+    return tuple(request.token_ids)
