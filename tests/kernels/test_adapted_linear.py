@@ -123,3 +123,32 @@ def test_dropout_does_nothing_in_evaluation() -> None:
     layer = adapted(lora_dropout=0.5)
     assert plain_parts(layer) is None
     assert plain_parts(layer.eval()) is not None
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_in_bfloat16_a_young_adapter_is_not_lost(biased: bool) -> None:
+    """The error does not go with what the adapter adds. peft loses most of it: it adds the adapter
+    to what was rounded already."""
+    torch.manual_seed(0)
+    model, settings = (
+        nn.Sequential(nn.Linear(96, 64, bias=biased)),
+        LoraConfig(r=3, target_modules=["0"]),
+    )
+    settings._register_custom_module({nn.Linear: AdaptedLinear})
+    inject_adapter_in_model(settings, model)
+    layer: Any = model[0].bfloat16()
+    nn.init.normal_(layer.lora_B["default"].weight, std=2e-4)
+    states = torch.randn(4096, 96).bfloat16()
+    exact = copy.deepcopy(layer).double()
+    bare = copy.deepcopy(exact)
+    nn.init.zeros_(bare.lora_B["default"].weight)
+    for part in ("out", "states"):
+        truth = trained(AdaptedLinear.forward, exact, states.double())[part]
+        added = truth - trained(AdaptedLinear.forward, bare, states.double())[part]
+        kept = {}
+        for kind in (AdaptedLinear, lora.Linear):
+            got = trained(kind.forward, layer, states)[part].double()
+            kept[kind] = 1 + float(((got - truth) * added).sum() / (added * added).sum())
+        assert kept[AdaptedLinear] == pytest.approx(1, abs=0.1), part
+        if part == "out":
+            assert kept[lora.Linear] < 0.8, "the test shows nothing"
