@@ -372,7 +372,8 @@ def _send(backend: FSDPBackend, replica: Replica, mode: SyncMode) -> None:
     from rl_core.train.weights.buckets import kept_weights, pack, sent_weights
 
     expected = {name: checksum(value) for name, value in kept_weights(backend, mode)}
-    sent = [(name, value.float()) for name, value in sent_weights(backend, mode, averaged=False)]
+    given = sent_weights(backend, mode, torch.float32, averaged=False)
+    sent = [(name, value.float()) for name, value in given]
     expected |= {name: checksum(value) for name, value in sent}
     for bucket in pack(sent, 1 << 16):
         replica.load(bucket)

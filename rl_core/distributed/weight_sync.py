@@ -117,7 +117,8 @@ class WeightSync:
         self._synced = None
         self._weight_bytes = 0
         weights = self._on_wire(
-            sent_weights(self.backend, self.mode, averaged=version.averaged), expected
+            sent_weights(self.backend, self.mode, self._coarsest, averaged=version.averaged),
+            expected,
         )
         num_buckets, num_bytes = self._send(weights)
         # Before anything on the sending rank alone may fail: a rank that is gone would be waited
@@ -142,12 +143,13 @@ class WeightSync:
     def _asked(self, version: WeightVersion) -> tuple[Tensor, float]:
         """Return the trainer's results on the probe inputs, and the allowed difference of the
         engine's. Collective."""
-        coarsest = max(
-            self.dtype,
-            DTYPES[self.backend.fsdp_cfg.param_dtype],
-            key=lambda one: torch.finfo(one).eps,
-        )
-        return self.backend.probe(coarsest, averaged=version.averaged)
+        return self.backend.probe(self._coarsest, averaged=version.averaged)
+
+    @property
+    def _coarsest(self) -> torch.dtype:
+        """The coarser format of the two in which weights are sent and computed with."""
+        computed = DTYPES[self.backend.fsdp_cfg.param_dtype]
+        return max(self.dtype, computed, key=lambda one: torch.finfo(one).eps)
 
     def _compare(self, version: WeightVersion, said_N: Tensor, bound: float) -> None:
         """Compare the engine's results on the probe inputs with the trainer's.

@@ -56,9 +56,12 @@ def synced(rank_info: RankInfo, setup: Setup, mode: SyncMode) -> tuple[Tensor, T
     backend, _, end = trained(rank_info, setup)
     replica = Replica(make_bundle(setup.model_dir), setup.lora, mode, DType.FLOAT32, rank_info)
     expected = {}
-    for name, value in [*sent_weights(backend, mode, averaged=False), *kept_weights(backend, mode)]:
+    for name, value in [
+        *sent_weights(backend, mode, torch.float32, averaged=False),
+        *kept_weights(backend, mode),
+    ]:
         expected[name] = checksum(value.float())
-    for name, value in sent_weights(backend, mode, averaged=False):
+    for name, value in sent_weights(backend, mode, torch.float32, averaged=False):
         replica.parameters[name].copy_(value)
     replica.finish(WeightVersion(3), expected, torch.float32)
     return end, log_probs(replica.policy, batch(9))
@@ -148,7 +151,7 @@ def incomplete(rank_info: RankInfo, setup: Setup) -> str:
     replica = Replica(
         make_bundle(setup.model_dir), setup.lora, SyncMode.FULL, DType.FLOAT32, rank_info
     )
-    sent = dict(sent_weights(backend, SyncMode.FULL, averaged=False))
+    sent = dict(sent_weights(backend, SyncMode.FULL, torch.float32, averaged=False))
     del sent["model.lm_head.weight"]
     with pytest.raises(WeightMismatch) as error:
         replica.finish(

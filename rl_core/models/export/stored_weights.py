@@ -2,7 +2,7 @@
 
 In float32 nothing is rounded. In a coarser format the trained policy computes with more precision
 than is stored: its adapters are in float32 next to the base. The stored weight is the sum, rounded
-once.
+once, and right in the mean, since most entries change by less than half a step of the format.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ExportMismatch
+from rl_core.models.adapters.dithering import dithered
 from rl_core.models.adapters.lora import base_name, is_adapter
 from rl_core.models.adapters.merging import adapted_weights, untie, unties
 from rl_core.models.checks.comparison import Live, difference, explained
@@ -119,7 +120,7 @@ def round_to_stored(policy: Policy, format_of: FormatOf) -> dict[str, Tensor]:
         kept = format_of(base_name(name))
         if name in adapted:
             delta = adapted[name].delta(lambda factor: tensors[factor].detach())
-            merged[name] = (parameter + delta).to(kept)
+            merged[name] = dithered(parameter + delta, kept, base_name(name))
             if kept is not torch.float32:
                 parameter.copy_(merged[name].float() - delta)
         else:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rl_core.errors import WeightMismatch
+from rl_core.models.adapters.dithering import dithered
 from rl_core.models.adapters.lora import base_name, is_adapter, is_averaged
 from rl_core.models.adapters.merging import adapted_weights, places, unties
 from rl_core.train.sharding import fsdp_wrap
@@ -148,16 +149,18 @@ class SentWeights:
             yield Bucket(tuple(described), torch.cat(parts))
 
 
-def sent_weights(backend: Trained, mode: SyncMode, *, averaged: bool) -> Iterator[Named]:
+def sent_weights(
+    backend: Trained, mode: SyncMode, dtype: torch.dtype, *, averaged: bool
+) -> Iterator[Named]:
     """Yield the weights that change in training, gathered on every rank. Collective: exhaust it on
     all ranks.
 
-    Args: averaged: the moving average in place of the weights. Raises: ModelError when adapters
-    cannot be merged.
+    Args: dtype: format that the engine computes in, in which merged weights come. averaged: the
+    moving average in place of the weights. Raises: ModelError when adapters cannot be merged.
     """
     values = _values(backend, averaged=averaged)
     if mode is SyncMode.FULL and backend.lora_cfg is not None:
-        return _merged(backend, values)
+        return _merged(backend, values, dtype)
     return ((name, _gather(backend, values[name])) for name in backend.trainable)
 
 
@@ -194,8 +197,8 @@ def _gather(backend: Trained, value: Tensor) -> Tensor:
     return moved
 
 
-def _merged(backend: Trained, values: dict[str, Tensor]) -> Iterator[Named]:
-    """Yield the model without adapters: each weight with its adapter's contribution, in float32.
+def _merged(backend: Trained, values: dict[str, Tensor], dtype: torch.dtype) -> Iterator[Named]:
+    """Yield the model without adapters: each weight with its adapter's contribution.
 
     If an adapter belongs to a tied matrix, the engine's model is untied, and each place gets its
     own weights.
@@ -211,7 +214,5 @@ def _merged(backend: Trained, values: dict[str, Tensor]) -> Iterator[Named]:
             if here is None:
                 yield base_name(name), full
             else:
-                yield (
-                    base_name(name),
-                    full.float() + here.delta(lambda factor: _gather(backend, values[factor])),
-                )
+                merged = full.float() + here.delta(lambda factor: _gather(backend, values[factor]))
+                yield base_name(name), dithered(merged, dtype, base_name(name))
