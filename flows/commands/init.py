@@ -19,7 +19,8 @@ def init(
 
     files = write_starter(starter, folder)
     typer.echo(f"{folder}: {', '.join(str(file) for file in files)}")
-    typer.echo(f"cd {shlex.quote(str(folder))}")
+    target = f"./{folder}" if str(folder).startswith("-") else str(folder)
+    typer.echo(f"cd {shlex.quote(target)}")
     typer.echo("python -m unittest                          # the project's own test")
     typer.echo("rl-train validate --recipe recipe.yaml      # every row")
     typer.echo("rl-train run recipe.yaml                    # train")

@@ -26,25 +26,30 @@ def starter_names() -> list[str]:
 def write_starter(name: str, folder: Path) -> list[Path]:
     """Write a starter into a new or empty folder.
 
-    Returns: the files, relative to the folder. Raises: RecipeError naming the nearest starter, or
-    when the folder's name cannot name a recipe; StorageError when something is in the folder.
+    What is hidden in the folder, such as `.git`, stays. Returns: the files, relative to the folder.
+    Raises: RecipeError naming the nearest starter, or when the folder's name cannot name a recipe;
+    StorageError when something is in the folder.
     """
     if name not in starter_names():
         raise RecipeError(
             f"unknown starter {name!r}{nearest(name, starter_names())}; there are "
             f"{', '.join(starter_names())}"
         )
-    project = _NO_PART_OF_A_NAME.sub("-", folder.absolute().name.lower()).strip("-")
+    project = _NO_PART_OF_A_NAME.sub("-", folder.resolve().name.lower()).strip("-")
     if not project:
         raise RecipeError(
             f"{folder}: a project is named by its folder, and this name has no letter or digit"
         )
-    if (folder.is_dir() and any(folder.iterdir())) or folder.is_file():
+    if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
         raise StorageError(f"{folder} is not an empty folder; name a new one")
     try:
         return _copy(STARTERS / name, folder, project)
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
+
+
+def _is_empty(folder: Path) -> bool:
+    return all(path.name.startswith(".") for path in folder.iterdir())
 
 
 def _copy(starter: Path, folder: Path, project: str) -> list[Path]:
