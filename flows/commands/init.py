@@ -10,7 +10,8 @@ import typer
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder, whose name becomes the project's")],
     starter: Annotated[
-        str, typer.Option("--from", help="Starter: own, gsm8k or preference")
+        str,
+        typer.Option("--from", help="own, gsm8k, preference, tools, vision or diffusion"),
     ] = "own",
 ) -> None:
     """Write a small project that trains within minutes: rows, recipe, environment, reward and

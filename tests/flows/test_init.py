@@ -19,8 +19,8 @@ def test_a_new_project_passes_its_test_and_its_rows_are_good(name: str, tmp_path
     home, folder = tmp_path / "home", tmp_path / "My Project"
     done = rl_train(home, "init", str(folder), "--from", name)
     assert done.returncode == 0, done.stderr
-    texts = [path.read_text() for path in folder.rglob("*") if path.is_file()]
-    assert not any(PLACEHOLDER in text for text in texts)
+    texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert not any(PLACEHOLDER.encode() in text for text in texts)
     assert 'name: "my-project"' in (folder / "recipe.yaml").read_text()
     paths = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
     tested = subprocess.run(
@@ -38,9 +38,9 @@ def test_a_new_project_passes_its_test_and_its_rows_are_good(name: str, tmp_path
 def test_the_rows_of_a_starter_are_those_that_its_script_makes(name: str, tmp_path: Path):
     folder = tmp_path / "project"
     write_starter(name, folder)
-    before = {path.name: path.read_text() for path in (folder / "rows").iterdir()}
+    before = {path: path.read_bytes() for path in (folder / "rows").rglob("*.*")}
     subprocess.run([sys.executable, "make_rows.py"], cwd=folder, check=True)
-    assert {path.name: path.read_text() for path in (folder / "rows").iterdir()} == before
+    assert {path: path.read_bytes() for path in (folder / "rows").rglob("*.*")} == before
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path):
@@ -72,7 +72,7 @@ def test_a_folder_under_version_control_becomes_a_project(
 
 
 def test_an_unknown_starter_is_answered_with_the_nearest(tmp_path: Path):
-    with pytest.raises(RecipeError, match=r"did you mean 'preference'.*there are gsm8k, own"):
+    with pytest.raises(RecipeError, match=r"did you mean 'preference'.*there are diffusion, gsm8k"):
         write_starter("preferences", tmp_path / "project")
 
 
