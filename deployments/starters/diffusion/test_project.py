@@ -1,10 +1,10 @@
-"""What this project measures: python -m unittest, or pytest."""
+"""What this project pays for: python -m unittest, or pytest."""
 
 import json
 import unittest
 from pathlib import Path
 
-from my_reward import Ink
+from my_reward import Thin
 from PIL import Image
 
 from rl_core.rewards import Sample
@@ -19,13 +19,13 @@ def prompts_of(name: str) -> set[str]:
 
 
 class ProjectTest(unittest.TestCase):
-    """The measure is what it says, and no prompt is in both files."""
+    """The reward is what it says, and no prompt is in both files."""
 
-    def test_ink_is_the_bright_share(self) -> None:
+    def test_thin_is_the_dark_share(self) -> None:
         samples = [
-            Sample(prompt="", image=Image.new("RGB", (8, 8), shade)) for shade in ("black", "white")
+            Sample(prompt="", image=Image.new("RGB", (8, 8), shade)) for shade in ("white", "black")
         ]
-        self.assertEqual(list(Ink(Ink.Config()).score_images(samples)), [0.0, 1.0])
+        self.assertEqual(list(Thin(Thin.Config()).score_images(samples)), [0.0, 1.0])
 
     def test_no_prompt_is_in_both_files(self) -> None:
         self.assertFalse(prompts_of("train") & prompts_of("held-out"))
