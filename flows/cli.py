@@ -30,6 +30,7 @@ from rl_core.errors import (
     OF_A_DISK,
     ChainStopped,
     NodeLost,
+    RewardError,
     StoppedByWatcher,
     Unreachable,
     UserError,
@@ -123,7 +124,7 @@ def run(
         bool, typer.Option("--debug", "--verbose", help="Show Prefect's log and tracebacks")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors")
+        bool, typer.Option("--quiet", "-q", help="Print warnings, errors and the model alone")
     ] = False,
 ) -> None:
     """Run the flow rl-train in this process, continuing an earlier run of the same recipe and
@@ -136,7 +137,13 @@ def run(
     from flows.local_run import run_locally
 
     with continues_when_interrupted():
-        run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug, quiet=quiet)
+        receipt = run_locally(
+            recipe, overrides or [], profile, fresh=fresh, debug=debug, quiet=quiet
+        )
+        if quiet:
+            from flows.summary import result_lines  # not earlier: it imports much
+
+            typer.echo("\n".join(result_lines(receipt)))
 
 
 def main() -> None:
@@ -158,7 +165,9 @@ def main() -> None:
             if isinstance(error, StoppedByWatcher | ChainStopped)
             else ExitCode.USER_ERROR
         )
-    except (Unreachable, NodeLost) as error:
+    except (Unreachable, NodeLost, RewardError) as error:
+        if _wants_traceback():
+            raise
         typer.echo(f"error: {redact(str(error))}; try again", err=True)
         sys.exit(ExitCode.MACHINE_ERROR)
     except ValueError as error:

@@ -38,6 +38,7 @@ class Display:
 
     def __init__(self, recipe: Recipe) -> None:
         self.console = Console()
+        self._errors = Console(stderr=True)
         self._status = self.console.spinner()
         self._steps: list[Mapping[str, float]] = []
         """Metrics of the steps of the current iteration."""
@@ -86,7 +87,8 @@ class Display:
             self._steps.append(event.metrics)
             self.console.say(f"{self._clock()}  {describe_step(event)}")
         elif event.phase == "note":
-            self.console.say(f"{self._clock()}  {event.text}")
+            said = f"{self._clock()}  {event.text}"
+            self.console.say(said) if event.alarm is None else self._warn(said)
         elif event.phase == PLAYED:
             if event.step < event.total_steps or event.text != HELD_OUT:
                 self.note(f"evaluate {event.text}: {event.step} of {event.total_steps} prompts")
@@ -98,8 +100,12 @@ class Display:
     def _warn_of(self, iteration: IterationReceipt) -> None:
         """Warn if no step of an iteration changed the policy."""
         for said in what_taught_nothing(self.recipe, self._steps):
-            self.console.say(f"{self._clock()}  train-iteration {iteration.iteration}: {said}")
+            self._warn(f"{self._clock()}  train-iteration {iteration.iteration}: {said}")
         self._steps.clear()
+
+    def _warn(self, text: str) -> None:
+        """Print a warning, which a quiet display says on the error stream."""
+        (self._errors if self.console.quiet else self.console).say(text)
 
     def _clock(self) -> str:
         minutes, seconds = divmod(int(time.perf_counter() - self._start), 60)
@@ -129,7 +135,7 @@ class Display:
         if choice := folder.receipt(RECEIPT, ChoiceReceipt):
             self._tell(chosen=str(choice))
         for said in what_taught_nothing(self.recipe, folder.history()):
-            self._tell(warning=said)
+            self._warn(f"warning  {said}")
         self._tell(
             model=f"{receipt.name} v{receipt.version}, {receipt.reason}",
             weights=receipt.model_path,

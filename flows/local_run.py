@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -40,7 +41,7 @@ def run_locally(
 ) -> ModelReceipt | ChainReceipt:
     """Validate the recipe, then run the flow with a live display and print a summary.
 
-    Args: quiet: print nothing.
+    Args: quiet: print nothing but warnings.
     """
     chain = load_chain(recipe, overrides, profile) if is_chain(recipe) else None
     if chain is None:
@@ -117,7 +118,7 @@ def evaluate_locally(
     """Find model and recipe, then run the evaluation flow with a live display and print the
     scores.
 
-    Args: quiet: print nothing.
+    Args: quiet: print nothing but warnings.
     """
     with fast_imports():
         from rl_core.runs.evaluation import check_served, evaluation_recipe, find_candidate
@@ -196,8 +197,9 @@ def interruptible() -> Iterator[None]:
     Raises: KeyboardInterrupt, also in place of another error: Prefect, interrupted while it sets up
     a task run, raises an error of its own.
     """
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, _interrupt)
+    if threading.current_thread() is threading.main_thread():  # Python's rule
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(ending, _interrupt)
     try:
         yield
     except Exception as error:

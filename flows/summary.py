@@ -11,11 +11,22 @@ from flows.console import Table
 from rl_core.evaluation.intervals import paired_change
 from rl_core.evaluation.row_scores import ACCURACY, MEAN_REWARD, paired_scores
 from rl_core.evaluation.runner import read_samples
-from schemas.receipts import EvalReceipt
+from schemas.receipts import ChainReceipt, EvalReceipt, ModelReceipt
 
 REWARD = "reward"
 """Name of the full reward in samples."""
 CHANGE, INTERVAL = "change", "95 % interval"
+
+
+def result_lines(receipt: ModelReceipt | ChainReceipt) -> list[str]:
+    """Return two lines for each registered version: its name with the verdict on it, and the folder
+    of its weights."""
+    models = [receipt] if isinstance(receipt, ModelReceipt) else list(receipt.stages.values())
+    lines: list[str] = []
+    for model in models:
+        lines.append(f"model    {model.name} v{model.version}, {model.reason}")
+        lines.append(f"weights  {model.model_path}")
+    return lines
 
 
 def accuracy_table(

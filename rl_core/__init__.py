@@ -4,7 +4,9 @@ In a notebook, `import rl_core as rl` gives `rl.train`, `rl.evaluate`, `rl.load`
 They are imported on first use.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rl_core.runtime.own_packages import find_own_packages_first
@@ -25,9 +27,25 @@ _HOMES = {
     "evaluate": "flows.python_api.training",
     "load": "flows.python_api.chat",
     "open_run": "flows.python_api.finished_run",
-    "train": "flows.python_api.training",
 }
 """Modules of the names that are imported on first use."""
+
+
+class _Library(ModuleType):
+    """`rl_core` with the function `train`, which stays when Python has imported the package
+    `rl_core.train` and would put that in its place."""
+
+    @property
+    def train(self) -> object:
+        """The function that trains a recipe."""
+        return import_module("flows.python_api.training").train
+
+    @train.setter
+    def train(self, package: ModuleType) -> None:
+        """Leave the function where it is: Python calls this once it has imported the package."""
+
+
+sys.modules[__name__].__class__ = _Library
 
 
 def __getattr__(name: str) -> object:

@@ -76,12 +76,20 @@ class ChainStopped(UserError):
     """A chain of recipes that ended after a stage whose version did not become champion."""
 
 
+class SweepFailed(UserError):
+    """Runs of a sweep ended in an error; the others are compared all the same."""
+
+
 class RewardError(RLTrainError):
     """A reward is missing or not finite."""
 
 
 class Unreachable(RLTrainError):
     """A server of somebody else did not answer; another attempt may succeed."""
+
+
+class BrokenCode(RewardError, UserError):
+    """Code of the user's, such as an environment, raises the same kind of error in every row."""
 
 
 class WorkerError(RLTrainError):

@@ -10,6 +10,7 @@ from rl_core.tracking.model_versions import champion, promote
 from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, VersionReceipt
 from tasks.prefect_ui import artifacts
 from tasks.prefect_ui.artifacts import as_it_is
+from tasks.prefect_ui.champion_events import emit_champion
 
 
 @task(name="promote-model", cache_policy=NO_CACHE)
@@ -44,10 +45,7 @@ def _move_alias(plan: RunPlan, version: VersionReceipt, reason: str, approval: A
     uri = Home.default().mlflow_uri
     present = champion(uri, version.name)
     if present is None or present.version != version.version:
-        promote(
-            uri,
-            version.name,
-            version.version,
-            reason,
-            by=approval.by or f"gate of run {plan.mlflow_run_id}",
-        )
+        by = approval.by or f"gate of run {plan.mlflow_run_id}"
+        promote(uri, version.name, version.version, reason, by=by)
+        before = None if present is None else present.version
+        emit_champion(version.name, version.version, before, reason, by)

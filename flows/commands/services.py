@@ -119,13 +119,30 @@ def down() -> None:
         typer.echo("nothing was running")
 
 
-def deploy() -> None:
-    """Create work pools and deployments on a Prefect server that already runs at
-    PREFECT_API_URL."""
+def deploy(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A .yaml path of your own; unset: all that is shipped")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the deployment; unset: the recipe's own")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Placement: cpu, one_gpu, one_node, many_nodes")
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option(help="When it runs by itself, in UTC, e.g. '0 3 * * 1'")
+    ] = None,
+) -> None:
+    """Create work pools and deployments on a Prefect server that already runs: all that is shipped,
+    or one of a recipe of your own.
+
+    The server is that of `rl-train up`, or the one at PREFECT_API_URL.
+    """
     import os
 
     from rl_core.errors import ServiceError
 
+    entry = _own_entry(recipe, name, profile, cron)
     api = os.environ.get("PREFECT_API_URL", "")
     if not api:
         raise ServiceError(
@@ -133,7 +150,43 @@ def deploy() -> None:
             "rl-train up"
         )
     check_addresses(Server.PREFECT)
-    _stack().deploy(api.rstrip("/").removesuffix("/api"))
+    _stack().deploy(api.rstrip("/").removesuffix("/api"), entry)
+    if entry is not None:
+        typer.echo(f"prefect deployment run rl-train/{entry['name']} --watch   # run it")
+
+
+def _own_entry(
+    recipe: str | None, name: str | None, profile: str | None, cron: str | None
+) -> "dict[str, object] | None":
+    """Return the deployment of a recipe that can be run, or None without one. Raises: UserError."""
+    from rl_core.errors import RecipeError
+    from rl_core.runs.chain.chains import is_chain, load_chain
+    from rl_core.runs.recipes import find_recipe, load_recipe
+    from rl_core.services.own_deployment import own_deployment
+
+    if recipe is None:
+        for option, value in (("--name", name), ("--profile", profile), ("--cron", cron)):
+            if value is not None:
+                raise RecipeError(f"{option} {value}: name the recipe that it is for")
+        return None
+    load = load_chain if is_chain(recipe) else load_recipe
+    loaded = load(recipe, (), profile)
+    if cron is not None:
+        _check_cron(cron)
+    return own_deployment(find_recipe(recipe), name or loaded.name, profile, cron)
+
+
+def _check_cron(cron: str) -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    from rl_core.errors import RecipeError
+
+    try:
+        CronSchedule(cron=cron)
+    except ValueError as error:
+        raise RecipeError(
+            f"--cron {cron!r}: expected minute, hour, day, month and weekday, such as '0 3 * * 1'"
+        ) from error
 
 
 def _stack() -> "Stack":

@@ -58,9 +58,11 @@ def diff(
         second, names = flatten(shown_values(load_recipe(other, (), profile))), (other, recipe)
     entries: list[Entry] = []
     for key in dict.fromkeys([*first, *second]):
-        value, against = (str(one.get(key, _UNSET)) for one in (first, second))
-        if value != against:
+        value, against = (one.get(key, _UNSET) for one in (first, second))
+        if str(value) != str(against):
             entries.append({"key": key, names[0]: against, names[1]: value})
+    if not as_json:  # a rate has more digits than a table's numbers
+        entries = [{name: str(value) for name, value in one.items()} for one in entries]
     print_list("Settings that differ", ("key", *names), entries, as_json)
 
 

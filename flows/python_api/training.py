@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from flows.local_run import evaluate_locally, run_locally
 from flows.python_api.finished_run import Run
 from flows.python_api.objects import Reward, environment_overrides, reward_overrides
+from flows.python_api.process import process_kept
 from rl_core.data.store.atomic import atomic_write_text
 from rl_core.envs.base import BaseTextEnv
 from rl_core.errors import RecipeError, StopTraining, UserError
 from rl_core.reporting.run_record import RunRecord
 from rl_core.runs.recipes import load_recipe
 from rl_core.runs.run_folder import RunFolder
+from rl_core.runs.run_plan import run_folder
+from rl_core.runs.versions.scorer_models import with_fixed_versions
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, listeners
-from schemas.receipts import EvalReceipt, ModelReceipt
+from schemas.receipts import CacheReceipt, EvalReceipt, ModelReceipt
 
 Callback = Callable[[ProgressEvent], object]
 """Function that is called after each step, with `step`, `total_steps` and `metrics`."""
@@ -61,7 +62,7 @@ def train(
         callbacks: Functions that are called after each step.
         profile: Placement: `cpu`, `one_gpu`, `one_node`, `many_nodes`; unset is the recipe's own.
         fresh: Start anew.
-        quiet: Print nothing.
+        quiet: Print nothing but warnings.
 
     Raises: UserError for whatever the caller can put right; KeyboardInterrupt on Ctrl-C.
     """
@@ -75,13 +76,13 @@ def train(
         *reward_overrides(rewards, home.root / "objects"),
     ]
     settings = load_recipe(named, given, profile)
-    with _signals_kept(), _called_back(callbacks):
+    prepared: list[CacheReceipt] = []
+    with process_kept(), _followed(callbacks, prepared):
         try:
             receipt = run_locally(named, given, profile, fresh=fresh, debug=False, quiet=quiet)
         except StopTraining:
-            folders = home.runs.glob(f"{settings.name}-*/run.json")
-            newest = max(folders, key=lambda path: path.stat().st_mtime)
-            return Run(RunRecord(RunFolder(newest.parent)))
+            fixed = with_fixed_versions(settings, home)
+            return Run(RunRecord(run_folder(fixed, prepared[-1].identity, home)))
     assert isinstance(receipt, ModelReceipt)  # `load_recipe` refuses a chain
     return Run(RunRecord(RunFolder(Path(receipt.model_path).parent)))
 
@@ -102,7 +103,7 @@ def evaluate(
     """
     Home.default().activate()
     named = None if recipe is None else str(recipe)
-    with _signals_kept():
+    with process_kept():
         return evaluate_locally(
             model, named, assignments(overrides), profile, None, debug=False, quiet=quiet
         )
@@ -157,11 +158,13 @@ def _recipe_file(values: Mapping[str, object], home: Home) -> str:
 
 
 @contextmanager
-def _called_back(callbacks: Sequence[Callback]) -> Iterator[None]:
-    """Call the callbacks after each step of the block. One that raises ends the run, which is not
-    tried again."""
+def _followed(callbacks: Sequence[Callback], prepared: list[CacheReceipt]) -> Iterator[None]:
+    """Call the callbacks after each step of the block, and add what rows it trains on to
+    `prepared`. A callback that raises ends the run, which is not tried again."""
 
     def follow(event: ProgressEvent) -> None:
+        if isinstance(event.receipt, CacheReceipt):
+            prepared.append(event.receipt)
         if event.phase != "step":
             return
         for callback in callbacks:
@@ -181,14 +184,3 @@ def _called_back(callbacks: Sequence[Callback]) -> Iterator[None]:
         yield
     finally:
         listeners.remove(follow)
-
-
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Give a notebook its own handlers back after the block."""
-    kept: dict[int, Any] = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for one, handler in kept.items():
-            signal.signal(one, handler)

@@ -33,11 +33,11 @@ def sweep(
 
     load_recipe(recipe, (), profile)  # a fault of its own is not said of a setting
     runs = combinations(assignments)
-    for number, (run, label) in enumerate(zip(runs, varied(runs), strict=True), 1):
+    for run in runs:
         load_recipe(recipe, run, profile)
-        if dry_run:
-            typer.echo(f"{number}\t{label}")
     if dry_run:
+        for number, label in enumerate(varied(runs), 1):
+            typer.echo(f"{number}\t{label}")
         return
     from flows.local_run import sweep_locally
 

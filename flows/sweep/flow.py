@@ -13,7 +13,7 @@ from prefect.logging import get_run_logger
 from flows.rl_train import rl_train
 from flows.sweep.grid import combinations, varied
 from rl_core.data.store.atomic import atomic_write_text
-from rl_core.errors import RecipeError, UserError
+from rl_core.errors import SweepFailed, UserError
 from rl_core.reporting.compare import compare_page, compare_runs
 from rl_core.reporting.run_record import RunRecord
 from rl_core.runs.recipes import load_recipe
@@ -39,7 +39,8 @@ def rl_sweep(
         assignments: Settings with their values, such as `algorithm.name=grpo,rloo` and `seed=1,2`.
         profile: Profile of the machine; unset takes the recipe's own.
 
-    Returns: path of the page.
+    Returns: path of the page. Raises: SweepFailed, once the other runs have ended and the page is
+    written, when a run ended in an error.
     """
     home = Home.default()
     home.activate()
@@ -49,6 +50,7 @@ def rl_sweep(
         load_recipe(recipe, [name, *run], profile)
     records: list[RunRecord] = []
     shown: list[dict[str, str]] = []
+    failed: list[str] = []
     for number, (run, label) in enumerate(zip(runs, varied(runs), strict=True), 1):
         announce(ProgressEvent("note", text=f"run {number} of {len(runs)}: {label}"))
         entry = {"run": label, "before": "", "after": "", "change from the first": "", "folder": ""}
@@ -59,12 +61,13 @@ def rl_sweep(
             get_run_logger().error(f"{label}: {error}")
             announce(ProgressEvent("note", text=f"{label}: {error}"))
             entry["after"] = f"failed: {error}"
+            failed.append(f"{label}: {error}")
             continue
         assert isinstance(receipt, ModelReceipt)
         records.append(RunRecord(RunFolder(Path(receipt.model_path).parent)))
         entry["folder"] = records[-1].name
     if not records:
-        raise RecipeError("no run of the sweep ended well; the reasons are above")
+        raise SweepFailed("no run of the sweep ended well; " + "; ".join(failed))
     finished = [entry for entry in shown if entry["folder"]]
     for entry, compared in zip(finished, compare_runs(records), strict=True):
         before, after, change = compared.before, compared.after, compared.change
@@ -78,4 +81,9 @@ def rl_sweep(
     atomic_write_text(page, compare_page(records))
     create_table_artifact(table=shown, key="sweep", description="Runs of the sweep")
     create_link_artifact(link=page.as_uri(), link_text=str(page), key="sweep-page")
+    if failed:
+        said = "; ".join(failed)
+        raise SweepFailed(
+            f"{len(failed)} of {len(runs)} runs failed, {said}; {page} compares the others"
+        )
     return str(page)

@@ -16,18 +16,24 @@ def combinations(assignments: Sequence[str]) -> list[list[str]]:
     """Return the overrides of each run, in which the last key changes fastest.
 
     Commas separate values, except inside brackets and quotes: `data.train=[a.jsonl,b.jsonl]` is one
-    value. Raises: RecipeError on an assignment without `=`, an empty value, or too many runs.
+    value. Raises: RecipeError on an assignment without `=`, an empty value, a key or value that is
+    given twice, or too many runs.
     """
-    choices: list[list[str]] = []
+    choices: dict[str, list[str]] = {}
     for text in assignments:
         key, sign, given = text.partition("=")
-        if not sign or not key.strip():
+        key = key.strip()
+        if not sign or not key:
             raise RecipeError(f"{text!r} is not of the form key.subkey=value,value")
         values = split_values(given)
         if len(values) > 1 and not all(values):
             raise RecipeError(f"{text!r}: there is nothing between two commas; leave one out")
-        choices.append([f"{key}={value}" for value in values])
-    runs = [list(chosen) for chosen in product(*choices)]
+        if len(set(values)) < len(values):
+            raise RecipeError(f"{text!r}: a value is there twice, and would be the same run")
+        if key in choices:
+            raise RecipeError(f"{key} is there twice; write all its values behind one =")
+        choices[key] = [f"{key}={value}" for value in values]
+    runs = [list(chosen) for chosen in product(*choices.values())]
     if len(runs) > MAX_RUNS:
         raise RecipeError(f"these are {len(runs)} runs; a sweep has at most {MAX_RUNS}")
     return runs

@@ -14,7 +14,7 @@ from rl_core.data.prepare.items import Item
 from rl_core.data.store.atomic import atomic_write_text
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
-from rl_core.errors import RewardError
+from rl_core.envs.faults import no_verdicts
 from rl_core.evaluation.calibration import calibration
 from rl_core.evaluation.intervals import wilson_interval
 from rl_core.evaluation.passes import FULL_REWARD, is_binary
@@ -96,13 +96,15 @@ def played_rows(
 def judged(rows: Sequence[PlayedRow], items: Sequence[Item], judging: Judging) -> list[PlayedRow]:
     """Return the rows with the key `passed` where rewards are not all 0 or 1, and it is known.
 
-    Raises: RewardError when more rows than allowed have no verdict.
+    Raises: RewardError when more rows than allowed have no verdict; BrokenCode when the user's code
+    raised an error of its own in each of them.
     """
     broken = [row[ERROR] for row in rows if ERROR in row]
     if len(broken) > judging.max_failed_share * len(rows) or len(broken) == len(rows):
-        raise RewardError(
+        raise no_verdicts(
             f"{len(broken)} of {len(rows)} held-out rows failed in their environment; first: "
-            f"{broken[0]}"
+            f"{broken[0]}",
+            broken,
         )
     marks = [judging.mark(item) for item in items]
     kept = [row["reward"] for row in rows if ERROR not in row]

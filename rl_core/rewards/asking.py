@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rl_core.envs.faults import described
 from rl_core.errors import RecipeError, ServiceError
 from rl_core.rewards.base import Given, Judged, Sample, Scorer, Unscored, checked_reward
 from schemas.sections.rewards import RewardServiceConfig
@@ -120,7 +121,7 @@ class Question:
         except Exception as error:  # the samples carry the reason on
             if isinstance(error, ServiceError | RecipeError):
                 self._found.refusal = error
-            return [Unscored(f"{type(error).__name__}: {error}")] * len(rows)
+            return [Unscored(described(error))] * len(rows)
 
     def _note(self, row: int, answer: Given) -> None:
         found = self._found

@@ -23,6 +23,28 @@ def sqlite_url(path: Path, driver: str = "pysqlite") -> str:
     return f"sqlite+{driver}:///file:{quote(str(path))}?uri=true"
 
 
+SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
+    # What workers print is logged by `rl_core.workers`, and belongs to the flow run.
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "rl_core",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    # A server that is away for some minutes is asked again: after 2, 4, 8, … seconds, 8.5
+    # minutes in all.
+    "PREFECT_CLIENT_MAX_RETRIES": "8",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # Ray starts workers at nice 15, which starves training on a busy machine.
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Settings of other packages that keep them local and silent, of any home. Some are read when the
+package is imported."""
 DEPLOYED = "deployed"
 """Key of `services.json` for the digest of what was deployed; all others are services."""
 _KEYS = {"pid": int, "started": int | float, "url": str, "log": str}
@@ -173,28 +195,10 @@ class Home:
 
     def defaults(self) -> dict[str, str]:
         """Return the settings that keep services local and silent."""
-        defaults = {
+        defaults = SETTINGS | {
             "RL_TRAIN_HOME": str(self.root),
             "PREFECT_HOME": str(self.prefect),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
-            # What workers print is logged by `rl_core.workers`, and belongs to the flow run.
-            "PREFECT_LOGGING_EXTRA_LOGGERS": "rl_core",
-            "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-            # A server that is away for some minutes is asked again: after 2, 4, 8, … seconds, 8.5
-            # minutes in all.
-            "PREFECT_CLIENT_MAX_RETRIES": "8",
-            "DO_NOT_TRACK": "1",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_LOGGING_LEVEL": "WARNING",
-            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
             "MLFLOW_TRACKING_URI": self.mlflow_uri,
-            # Ray starts workers at nice 15, which starves training on a busy machine.
-            "RAY_worker_niceness": "0",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "TOKENIZERS_PARALLELISM": "false",
         }
         if "?" in str(self.prefect):
             defaults["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = sqlite_url(

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
@@ -19,6 +21,7 @@ from rl_core.runtime.home import DEPLOYED, Home
 from rl_core.runtime.process_record import stop_tree
 from rl_core.services import catalogue
 from rl_core.services.exposure import LOCALHOST, check_exposure
+from rl_core.services.own_deployment import project_file
 from rl_core.services.ports import free_port
 from rl_core.services.prefect_database import set_aside_if_damaged
 from rl_core.services.service import Record, Service, State
@@ -63,13 +66,22 @@ class Stack:
                 self._stop([name for name in self._records() if name not in before])
                 raise
 
-    def deploy(self, prefect_url: str) -> None:
-        """Create missing work pools on the user's own server, and deploy everything there. Raises:
-        ServiceError."""
+    def deploy(self, prefect_url: str, entry: dict[str, object] | None = None) -> None:
+        """Create missing work pools on a server, and deploy there.
+
+        Args: entry: the one deployment; unset is all of `prefect.yaml`. Raises: ServiceError.
+        """
         own = {"PREFECT_API_URL": f"{prefect_url}/api"}
         self._ensure_pools(prefect_url, own)
-        self._prefect(own, "deploy", "--all", *PROJECT)
-        self._say(f"deployed to {prefect_url}")
+        if entry is None:
+            self._prefect(own, "deploy", "--all", *PROJECT)
+            self._say(f"deployed to {prefect_url}")
+            return
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "prefect.yaml"
+            file.write_text(project_file(entry), encoding="utf-8")
+            self._prefect(own, "deploy", "--all", "--prefect-file", str(file))
+        self._say(f"deployed rl-train/{entry['name']} to {prefect_url}")
 
     def status(self) -> list[Status]:
         """Return every service that was started, in the order of their start."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from rl_core.errors import StorageError
@@ -32,8 +32,8 @@ def set_aside_if_damaged(home: Home) -> str | None:
         return None
     aside = file.with_name(f"prefect.db.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     for part in _PARTS:
-        if (one := file.with_name(file.name + part)).exists():
-            one.rename(aside.with_name(aside.name + part))
+        with suppress(FileNotFoundError):  # there is none, or another run moved it just now
+            file.with_name(file.name + part).rename(aside.with_name(aside.name + part))
     return (
         f"{file} could not be read ({damage}) and is now {aside.name}; the Prefect UI begins a new "
         "history, and runs go on"
@@ -45,15 +45,23 @@ def _damage(file: Path) -> str | None:
         return None
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("BEGIN")  # until it ends, no writer is half through a page
             database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return _missing_end(file)
     except sqlite3.OperationalError:
         return None  # such as locked by a server that runs
     except sqlite3.DatabaseError as error:
         return str(error)
+
+
+def _missing_end(file: Path) -> str | None:
+    """Return how much of a cut file is left; None if nothing is missing."""
     with file.open("rb") as opened:
-        header = opened.read(32)
+        header = opened.read(100)
     page = int.from_bytes(header[16:18], "big")
     whole = int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page)
+    if header[24:28] != header[92:96]:
+        return None  # the number of pages was not written by the last writer, and need not be right
     wal = file.with_name(f"{file.name}-wal")
     if wal.is_file() and wal.stat().st_size:
         return None  # a server at work may be writing the pages that are missing

@@ -11,7 +11,7 @@ from rl_core.algorithms.base import RowMeasures
 from rl_core.algorithms.metrics import to_floats
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
-from rl_core.errors import RewardError
+from rl_core.envs.faults import no_verdicts
 from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards.combine import Earned, combine, score_metrics
 from rl_core.rewards.resolve import resolve_scorers
@@ -117,7 +117,9 @@ def add_scores(
     if bool(unscored_B.any()):
         reasons = _reasons(errors, weights)
         if config.on_failure is FailurePolicy.FAIL:
-            raise RewardError(_complaint(rollout, unscored_B, reasons))
+            raise no_verdicts(
+                _complaint(rollout, unscored_B, reasons), [one for one in reasons if one]
+            )
         changed = DataProto.from_dict(
             columns | _without(unscored_B, earned), texts | _with_reasons(rollout, reasons)
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_core.errors import RecipeError, StorageError
+from rl_core.runs.recipes import load_recipe
 from rl_core.runs.starters import PLACEHOLDER, starter_names, write_starter
 from tests.command import REPOSITORY, rl_train
 
@@ -18,9 +19,9 @@ def test_a_new_project_passes_its_test_and_its_rows_are_good(name: str, tmp_path
     home, folder = tmp_path / "home", tmp_path / "My Project"
     done = rl_train(home, "init", str(folder), "--from", name)
     assert done.returncode == 0, done.stderr
-    texts = [path.read_text() for path in folder.rglob("*") if path.is_file()]
-    assert not any(PLACEHOLDER in text for text in texts)
-    assert "name: my-project" in (folder / "recipe.yaml").read_text()
+    texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert not any(PLACEHOLDER.encode() in text for text in texts)
+    assert 'name: "my-project"' in (folder / "recipe.yaml").read_text()
     paths = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
     tested = subprocess.run(
         [sys.executable, "-m", "unittest"], cwd=folder, env=paths, capture_output=True, text=True
@@ -37,9 +38,9 @@ def test_a_new_project_passes_its_test_and_its_rows_are_good(name: str, tmp_path
 def test_the_rows_of_a_starter_are_those_that_its_script_makes(name: str, tmp_path: Path):
     folder = tmp_path / "project"
     write_starter(name, folder)
-    before = {path.name: path.read_text() for path in (folder / "rows").iterdir()}
+    before = {path: path.read_bytes() for path in (folder / "rows").rglob("*.*")}
     subprocess.run([sys.executable, "make_rows.py"], cwd=folder, check=True)
-    assert {path.name: path.read_text() for path in (folder / "rows").iterdir()} == before
+    assert {path: path.read_bytes() for path in (folder / "rows").rglob("*.*")} == before
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path):
@@ -49,8 +50,29 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize("name", ["123", "true", "null", "1e5", "2024-01-01"])
+def test_a_name_that_yaml_reads_as_something_else_names_a_recipe(name: str, tmp_path: Path):
+    write_starter("own", tmp_path / name)
+    assert load_recipe(str(tmp_path / name / "recipe.yaml")).name == name
+
+
+def test_a_folder_under_version_control_becomes_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    inner = tmp_path / "shop" / "notes"
+    inner.mkdir(parents=True)
+    (tmp_path / "shop" / ".git").mkdir()
+    monkeypatch.chdir(inner)
+    with pytest.raises(StorageError, match="is not an empty folder"):
+        write_starter("own", Path(".."))
+    inner.rmdir()
+    monkeypatch.chdir(tmp_path / "shop")
+    write_starter("own", Path("."))
+    assert load_recipe("recipe.yaml").name == "shop"
+
+
 def test_an_unknown_starter_is_answered_with_the_nearest(tmp_path: Path):
-    with pytest.raises(RecipeError, match=r"did you mean 'preference'.*there are gsm8k, own"):
+    with pytest.raises(RecipeError, match=r"did you mean 'preference'.*there are diffusion, gsm8k"):
         write_starter("preferences", tmp_path / "project")
 
 

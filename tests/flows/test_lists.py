@@ -48,7 +48,7 @@ def test_config_diff_lists_what_a_recipe_states(tmp_path: Path):
     )
     done = rl_train(tmp_path / "home", "config", "diff", str(tmp_path / "mine.yaml"), "--json")
     found = {one["key"]: one["default"] for one in json.loads(done.stdout)}
-    assert found["rollout.max_new_tokens"] == "256"
+    assert found["rollout.max_new_tokens"] == 256
     assert set(found) == {
         *("name", "model.path", "rollout.max_new_tokens", "data.train", "data.eval"),
     }

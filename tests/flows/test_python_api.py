@@ -94,6 +94,19 @@ def len_of(sample: Sample) -> float:
     return float(len(sample.text))
 
 
+def test_train_stays_the_function_when_the_package_of_its_name_is_imported():
+    """As the first run of a notebook does, before the second."""
+    code = (
+        "import rl_core as rl; before = rl.train; import rl_core.train.needs; "
+        "from rl_core.train.needs import check_packages; from rl_core import train; "
+        "print(before is rl.train is train, callable(train))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "True True", done.stderr
+
+
 def test_importing_the_library_imports_no_flow():
     code = (
         "import sys, rl_core; print([m for m in ('flows', 'torch', 'prefect') if m in sys.modules])"

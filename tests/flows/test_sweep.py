@@ -9,7 +9,7 @@ from prefect.logging import disable_run_logger
 
 from flows.sweep import flow
 from flows.sweep.grid import combinations, split_values, varied
-from rl_core.errors import NoSignal, RecipeError
+from rl_core.errors import NoSignal, RecipeError, SweepFailed
 from rl_core.runs.recipes import load_recipe
 from rl_core.runs.session import close_sessions
 from rl_core.runtime.home import Home
@@ -34,7 +34,12 @@ def test_runs_are_told_apart_by_what_differs():
     assert varied(combinations(["lora.rank=8", "seed=1,2"])) == ["seed=1", "seed=2"]
 
 
-@pytest.mark.parametrize("text", ["seed", "=1", "seed=1,", "seed=1,,2"])
+def test_a_key_is_there_once():
+    with pytest.raises(RecipeError, match="seed is there twice"):
+        combinations(["seed=1,2", "lora.rank=8", "seed=3"])
+
+
+@pytest.mark.parametrize("text", ["seed", "=1", "seed=1,", "seed=1,,2", "seed=1,2,1"])
 def test_an_assignment_that_cannot_be_read_is_named(text: str):
     with pytest.raises(RecipeError, match=repr(text).replace("'", ".")):
         combinations([text])
@@ -48,7 +53,8 @@ def test_a_sweep_is_bounded():
 def test_a_run_that_ends_in_an_error_does_not_end_the_others(
     tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, prefect_harness: None
 ):
-    """The page has the two others, and the models a name of their own."""
+    """The sweep itself ends in an error that names the run; the page has the two others, and the
+    models a name of their own."""
     monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for name, value in Home.default().environment().items():  # the flow exports it
@@ -69,9 +75,11 @@ def test_a_run_that_ends_in_an_error_does_not_end_the_others(
         return ModelReceipt.model_construct(model_path=str(made.folder.export))
 
     monkeypatch.setattr(flow, "rl_train", train)
-    page = Path(flow.rl_sweep(str(path), ["seed=1,2,3"])).read_text()
+    with pytest.raises(SweepFailed, match="1 of 3 runs failed, seed=2: nothing to") as caught:
+        flow.rl_sweep(str(path), ["seed=1,2,3"])
     close_sessions()
+    page = Path(str(caught.value).split("; ")[-1].split(" compares")[0]).read_text()
     assert sorted(trained) == [1, 3] and all(name in page for name in trained.values())
     assert "+0.500" in page, "the change from the first run"
-    with pytest.raises(RecipeError, match="no run of the sweep ended well"):
+    with pytest.raises(SweepFailed, match="no run of the sweep ended well; as it is: nothing"):
         flow.rl_sweep(str(path), ["seed=2"])

@@ -359,7 +359,8 @@ def test_whatever_an_environment_does_wrong_stays_in_its_row(
 
 def test_a_failure_to_close_is_recorded_and_leaves_the_verdict(chat: ChatFormat):
     (bad, good), _ = play(chat, "slow_to_close", "two")
-    assert (bad.error, bad.failed_call) == ("OSError: the socket would not go away", EnvCall.CLOSE)
+    assert str(bad.error).startswith("OSError: the socket would not go away (")
+    assert bad.failed_call is EnvCall.CLOSE
     assert (bad.has_verdict, bad.reward, bad.stop_reason) == (True, 3.0, StopReason.EOS)
     assert good.error is None
 

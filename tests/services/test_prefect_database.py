@@ -48,6 +48,16 @@ def test_a_damaged_one_is_set_aside(home: Home, damage: str) -> None:
     assert set_aside_if_damaged(home) is None
 
 
+def test_a_number_of_pages_that_the_last_writer_left_alone_is_not_believed(home: Home) -> None:
+    """Of SQLite's format: it holds only while the counter of changes beside it is the same."""
+    file = home.prefect / "prefect.db"
+    content = bytearray(file.read_bytes())
+    content[28:32] = (10**6).to_bytes(4, "big")
+    content[92:96] = (int.from_bytes(content[24:28], "big") - 1).to_bytes(4, "big")
+    file.write_bytes(content)
+    assert set_aside_if_damaged(home) is None and file.read_bytes() == content
+
+
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
     Home(tmp_path).prefect.write_text("x")
     with pytest.raises(StorageError, match="a file where a folder is needed"):

@@ -10,15 +10,15 @@ COMPLAINTS = [
     "You sent me the wrong {thing} on {day}.",
     "Since {day} the {thing} makes a strange noise.",
 ]
-HELP = [
-    "I am sorry about that. We will send you a new {thing} today.",
-    "That should not happen. Shall we replace the {thing} or pay you back?",
-    "Thank you for telling us. A new {thing} is on its way to you.",
+ASKS = [
+    "Please send us a photo of the {thing}.",
+    "Could you send us a photo of the {thing} and your order number?",
+    "We need a photo of the {thing} first. Please reply to this message.",
 ]
-NO_HELP = [
-    "That is not our fault. The {thing} was fine when it left us.",
-    "You should have read the terms. We do not take the {thing} back.",
-    "Many people have that with a {thing}. There is nothing to be done.",
+PROMISES = [
+    "I am sorry about that. We will send you a new {thing} today.",
+    "That should not happen. You get your money back at once.",
+    "Thank you for telling us. A new {thing} is on its way to you.",
 ]
 THINGS = ["lamp", "kettle", "chair", "radio", "jacket", "puzzle", "phone", "blanket"]
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
@@ -35,8 +35,8 @@ def all_pairs() -> list[dict[str, str]]:
                 pairs.append(
                     {
                         "question": complaint.format(thing=thing, day=day),
-                        "chosen": draw.choice(HELP).format(thing=thing),
-                        "rejected": draw.choice(NO_HELP).format(thing=thing),
+                        "chosen": draw.choice(ASKS).format(thing=thing),
+                        "rejected": draw.choice(PROMISES).format(thing=thing),
                     }
                 )
     draw.shuffle(pairs)

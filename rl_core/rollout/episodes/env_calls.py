@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
+from rl_core.envs.faults import described
+
 BLOCKED_GRACE_S = 10.0
 """Seconds after a deadline until an event loop without activity counts as blocked."""
 
@@ -226,8 +228,3 @@ def _in_thread(work: Callable[[], object]) -> Awaitable[tuple[object, str | None
 
     threading.Thread(target=run, name="environment", daemon=True).start()
     return future
-
-
-def described(error: BaseException) -> str:
-    """Return type and message of an error."""
-    return f"{type(error).__name__}: {error}"

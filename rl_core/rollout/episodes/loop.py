@@ -17,6 +17,7 @@ from typing import cast
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs import make
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message
+from rl_core.envs.faults import described
 from rl_core.errors import EnvError
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.decoding.decode import Reply, Request, StopReason
@@ -24,7 +25,7 @@ from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.models.media import gone_on
 from rl_core.rewards.base import checked_reward
 from rl_core.rollout.chat.text import ChatFormat
-from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome, described
+from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.tools import offer_tools
 from schemas.sections.rollout import EpisodeConfig

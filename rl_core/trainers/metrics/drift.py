@@ -81,6 +81,14 @@ def check_delta(
             "fsdp.param_dtype=float32`; raise the limit only where the distance is known to be "
             "rounding"
         )
+    if delta > limit:
+        return (
+            f"{said}; the mean is above its limit of {limit:g} (rollout.max_delta_log_prob) by no "
+            f"more than chance explains in {num_rows} rows"
+        )
     if delta > WARNED_SHARE * limit:
-        return f"{said}; the limit of the mean is {limit:g} (rollout.max_delta_log_prob)"
+        return (
+            f"{said}; the mean is above {WARNED_SHARE:.0%} of its limit of {limit:g} "
+            "(rollout.max_delta_log_prob), at which the run would end"
+        )
     return None
