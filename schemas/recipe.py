@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
+from schemas.sections.checks.ahead_checks import check_ahead
 from schemas.sections.checks.evaluation_checks import check_evaluation
 from schemas.sections.checks.quantization import check_quantized
 from schemas.sections.checks.sampling_checks import check_sampling
@@ -203,23 +204,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _ahead_is_beside_training(self) -> "Recipe":
-        if not self.rollout.steps_ahead:
-            return self
-        if not self.placement.rollout_devices:
-            raise ValueError(
-                "rollout.steps_ahead: 1 samples while others train: set rollout.engine: "
-                "dedicated (or vllm) and placement.rollout_devices, or steps_ahead: 0"
-            )
-        if self.training.steps_per_iteration == 1:
-            raise ValueError(
-                "rollout.steps_ahead: 1 has no effect with training.steps_per_iteration: 1, "
-                "since no rollout is started ahead of a checkpoint; use 2 or more"
-            )
-        if self.rollout.vllm.sleep:
-            raise ValueError(
-                "rollout.vllm.sleep: with steps_ahead: 1 the server samples meanwhile; leave out "
-                "one of them"
-            )
+        check_ahead(self.rollout, self.placement, self.training.steps_per_iteration)
         return self
 
     @model_validator(mode="after")

@@ -40,7 +40,7 @@ NOT_TRAINED = {
     "placement": True,
     "registration": True,
     "retraining": True,
-    "rollout": {"sync": {"content"}},
+    "rollout": {"sync": {"content"}, "engine_restarts": True},
     "tracking": True,
     "validation": True,
     "watch": True,

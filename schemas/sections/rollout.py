@@ -1,13 +1,15 @@
 """The recipe's `rollout` block: sampling of the policy, and weight sync to a dedicated engine."""
 
 from enum import StrEnum
-from typing import Literal
 
 from pydantic import Field
 
 from schemas.sections.checks.numbers import Seconds
 from schemas.sections.sampling import SamplingConfig
 from schemas.sections.section import DType, Section
+
+MOST_AHEAD = 64
+"""Largest number of steps that may be sampled ahead: weights of that age teach nothing more."""
 
 
 class EngineKind(StrEnum):
@@ -153,10 +155,15 @@ class RolloutConfig(SamplingConfig):
     cuda_graphs: bool = True
     """Record the decoding steps as CUDA graphs on a GPU, several times faster; off for models with
     layers that cannot be recorded. Used by the in-process and the dedicated engine."""
-    steps_ahead: Literal[0, 1] = 0
-    """With 1, an engine on its own devices samples a step while the previous step trains, with
-    weights that are one step old; `algorithm.correction` corrects for that. No rollout is started
+    steps_ahead: int = Field(default=0, ge=0, le=MOST_AHEAD)
+    """Number of steps that an engine on its own devices samples ahead of the one that trains. Their
+    weights are as many steps old and never older; `algorithm.correction` corrects for that. Which
+    weights sample which step does not depend on how long anything takes, and no rollout is started
     ahead of a checkpoint."""
+    engine_restarts: int = Field(default=2, ge=0)
+    """Number of times in a run's process that an engine with its own model which died or hung is
+    started again, with the weights that it had; what it had not finished is sampled again. Beyond
+    that, the iteration is repeated from its checkpoint."""
     episodes: EpisodeConfig = EpisodeConfig()
     """Timeouts and concurrency of environment calls."""
 
