@@ -44,7 +44,7 @@ NOT_TRAINED = {
     "tracking": True,
     "validation": True,
     "watch": True,
-    "training": {"on_no_signal", "no_signal_steps"},
+    "training": {"on_no_signal", "no_signal_steps", "checkpoints_in_background"},
 }
 """Keys of a recipe that change no step. Validation decides whether a run starts, not what it
 does; placement is left out, so that a run may continue on other hardware."""

@@ -362,12 +362,12 @@ class Trainer(ABC):
     def save(self, folder: str) -> None:
         """Write every model's checkpoint under `folder`."""
         with self._phase("save"):
-            for name, backend in self._trained_models().items():
+            for name, backend in self.trained_models().items():
                 backend.save(f"{folder}/{name}")
 
     def load(self, folder: str) -> None:
         """Restore every model from `folder`."""
-        for name, backend in self._trained_models().items():
+        for name, backend in self.trained_models().items():
             backend.load(f"{folder}/{name}")
 
     def state_dict(self) -> dict[str, Any]:
@@ -411,7 +411,7 @@ class Trainer(ABC):
             group.close()
         self.groups = []
 
-    def _trained_models(self) -> dict[str, BackendHandle]:
+    def trained_models(self) -> dict[str, BackendHandle]:
         """Return the backends of all models in a checkpoint: the policies and their critics."""
         critics = {name: track.learner.critic for name, track in self.tracks.items()}
         is_alone = len(self.tracks) == 1

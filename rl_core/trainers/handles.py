@@ -52,6 +52,14 @@ class BackendHandle(NotedHandle, ParkedHandle, Protocol):
         """Write the checkpoint."""
         ...
 
+    def save_in_background(self, folder: str) -> object:
+        """Begin to write the checkpoint, and go on."""
+        ...
+
+    def is_saved(self, *, wait: bool) -> list[bool]:
+        """Return for each rank True if nothing is being written."""
+        ...
+
     def load(self, folder: str) -> object:
         """Restore the checkpoint."""
         ...

@@ -185,6 +185,11 @@ def wire_backend(recipe: Recipe, bundle: object, *, with_reference: bool) -> Bac
         ema_cfg=recipe.ema,
         **chosen,
     )
+    if recipe.training.checkpoints_in_background and not hasattr(backend, "save_in_background"):
+        raise RecipeError(
+            "training.checkpoints_in_background: the class of `backend` has no save_in_background; "
+            "derive it from FSDPBackend, or leave it out"
+        )
     if recipe.backend is not None:
         remote(HasAttributes, backend, backends.contract, "backend")
     return backend
