@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
-from schemas.sections.checks.ahead_checks import check_ahead
+from schemas.sections.checks.engine_checks import check_ahead, check_server
 from schemas.sections.checks.evaluation_checks import check_evaluation
 from schemas.sections.checks.quantization import check_quantized
 from schemas.sections.checks.sampling_checks import check_sampling
@@ -214,12 +214,13 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _vllm_can_do_it(self) -> "Recipe":
-        if self.rollout.engine is not EngineKind.VLLM:
+        check_server(self.rollout, self.placement)
+        if not self.rollout.engine.is_vllm:
             return self
         if not self.domain.traits.with_vllm:
             raise ValueError(
-                f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use "
-                "in_process or dedicated"
+                f"rollout.engine: {self.rollout.engine} samples text alone, not the domain "
+                f"{self.domain}; use in_process or dedicated"
             )
         if self.rollout.sync.mode is SyncMode.ADAPTER:
             raise ValueError(

@@ -40,7 +40,7 @@ NOT_TRAINED = {
     "placement": True,
     "registration": True,
     "retraining": True,
-    "rollout": {"sync": {"content"}, "engine_restarts": True},
+    "rollout": {"sync": {"content"}, "engine_restarts": True, "server": True},
     "tracking": True,
     "validation": True,
     "watch": True,
@@ -67,6 +67,8 @@ def trained_values(recipe: Recipe) -> dict[str, Any]:
     values = without_default_optimizer(values)
     if recipe.sft == SftConfig():
         del values["sft"]
+    if not values["rollout"]["vllm"]["arguments"]:
+        del values["rollout"]["vllm"]["arguments"]
     if values["model"]["quantize"] is None:
         del values["model"]["quantize"]
     if values["data"]["source"] is None:

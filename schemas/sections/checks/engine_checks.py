@@ -1,7 +1,8 @@
-"""Rollouts ahead of training that have nothing to run beside, or no way to get their weights."""
+"""Engines beside training: rollouts ahead that have nothing to run beside, or no way to get their
+weights, and servers that do not fit the run."""
 
 from schemas.sections.placement import PlacementConfig
-from schemas.sections.rollout import RolloutConfig, SyncTransport
+from schemas.sections.rollout import EngineKind, RolloutConfig, SyncTransport, VllmConfig
 
 
 def check_ahead(
@@ -34,4 +35,29 @@ def check_ahead(
         raise ValueError(
             "rollout.sync.transport: broadcast makes the trainer wait until the engine takes part, "
             f"after {depth} rollouts; with steps_ahead of 2 or more use object_store"
+        )
+
+
+def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
+    """Check that `rollout.server` fits the engine and its ranks. Raises: ValueError."""
+    server = rollout.server
+    if (rollout.engine is EngineKind.SERVER) != (server is not None):
+        said = "leave it out" if server is not None else "set its urls and its folder"
+        raise ValueError(f"rollout.server: with rollout.engine: {rollout.engine} {said}")
+    if server is None:
+        return
+    if len(server.urls) != placement.rollout_devices:
+        raise ValueError(
+            f"rollout.server.urls: {len(server.urls)} servers for placement.rollout_devices = "
+            f"{placement.rollout_devices}; each has one"
+        )
+    if not rollout.cuts_nothing:
+        raise ValueError(
+            "rollout.server: a server does not say which tokens it left out, which training has to "
+            "know; leave out top_p, top_k and min_p, or use engine: vllm"
+        )
+    if rollout.vllm != VllmConfig():
+        raise ValueError(
+            "rollout.vllm: these settings are of servers that the run starts; leave them out, and "
+            "start yours with them"
         )
