@@ -32,4 +32,5 @@ class ServerEngine(VllmEngine):
             self.replica.shared.path,
             self.max_context_length,
             dist.distributed_c10d.default_pg_timeout.total_seconds(),
+            server.reload,
         )

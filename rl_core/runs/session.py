@@ -102,7 +102,7 @@ class TrainingSession:
         done = self.folder.receipt(f"iteration-{iteration:04d}", IterationReceipt)
         if done is not None and self.folder.last_complete() >= iteration:
             return done.model_copy(update={"skipped": True})
-        if self.folder.last_complete() < iteration - 1:
+        if max(self.folder.last_complete(), self._checkpoint.iteration) < iteration - 1:
             # Its checkpoint was still being written when the workers ended.
             self.train_iteration(iteration - 1)
         recorder = RolloutRecorder(self.recipe, self.folder, self.tracking)

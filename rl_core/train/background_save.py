@@ -45,7 +45,7 @@ class SavesInBackground:
         is_alone = backend.rank_info.world_size == 1
         if not is_alone and self._group is None:
             # Ranks agree in the thread, while the usual groups carry the training.
-            self._group = dist.new_group(backend="gloo")
+            self._group = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
         self._files = files = shard_files(folder)
         copied = _copied(cast(Tree, checkpoint.sharded_state(backend)))
         checkpoint.save_own(backend, files)

@@ -148,6 +148,9 @@ class ServerConfig(Section):
     folder: str
     """Folder that the engine's ranks and the servers see under the same path; weights pass through
     it."""
+    reload: str = "reload_weights"
+    """Method of the servers' workers that loads the weights of a folder. On CPUs `reload_on_cpu`,
+    of `--worker-extension-cls rl_core.rollout.vllm_process.worker_extension.CpuReload`."""
 
 
 class EpisodeConfig(Section):

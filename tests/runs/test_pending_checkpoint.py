@@ -61,10 +61,10 @@ def test_it_is_complete_once_every_rank_is_done(folder: RunFolder):
     checkpoint, trainer, state = begun(folder)
     cast(list[int], state["source"]).append(2)  # the next step
     checkpoint.settle()
-    assert folder.last_complete() == 0
+    assert (folder.last_complete(), checkpoint.iteration) == (0, 1)
     trainer.backend.is_done = True
     checkpoint.settle()
-    assert folder.last_complete() == 1
+    assert (folder.last_complete(), checkpoint.iteration) == (1, 0)
     assert folder.trainer_state(1) == {"step": 2, "source": [1]}
     assert folder.damage(1) is None
 

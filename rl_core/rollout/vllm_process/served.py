@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import RecipeError, Unreachable, WorkerError
-from rl_core.rollout.vllm_process.server import Drawn, Prompt
+from rl_core.rollout.vllm_process.server import Drawn, Prompt, check_file
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
-    import httpx
-
     from rl_core.models.export.checksums import Checksum
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -33,7 +31,8 @@ AT_ONCE = 64
 class ServedVllm:
     """A model on a vLLM server. Args: url: its address, without `/v1`. folder: seen by both sides;
     this rank's own. config: content of `config.json`. weights: path of a safetensors file under the
-    names of the checkpoint. max_length: longest prompt plus reply in tokens.
+    names of the checkpoint. max_length: longest prompt plus reply in tokens. method: of the
+    server's workers, which loads the weights of a folder.
 
     Raises: RecipeError when the server is not as needed; Unreachable when it does not answer.
     """
@@ -46,10 +45,12 @@ class ServedVllm:
         weights: str,
         max_length: int,
         timeout_s: float,
+        method: str = "reload_weights",
     ) -> None:
         import httpx
 
         self.url, self.folder, self.weights = url.rstrip("/"), folder, weights
+        self.method = method
         limits = httpx.Limits(max_connections=AT_ONCE)
         self._http = httpx.Client(trust_env=False, timeout=timeout_s, limits=limits)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -114,13 +115,11 @@ class ServedVllm:
 
         Args: as of `VllmServer`. Raises: WeightMismatch before anything is loaded.
         """
-        from rl_core.rollout.vllm_process.server import check_file
-
         check_file(self.weights, expected, dtype, where)
         new = self.folder / f".new-{WEIGHTS}"
         shutil.copyfile(self.weights, new)
         os.replace(new, self.folder / WEIGHTS)
-        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(self.folder)}}
+        reload = {"method": self.method, "kwargs": {"weights_path": str(self.folder)}}
         self._post("/collective_rpc", reload)
         self._post("/reset_prefix_cache", None)
 
@@ -146,14 +145,9 @@ class ServedVllm:
                 f"{self.url} has no {path}: start the vLLM server with VLLM_SERVER_DEV_MODE=1"
             )
         if not response.is_success:
-            raise WorkerError(
-                f"{self.url}{path} answered {response.status_code}: {_said(response)}"
-            )
+            said = response.text.strip()[:300]
+            raise WorkerError(f"{self.url}{path} answered {response.status_code}: {said}")
         return response.json() if response.content else None
-
-
-def _said(response: httpx.Response) -> str:
-    return response.text.strip()[:300]
 
 
 def _drawn(choice: Mapping[str, Any]) -> Drawn:

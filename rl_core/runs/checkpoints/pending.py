@@ -29,6 +29,8 @@ class PendingCheckpoint:
     ) -> None:
         self._folder, self._keep_last = folder, keep_last
         self._last, self._in_background = last, in_background
+        self.iteration = 0
+        """Iteration whose checkpoint is being written; 0 if none is."""
         self._trainer: Trainer | None = None
         self._published = ExitStack()
 
@@ -64,11 +66,13 @@ class PendingCheckpoint:
             for name, backend in trainer.trained_models().items():
                 backend.save_in_background(f"{building}/{name}")
             self._trainer, self._published = trainer, stack.pop_all()
+            self.iteration = iteration
 
     def settle(self, *, wait: bool = False) -> None:
         """Publish the checkpoint that is being written, if every rank is done. Args: wait: until
         they are. Raises: StorageError when a write failed."""
         trainer, self._trainer = self._trainer, None
+        iteration, self.iteration = self.iteration, 0
         if trainer is None:
             return
         with self._published as published:
@@ -76,12 +80,13 @@ class PendingCheckpoint:
             are_done = [all(backend.is_saved(wait=wait)) for backend in backends]
             if not all(are_done):
                 self._trainer, self._published = trainer, published.pop_all()
+                self.iteration = iteration
 
     def abandon(self) -> None:
         """Give up the checkpoint that is being written, since its workers may be gone."""
         if self._trainer is None:
             return
-        self._trainer = None
+        self._trainer, self.iteration = None, 0
         try:
             with self._published:
                 raise Abandoned("the checkpoint was given up with its workers")
