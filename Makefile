@@ -234,6 +234,7 @@ bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts
 
 bench-ahead: $(STAMP) ## time steps whose rollouts start a step ahead beside those that take turns, on two devices
 	$(BIN)/python -m benchmarks.ahead --write
+	$(BIN)/python -m benchmarks.ahead --waits --rounds 1 --steps 16 --write
 
 bench-driver: $(STAMP) ## what the driver itself does in a step for 64, 256 and 1,024 ranks
 	$(BIN)/python -m benchmarks.driver

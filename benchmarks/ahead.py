@@ -1,12 +1,13 @@
 """`make bench-ahead`: a step of the recipe `text` on two devices with one core each, in turns and
-one step ahead.
+one or four steps ahead.
 
-    python -m benchmarks.ahead [--rounds 2] [--steps 4] [--write] [key=value ...]
+    python -m benchmarks.ahead [--rounds 2] [--steps 4] [--waits] [--write] [key=value ...]
 
-One device trains, the other samples. `turns`: rollout, then training. `ahead`: the next step's
-rollout runs during training. `one device`: the in-process engine with both cores. Each round starts
-new workers for each; the first two steps are warm-up, since the second is the first whose rollout
-was started ahead. `key=value` changes the recipe of all three.
+One device trains, the other samples. `turns`: rollout, then training. `1 ahead`, `4 ahead`:
+rollouts of that many later steps run during training. `one device`: the in-process engine with both
+cores. Each round starts new workers for each; the first two steps are warm-up, and the last four,
+for which ever fewer rollouts run ahead, are left out. `--waits`: both sides wait for the time that
+devices of their own would take (`benchmarks.waits`). `key=value` changes the recipe of all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import tempfile
 import time
 
-from benchmarks import page
+from benchmarks import page, waits
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise
 from rl_core.data.prepare.prompt_items import ItemMaker
 from rl_core.distributed import ray_cluster
@@ -26,7 +27,7 @@ from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.home import Home
 from rl_core.trainers.domains.text import TextTrainer
 
-WARM_UP = 2
+WARM_UP, DEEPEST = 2, 4
 SIZES = [
     "rollout.max_new_tokens=64",
     "fsdp.param_dtype=bfloat16",
@@ -35,21 +36,25 @@ SIZES = [
 TWO = ["placement.num_devices=2", "placement.rollout_devices=1", "placement.threads_per_device=1"]
 WAYS = {
     "turns": [*TWO, "rollout.engine=dedicated"],
-    "ahead": [*TWO, "rollout.engine=dedicated", "rollout.steps_ahead=1"],
+    "1 ahead": [*TWO, "rollout.engine=dedicated", "rollout.steps_ahead=1"],
+    "4 ahead": [*TWO, "rollout.engine=dedicated", "rollout.steps_ahead=4"],
     "one device": ["placement.num_devices=1", "placement.threads_per_device=2"],
 }
 SHOWN = ("seconds/rollout", "seconds/train", "seconds/sync", "delta_log_prob_mean", "staleness")
 
 
-def steps_of(overrides: list[str], num_steps: int) -> list[dict[str, float]]:
+def steps_of(overrides: list[str], num_steps: int, *, does_wait: bool) -> list[dict[str, float]]:
     """Return the metrics of the steps after the warm-up, with each one's wall-clock time as
     `step`."""
-    steps = [f"training.steps_per_iteration={num_steps + WARM_UP + 1}", "training.num_iterations=1"]
+    last = num_steps + WARM_UP + DEEPEST
+    steps = [f"training.steps_per_iteration={last}", "training.num_iterations=1"]
     recipe = load_recipe("text", [*SIZES, *overrides, *steps])
     make, spec = ItemMaker(), GenerateSpec.model_validate(recipe.data.train[0])
     with tempfile.TemporaryDirectory() as folder:
         rows = [json.loads(line) for line in materialise(spec, folder).read_text().splitlines()]
     items = [make(row, f"row {number}") for number, row in enumerate(rows)]
+    if does_wait:
+        items = [item | {"env_class": waits.ENVIRONMENT} for item in items]
     trainer = TextTrainer(recipe, locate(recipe.model.path, Home.default().models), items)
     found = []
     try:
@@ -69,6 +74,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--waits", action="store_true", help="wait as devices of their own would take"
+    )
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument(
         "--write", action="store_true", help="put the table into docs/benchmarks.md"
@@ -79,15 +87,17 @@ def main() -> None:
     with ray_cluster(None, 2, "cpu"):
         for number in range(args.rounds):
             for way, overrides in WAYS.items():
-                found[way] += steps_of([*overrides, *args.overrides], args.steps)
-                seconds = statistics.median(step["step"] for step in found[way])
+                own = waits.SIZES if args.waits else []
+                changed = [*overrides, *own, *args.overrides]
+                found[way] += steps_of(changed, args.steps, does_wait=args.waits)
+                seconds = statistics.mean(step["step"] for step in found[way])
                 print(f"round {number + 1}, {way}: {seconds:.2f} s a step so far", flush=True)
-    turns = statistics.median(step["step"] for step in found["turns"])
+    turns = statistics.mean(step["step"] for step in found["turns"])
     lines = []
     for way, steps in found.items():
         middle = {}
         for key in ("step", *SHOWN):
-            middle[key] = statistics.median(step.get(key, 0.0) for step in steps)
+            middle[key] = statistics.mean(step.get(key, 0.0) for step in steps)
         shown = [f"{middle[key]:.2f}" for key in SHOWN[:3]] + [
             f"{middle[key]:.4f}" for key in SHOWN[3:4]
         ]
@@ -111,13 +121,21 @@ def main() -> None:
         "staleness",
     ]
     changed = f", with {' '.join(args.overrides)}" if args.overrides else ""
+    sizes = "Recipe text with 64 new tokens, adapters in bfloat16"
+    if args.waits:
+        sizes = (
+            f"Both sides wait as devices of their own would take: a reply lognormally "
+            f"({waits.MEDIAN_S:g} s, spread {waits.SPREAD:g}), a rollout as its slowest of 8, "
+            f"training {waits.TRAINING_S:g} s"
+        )
     body = (
-        f"Recipe text with 64 new tokens, adapters in bfloat16; medians of {args.rounds} x "
-        f"{args.steps} steps. {page.machine()}{changed}.\n\n{page.table(heads, lines)}"
+        f"{sizes}; means of {args.rounds} x {args.steps} steps. {page.machine()}{changed}.\n\n"
+        f"{page.table(heads, lines)}"
     )
     print(f"\n{body}")
     if args.write:
-        page.write_section("A rollout ahead: `make bench-ahead`", body)
+        title = "A rollout ahead, by waiting" if args.waits else "A rollout ahead"
+        page.write_section(f"{title}: `make bench-ahead`", body)
 
 
 if __name__ == "__main__":

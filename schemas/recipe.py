@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
+from schemas.sections.checks.engine_checks import check_ahead, check_server
 from schemas.sections.checks.evaluation_checks import check_evaluation
 from schemas.sections.checks.quantization import check_quantized
 from schemas.sections.checks.sampling_checks import check_sampling
@@ -203,23 +204,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _ahead_is_beside_training(self) -> "Recipe":
-        if not self.rollout.steps_ahead:
-            return self
-        if not self.placement.rollout_devices:
-            raise ValueError(
-                "rollout.steps_ahead: 1 samples while others train: set rollout.engine: "
-                "dedicated (or vllm) and placement.rollout_devices, or steps_ahead: 0"
-            )
-        if self.training.steps_per_iteration == 1:
-            raise ValueError(
-                "rollout.steps_ahead: 1 has no effect with training.steps_per_iteration: 1, "
-                "since no rollout is started ahead of a checkpoint; use 2 or more"
-            )
-        if self.rollout.vllm.sleep:
-            raise ValueError(
-                "rollout.vllm.sleep: with steps_ahead: 1 the server samples meanwhile; leave out "
-                "one of them"
-            )
+        check_ahead(self.rollout, self.placement, self.training.steps_per_iteration)
         return self
 
     @model_validator(mode="after")
@@ -229,12 +214,13 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _vllm_can_do_it(self) -> "Recipe":
-        if self.rollout.engine is not EngineKind.VLLM:
+        check_server(self.rollout, self.placement)
+        if not self.rollout.engine.is_vllm:
             return self
         if not self.domain.traits.with_vllm:
             raise ValueError(
-                f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use "
-                "in_process or dedicated"
+                f"rollout.engine: {self.rollout.engine} samples text alone, not the domain "
+                f"{self.domain}; use in_process or dedicated"
             )
         if self.rollout.sync.mode is SyncMode.ADAPTER:
             raise ValueError(

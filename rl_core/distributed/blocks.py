@@ -109,6 +109,21 @@ class Block:
 
 
 @contextmanager
+def renewed(block: Block) -> Iterator[Block]:
+    """Open a block again after its processes were ended, also dead or hung ones; `remote` inside it
+    builds components in new ones, on the same devices."""
+    for group in block.groups:
+        group.close()
+        block.pool.remove_workers(block.devices)
+    block.groups = []
+    token = _open_block.set(block)
+    try:
+        yield block
+    finally:
+        _open_block.reset(token)
+
+
+@contextmanager
 def placement(
     pool: DevicePool,
     fraction: float = 1.0,

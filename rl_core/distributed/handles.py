@@ -26,6 +26,9 @@ from rl_core.ranks.dispatch import CallSpec, Collect, cut, spec_of
 if TYPE_CHECKING:
     from ray import ObjectRef
 
+TIMES_ASKED = 3
+"""Number of times that a process is asked before it counts as gone."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -120,6 +123,19 @@ def world_size_of(handle: object) -> int:
     if not isinstance(handle, Handle):
         raise TypeError(f"world_size_of needs a handle, got {handle!r}")
     return handle._group.world_size
+
+
+def is_alive(handle: object) -> bool:
+    """Return False if a process of a component does not answer: it ended, or stands still.
+
+    Raises: TypeError if it is no handle.
+    """
+    if not isinstance(handle, Handle):
+        raise TypeError(f"is_alive needs a handle, got {handle!r}")
+    group: WorkerGroup = handle._group
+    return all(
+        any(group.status(rank) is not None for _ in range(TIMES_ASKED)) for rank in group.ranks
+    )
 
 
 class PendingCall(Generic[R_co]):

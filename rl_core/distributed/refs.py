@@ -205,6 +205,18 @@ class DataProtoRef:
             return chosen.replace(added)
         return chosen
 
+    def kept_here(self) -> DataProtoRef:
+        """Return the same rows in the object store as this process's own, so that they stay when
+        the workers end that made them."""
+        parts = []
+        for part in self.parts:
+            columns = _get(list(part.wide.values()), list(part.wide))
+            wide = {key: put(one).ref for key, one in zip(part.wide, columns, strict=True)}
+            parts.append(replace(part, wide=wide))
+        kept = DataProtoRef(parts)
+        kept._num_rows, kept._added = self._num_rows, self._added
+        return kept
+
     def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
         """Fetch the batch, or some of its columns, into this process."""
         return self.shard(1, 0, keys).fetch(with_padding_count=False)
@@ -274,6 +286,13 @@ class Stored:
     def fetch(self) -> DataProto:
         """Fetch the batch."""
         return _get([self.ref], "of a batch")[0]
+
+
+def put(batch: DataProto) -> Stored:
+    """Put a batch into the object store. It stays as long as this process and a reference to it."""
+    import ray
+
+    return Stored(ray.put(batch))
 
 
 class _ObjectColumns(Mapping[str, np.ndarray]):

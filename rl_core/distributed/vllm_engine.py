@@ -37,6 +37,7 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.rollout.episodes.loop import Generate
+from rl_core.rollout.vllm_process.served import ServedVllm
 from rl_core.rollout.vllm_process.server import Drawn, Prompt, ServerOptions, VllmServer
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from rl_core.train.weights.buckets import WeightVersion
@@ -89,27 +90,30 @@ class VllmEngine(Receiver, RolloutEngine):
         model = self.replica.policy.language_model
         check_model(self.replica.policy.language_model, self.replica.bundle)
         self.where = f"rollout engine rank {rank_info.rank}"
-        vllm = self.config.vllm
         # Kept as long as the engine: the server may be started again.
         self._tokenizer_folder = tempfile.TemporaryDirectory(prefix="rl-train-tokenizer-")
         self.tokenizer.save_pretrained(self._tokenizer_folder.name)
-        self.server = Outside(
-            interpreter(vllm),
+        described = model.config.to_dict() | {"architectures": [type(model).__name__]}
+        self.server = self.start_server(described, rank_info)
+        if self.config.vllm.sleep:
+            # The trainer is built next, perhaps on the same device; the first weights wake the
+            # server.
+            self.sleep()
+
+    def start_server(self, config: dict[str, Any], rank_info: RankInfo) -> Outside | ServedVllm:
+        """Start the server of this rank. Args: config: content of the model's `config.json`."""
+        number_format = next(self.replica.policy.language_model.parameters()).dtype
+        return Outside(
+            interpreter(self.config.vllm),
             VllmServer,
-            model.config.to_dict() | {"architectures": [type(model).__name__]},
+            config,
             self.replica.shared.path,
             self._tokenizer_folder.name,
-            server_options(
-                self.config, self.max_context_length, rank_info, next(model.parameters()).dtype
-            ),
+            server_options(self.config, self.max_context_length, rank_info, number_format),
             label=self.where,
             environment=environment(rank_info),
             timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
         )
-        if vllm.sleep:
-            # The trainer is built next, perhaps on the same device; the first weights wake the
-            # server.
-            self.sleep()
 
     @property
     def rows_at_once(self) -> int:
@@ -222,6 +226,7 @@ def server_options(
         kv_cache_bytes=int(gib * 2**30) if gib else None,
         memory_share=vllm.memory_share,
         sleeps=vllm.sleep,
+        arguments=vllm.arguments,
     )
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit, world_size_of
+from rl_core.distributed.refs import put
 from rl_core.errors import WeightMismatch
 from rl_core.models.checks.comparison import difference
 from rl_core.models.export.checksums import Checksum, checksum
@@ -42,6 +43,7 @@ from rl_core.train.weights.buckets import (
     pack,
     sent_weights,
 )
+from rl_core.train.weights.offer import Offer
 from rl_core.train.weights.process_group import WireHost
 from schemas.sections.rollout import SyncConfig, SyncContent, SyncTransport
 
@@ -111,15 +113,7 @@ class WeightSync:
         held, num_compared = self._held()
         if held == version:
             return SyncReport(version, 0, 0, 0, time.perf_counter() - start)
-        expected = {} if held is not None else self._kept_checksums()
-        if held is None and self._sent is not None:
-            self._sent.forget()
-        self._synced = None
-        self._weight_bytes = 0
-        weights = self._on_wire(
-            sent_weights(self.backend, self.mode, self._coarsest, averaged=version.averaged),
-            expected,
-        )
+        weights, expected = self._begin(version, held)
         num_buckets, num_bytes = self._send(weights)
         # Before anything on the sending rank alone may fail: a rank that is gone would be waited
         # for.
@@ -132,6 +126,59 @@ class WeightSync:
         return SyncReport(
             version, num_buckets, num_bytes, self._weight_bytes, time.perf_counter() - start
         )
+
+    @distributed(collect=Collect.RANK_ZERO)
+    def offer(self, *, evaluation: bool = False) -> Offer:
+        """Put the weights into the object store, for the engine to take after what it is at: the
+        trainer does not wait for it. Collective.
+
+        Args: evaluation: as of `sync`. Returns: an offer without weights if the engine has them, or
+        will have, once it took what was offered before.
+        """
+        version = self.backend.weight_version(evaluation=evaluation)
+        held, num_compared = self._held()
+        if held == version:
+            return Offer(version)
+        weights, expected = self._begin(version, held)
+        buckets, num_bytes = [], 0
+        for bucket in self._buckets(weights):
+            values = DataProto.from_dict({WIRE: bucket.values_N.cpu()})
+            buckets.append((bucket.pieces, put(values)))
+            num_bytes += bucket.values_N.nbytes
+        said = self._asked(version) if num_compared < NUM_COMPARED else None
+        self._synced, self._num_compared = version, num_compared + (said is not None)
+        return Offer(
+            version,
+            tuple(buckets),
+            expected,
+            self.dtype,
+            said,
+            num_bytes=num_bytes,
+            weight_bytes=self._weight_bytes,
+            is_whole=self._sent is None,
+        )
+
+    @distributed(collect=Collect.RANK_ZERO)
+    def kept_checksums(self) -> dict[str, Checksum]:
+        """Return the checksums of the weights that the engine loads by itself. Collective."""
+        return self._kept_checksums()
+
+    def reconnect(self, rollout: Remote[Receiver]) -> None:
+        """Send to another engine from now on, which has no weights yet."""
+        self.rollout, self._transport, self._synced = rollout, None, None
+
+    def _begin(
+        self, version: WeightVersion, held: WeightVersion | None
+    ) -> tuple[Iterator[Named], dict[str, Checksum]]:
+        """Return the weights to send, and the checksums that fill up as they are read. Args: held:
+        version that the engine holds."""
+        expected = {} if held is not None else self._kept_checksums()
+        if held is None and self._sent is not None:
+            self._sent.forget()
+        self._synced = None
+        self._weight_bytes = 0
+        weights = sent_weights(self.backend, self.mode, self._coarsest, averaged=version.averaged)
+        return self._on_wire(weights, expected), expected
 
     def _held(self) -> tuple[WeightVersion | None, int]:
         """Return the version that the engine holds, and the number of comparisons, from the one
@@ -185,12 +232,8 @@ class WeightSync:
 
     def _send(self, weights: Iterator[Named]) -> tuple[int, int]:
         """Send the weights. Returns: the number of buckets and of bytes."""
-        if self._sent is None:
-            buckets = pack(weights, self.config.bucket_bytes)
-        else:
-            buckets = self._sent.changed(weights, self.config.bucket_bytes)
         num_buckets = num_bytes = 0
-        for bucket in buckets:
+        for bucket in self._buckets(weights):
             if self._transport is None:
                 self._transport = _open(self.config.transport, self.rollout, self.backend)
             self._transport.send(bucket)
@@ -198,6 +241,11 @@ class WeightSync:
         if self._transport is not None:
             self._transport.flush()
         return num_buckets, num_bytes
+
+    def _buckets(self, weights: Iterator[Named]) -> Iterator[Bucket]:
+        if self._sent is None:
+            return pack(weights, self.config.bucket_bytes)
+        return self._sent.changed(weights, self.config.bucket_bytes)
 
 
 class Transport(Protocol):

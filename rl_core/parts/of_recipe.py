@@ -18,7 +18,6 @@ from rl_core.parts import (
 )
 from rl_core.parts.registry import hold_to
 from schemas.recipe import Recipe
-from schemas.sections.rollout import EngineKind
 
 REGISTRIES: dict[str, PartRegistry] = {
     one.kind: one for one in (bundles, backends, stacks, engines, syncs, trainers)
@@ -38,7 +37,7 @@ def check_parts(recipe: Recipe) -> None:
             f"sync: nothing is sent with rollout.engine: {recipe.rollout.engine}, which samples "
             "with the trained module; leave the block out, or use dedicated or vllm"
         )
-    if "bundle" in named and recipe.rollout.engine is EngineKind.VLLM:
+    if "bundle" in named and recipe.rollout.engine.is_vllm:
         raise RecipeError(
             "bundle: vllm loads the model by classes of its own; leave the block out, or use "
             "rollout.engine: in_process or dedicated"

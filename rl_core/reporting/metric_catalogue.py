@@ -279,6 +279,17 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "Changes of the weights since those that sampled, of a rollout started a step ahead.",
         ),
         (
+            "staleness_<mean, max>",
+            "changes",
+            "The same over the rows that were trained on, with `rollout.steps_ahead`; never more "
+            "than that many optimizer steps of a rollout.",
+        ),
+        (
+            "engine_restarts",
+            "",
+            "Times that an engine which died or hung was started again in the step.",
+        ),
+        (
             "train_tokens_per_second",
             "tokens/s",
             "Trained actions over the time of the training; of all devices.",

@@ -19,6 +19,7 @@ from rl_core.errors import StaleEngine, WeightMismatch
 from rl_core.models.adapters.lora import inject_lora
 from rl_core.models.adapters.merging import prepare_for_merged
 from rl_core.models.bundle import ModelBundle, TextBundle
+from rl_core.models.checks.comparison import difference
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.models.export.checksums import NUM_NAMED, Checksum, check_same, checksum
 from rl_core.ranks.dispatch import Execute, distributed
@@ -28,6 +29,7 @@ from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import Bucket, Pieces, WeightVersion, unpack
+from rl_core.train.weights.offer import Offer
 from rl_core.train.weights.process_group import Meeting, WireGroup
 from schemas.recipe import DType, LoraConfig, ModelConfig
 from schemas.sections.rollout import SyncMode
@@ -181,6 +183,21 @@ class Receiver:
         """End an update: the weights are now `version`. Raises: WeightMismatch when a checksum
         differs."""
         self.replica.finish(version, expected, dtype)
+
+    def take(self, offer: Offer) -> None:
+        """Load weights that the trainer put down. Raises: WeightMismatch when they are not the
+        trainer's afterwards."""
+        for pieces, held in offer.buckets:
+            self.load_bucket(pieces, held.fetch())
+        self.finish_sync(offer.version, dict(offer.expected), offer.dtype)
+        if offer.said is None or (found_N := self.probe()) is None:
+            return
+        said_N, bound = offer.said
+        if found := difference(said_N, found_N, bound):
+            raise WeightMismatch(
+                f"rollout engine rank {self.replica.rank_info.rank}, weights {offer.version}: it "
+                f"does not say what the trainer says: {found}"
+            )
 
 
 class DedicatedEngine(Receiver, RolloutEngine):

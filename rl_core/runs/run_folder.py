@@ -40,11 +40,11 @@ NOT_TRAINED = {
     "placement": True,
     "registration": True,
     "retraining": True,
-    "rollout": {"sync": {"content"}},
+    "rollout": {"sync": {"content"}, "engine_restarts": True, "server": True},
     "tracking": True,
     "validation": True,
     "watch": True,
-    "training": {"on_no_signal", "no_signal_steps"},
+    "training": {"on_no_signal", "no_signal_steps", "checkpoints_in_background"},
 }
 """Keys of a recipe that change no step. Validation decides whether a run starts, not what it
 does; placement is left out, so that a run may continue on other hardware."""
@@ -67,6 +67,8 @@ def trained_values(recipe: Recipe) -> dict[str, Any]:
     values = without_default_optimizer(values)
     if recipe.sft == SftConfig():
         del values["sft"]
+    if not values["rollout"]["vllm"]["arguments"]:
+        del values["rollout"]["vllm"]["arguments"]
     if values["model"]["quantize"] is None:
         del values["model"]["quantize"]
     if values["data"]["source"] is None:

@@ -4,7 +4,7 @@ die."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -21,10 +21,12 @@ from rl_core.models.family import check_located
 from rl_core.models.locate import locate_start, making_notes
 from rl_core.models.model_path import is_model
 from rl_core.parts import trainers
+from rl_core.runs.checkpoints.pending import PendingCheckpoint
 from rl_core.runs.cluster_start import cluster_of, needs_of, with_devices_there
 from rl_core.runs.held_out import Play, measure, sets_due
 from rl_core.runs.observing.gauges import served_gauges
 from rl_core.runs.observing.learning import warn_of_nothing_learnt
+from rl_core.runs.observing.means import means_of_steps
 from rl_core.runs.observing.no_signal import SignalWatch
 from rl_core.runs.observing.profiling import profiled
 from rl_core.runs.observing.trackers import copy_to_trackers
@@ -49,8 +51,7 @@ from schemas.sections.sampling import EvaluationSampling
 from schemas.sections.tracks import IMAGES_FOLDER
 
 OTHER = -1
-"""Value in place of an iteration that stands for the weights of the exported folder, or of the
-teacher."""
+"""In place of an iteration: the weights of the exported folder, or of the teacher."""
 
 
 class TrainingSession:
@@ -79,6 +80,7 @@ class TrainingSession:
         self._tracking = tracking
         self._cluster = ExitStack()
         self._opened: dict[str, Sequence[Item]] = {}
+        self._checkpoint = PendingCheckpoint.of(self.folder, self.recipe)
         self._watch: RunWatch | None = None
         self._shares: SourceShares | None = None
 
@@ -94,13 +96,15 @@ class TrainingSession:
         """Train `steps_per_iteration` steps and write a complete checkpoint; finished iterations
         are skipped.
 
-        After any error the workers are gone, and a retry starts new ones from the last complete
-        checkpoint.
+        After any error the workers are gone; a retry goes on from the last complete checkpoint.
         """
         self._set_damaged_aside()
         done = self.folder.receipt(f"iteration-{iteration:04d}", IterationReceipt)
         if done is not None and self.folder.last_complete() >= iteration:
             return done.model_copy(update={"skipped": True})
+        if max(self.folder.last_complete(), self._checkpoint.iteration) < iteration - 1:
+            # Its checkpoint was still being written when the workers ended.
+            self.train_iteration(iteration - 1)
         recorder = RolloutRecorder(self.recipe, self.folder, self.tracking)
         try:
             trainer = self._trainer_at(iteration - 1)
@@ -108,6 +112,7 @@ class TrainingSession:
             receipt = self._finish_iteration(trainer, iteration, steps, recorder)
         except BaseException:
             recorder.settle()
+            self._checkpoint.abandon()
             self._drop_workers()
             self._watch = None
             raise
@@ -132,6 +137,7 @@ class TrainingSession:
                 metrics["peak_memory_gb"] = trainer.peak_memory() / 1e9
             steps.append({"step": float(trainer.step_count), **metrics})
             recorder.put(record)
+            self._checkpoint.settle()
             signal.observe(steps[-1], rollout)
             self.tracking.log_metrics(metrics, trainer.step_count)
             for alarm in watch.observe(steps[-1], record):
@@ -165,6 +171,7 @@ class TrainingSession:
         if done is not None:
             return done.model_copy(update={"skipped": True})
         items = self._rows("eval")
+        self._checkpoint.settle(wait=True)
         try:
             if exported and _can_be_loaded(self.export(iteration)):
                 items = self._with_reference(items, iteration)
@@ -289,9 +296,8 @@ class TrainingSession:
         training = self.recipe.training
         best = self.folder.best(training.best_metric, training.keep_best)
         best += worth_keeping(self.folder, self.recipe)
-        with self.folder.publish_checkpoint(iteration, state, training.keep_last, best) as building:
-            trainer.save(str(building))
-            recorder.flush()
+        recorder.flush()
+        self._checkpoint.write(trainer, iteration, state, best)
         self._iteration = iteration
         self._intact.add(iteration)
         warn_of_nothing_learnt(self.recipe, steps, f"train-iteration {iteration}")
@@ -393,23 +399,18 @@ class TrainingSession:
         return load_prepared(Path(self.plan.cache.sets[name].path))
 
     def _drop_workers(self) -> None:
-        if self._trainer is not None:
-            trainer, self._trainer = self._trainer, None
-            trainer.close()
+        try:
+            self._checkpoint.settle(wait=True)
+        finally:
+            if self._trainer is not None:
+                trainer, self._trainer = self._trainer, None
+                trainer.close()
 
 
 def _can_be_loaded(export: Path) -> bool:
     """Return True if every model of an export is complete; adapters alone are not."""
     images = export / IMAGES_FOLDER
     return is_model(export) and (is_model(images) or not images.is_dir())
-
-
-def means_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric over the steps that have it: a step without a row to train on
-    lacks some."""
-    names = dict.fromkeys(name for step in steps for name in step)
-    values = {name: [step[name] for step in steps if name in step] for name in names}
-    return {name: sum(found) / len(found) for name, found in values.items()}
 
 
 _sessions: dict[str, TrainingSession] = {}

@@ -33,7 +33,8 @@ from rl_core.train.trained import Trained
 from schemas.sections.optimizer import OptimizerKind
 
 _CONTENTS = "contents.json"
-_WEIGHTS = "weights"
+WEIGHTS = "weights"
+"""Folder of a checkpoint with the sharded state."""
 
 Settings = dict[str, Any]
 """Settings in the form of torch's `state_dict()` and parameter groups."""
@@ -82,13 +83,21 @@ def save(backend: Trained, folder: str) -> None:
     StorageError when a write fails."""
     files = shard_files(folder)
     try:
-        _save_sharded(_state(backend), files, is_alone=backend.rank_info.world_size == 1)
+        _save_sharded(sharded_state(backend), files, is_alone=backend.rank_info.world_size == 1)
+    except (OSError, RuntimeError, CheckpointException) as error:
+        raise files.not_written(error) from error
+    save_own(backend, files)
+
+
+def save_own(backend: Trained, files: LocalFiles | RemoteFiles) -> None:
+    """Write what is this rank's alone. Raises: StorageError when a write fails."""
+    try:
         local = io.BytesIO()
         torch.save(_local_state(backend), local)
         files.write(f"rank-{backend.rank_info.rank}.pt", local.getvalue())
         if backend.rank_info.rank == 0:
             files.write(_CONTENTS, json.dumps(_contents(backend)).encode())
-    except (OSError, RuntimeError, CheckpointException) as error:
+    except (OSError, RuntimeError) as error:
         raise files.not_written(error) from error
 
 
@@ -99,13 +108,13 @@ def load(backend: Trained, folder: str) -> None:
     """
     files = shard_files(folder)
     _check_contents(backend, files)
-    state = _state(backend)
+    state = sharded_state(backend)
     try:
         # Weights and moments are read straight into their own tensors, so everything else must be
         # there first.
         with files.open(_rank_file(backend, files)) as file:
             local: Local = torch.load(file, weights_only=False)
-        state_dict_loader.load({**state}, storage_reader=files.reader(_WEIGHTS))
+        state_dict_loader.load({**state}, storage_reader=files.reader(WEIGHTS))
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
         raise files.not_read(error) from error
     _restore_counts(backend, local["optimizer"])
@@ -117,7 +126,7 @@ def load(backend: Trained, folder: str) -> None:
         _restore_random(local["random"])
 
 
-def _state(backend: Trained) -> Sharded:
+def sharded_state(backend: Trained) -> Sharded:
     """Return the sharded state: the trained tensors, which are few with adapters, and those that
     follow them."""
     add_moments(backend.optimizer)
@@ -162,7 +171,7 @@ def _save_sharded(state: Sharded, files: LocalFiles | RemoteFiles, *, is_alone: 
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        state_dict_saver.save({**state}, storage_writer=files.writer(_WEIGHTS), no_dist=is_alone)
+        state_dict_saver.save({**state}, storage_writer=files.writer(WEIGHTS), no_dist=is_alone)
 
 
 def _contents(backend: Trained) -> dict[str, str]:

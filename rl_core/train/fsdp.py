@@ -33,6 +33,7 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.peak_memory import peak_bytes
 from rl_core.runtime.storage import landing
 from rl_core.train import checkpoint
+from rl_core.train.background_save import SavesInBackground
 from rl_core.train.bundle import Bundle
 from rl_core.train.checks.fixed_inputs import asking
 from rl_core.train.checks.same_policy import settle_wrapped
@@ -57,7 +58,7 @@ from schemas.recipe import (
 from schemas.sections.optimizer import OptimizerKind
 
 
-class FSDPBackend:
+class FSDPBackend(SavesInBackground):
     """The sharded policy of one rank, with optimizer, scheduler and moving average."""
 
     needs_rank_info = True

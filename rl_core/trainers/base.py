@@ -27,10 +27,12 @@ from rl_core.trainers.handles import BackendHandle, Batch
 from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
 from rl_core.trainers.measures import add_measures
 from rl_core.trainers.metrics.drift import watch_delta
+from rl_core.trainers.metrics.staleness import staleness_metrics
+from rl_core.trainers.own_engine import OwnEngine
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
 from rl_core.trainers.step_record import Portion, StepRecord
-from rl_core.trainers.track import Ahead, Learner, Rollouts, Track, Wiring, prompt_batch
+from rl_core.trainers.track import Learner, Rollouts, Track, Wiring, prompt_batch
 from rl_core.trainers.wiring import total_steps
 from schemas.recipe import Recipe
 from schemas.sections.sampling import EvaluationSampling
@@ -68,11 +70,9 @@ class Trainer(ABC):
             collective_timeout_s=placement.collective_timeout_s,
         )
         self.staleness: int | None = None
-        """Number of weight updates between the weights that sampled the present step and the
-        trainer's; None if the step was not sampled ahead."""
+        """Weight updates since the present step was sampled; None if it was not ahead."""
         self.record = StepRecord(0)
         """The last step's prompts and batches, by reference."""
-        self._ahead: Ahead | None = None
         self._seconds: dict[str, float] = {}
 
     @abstractmethod
@@ -132,17 +132,16 @@ class Trainer(ABC):
         return merged, rollouts[first.name]
 
     def _sample(self) -> tuple[DataProto, dict[str, DataProtoRef]]:
-        """Return the step's prompts and a rollout of each track, which the previous step may have
-        started."""
-        ahead, self._ahead, self.staleness = self._ahead, None, None
-        if ahead is None:
+        """Return the step's prompts and a rollout of each track, perhaps started before."""
+        engine, self.staleness = self._engine_ahead, None
+        if engine is None or not engine.ahead:
             prompts = self._next_prompts()
             self.record.add_prompts(prompts)
             return prompts, self._rollout(prompts)
         (track,) = self.wiring.tracks
-        self.record.add_prompts(ahead.prompts)
         with self._phase("rollout"):
-            rollout = ahead.pending.result()
+            ahead, rollout = engine.next_rollout()
+        self.record.add_prompts(ahead.prompts)
         self.staleness = track.learner.backend.weight_version().number - ahead.version.number
         return ahead.prompts, {track.name: rollout}
 
@@ -220,6 +219,8 @@ class Trainer(ABC):
             metrics["rollout_tokens_per_second"] = num_sampled / self._seconds["rollout"]
         else:
             metrics["staleness"] = float(self.staleness)
+        if self._engine_ahead:
+            metrics |= staleness_metrics(batch, track.learner.backend.weight_version())
         if track.sampler.engine.parked:
             metrics["offloaded_bytes"] = float(track.sampler.engine.freed_bytes)
         return batch
@@ -251,19 +252,21 @@ class Trainer(ABC):
         return batch, float(found.num_tokens), found.metrics()
 
     def _use_engines_meanwhile(self) -> None:
-        """Let engines sleep during training, or start the next step's rollout if no checkpoint lies
-        between."""
+        """Let engines sleep, or start the rollouts of later steps up to the next checkpoint."""
         for track in self.wiring.tracks:
             track.sampler.engine.rest()
-        if (
-            self.recipe.rollout.steps_ahead
-            and (self.step_count + 1) % self.recipe.training.steps_per_iteration
-        ):
-            (track,) = self.wiring.tracks
+        engine, per_iteration = self._engine_ahead, self.recipe.training.steps_per_iteration
+        left = per_iteration - 1 - self.step_count % per_iteration
+        wanted = min(self.recipe.rollout.steps_ahead, left)
+        if engine is not None and len(engine.ahead) < wanted:
             with self._phase("sync"):
-                version = track.sampler.engine.up_to_date(evaluation=False)
-            prompts = self._next_prompts()
-            self._ahead = track.sampler.engine.start_rollout(prompts, self.step_count + 1, version)
+                engine.start_rollouts(wanted, self.step_count + 1, self._next_prompts)
+
+    @property
+    def _engine_ahead(self) -> OwnEngine | None:
+        """The engine that samples ahead of training; None if they take turns."""
+        engine = self.wiring.tracks[0].sampler.engine
+        return engine if self.recipe.rollout.steps_ahead and isinstance(engine, OwnEngine) else None
 
     def _train(self, batches: dict[str, Batch]) -> dict[str, dict[str, float]]:
         """Train on the rewarded batches: jointly, or each track with its own stack.
@@ -308,9 +311,8 @@ class Trainer(ABC):
         )
 
     def sync_weights(self) -> None:
-        """Send dedicated engines the rollout weights, unless they hold them or have started the
-        next step."""
-        if self._ahead is None:
+        """Send dedicated engines the rollout weights, unless they hold them or sample ahead."""
+        if not (self._engine_ahead and self._engine_ahead.ahead):
             for track in self.wiring.tracks:
                 track.sampler.engine.up_to_date(evaluation=False)
 
@@ -360,12 +362,12 @@ class Trainer(ABC):
     def save(self, folder: str) -> None:
         """Write every model's checkpoint under `folder`."""
         with self._phase("save"):
-            for name, backend in self._trained_models().items():
+            for name, backend in self.trained_models().items():
                 backend.save(f"{folder}/{name}")
 
     def load(self, folder: str) -> None:
         """Restore every model from `folder`."""
-        for name, backend in self._trained_models().items():
+        for name, backend in self.trained_models().items():
             backend.load(f"{folder}/{name}")
 
     def state_dict(self) -> dict[str, Any]:
@@ -380,8 +382,9 @@ class Trainer(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict()` and drop a rollout that was started ahead."""
-        self._ahead = None
+        """Restore `state_dict()` and drop rollouts that were started ahead."""
+        if self._engine_ahead:
+            self._engine_ahead.ahead.clear()
         self.step_count = state["step"]
         self.source.load_state_dict(state["source"])
         for name, coefficients in state["algorithms"].items():
@@ -408,7 +411,7 @@ class Trainer(ABC):
             group.close()
         self.groups = []
 
-    def _trained_models(self) -> dict[str, BackendHandle]:
+    def trained_models(self) -> dict[str, BackendHandle]:
         """Return the backends of all models in a checkpoint: the policies and their critics."""
         critics = {name: track.learner.critic for name, track in self.tracks.items()}
         is_alone = len(self.tracks) == 1

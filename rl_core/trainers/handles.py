@@ -11,9 +11,11 @@ from typing import Protocol, TypeAlias
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
+from rl_core.models.export.checksums import Checksum
 from rl_core.train.result import TrainStepResult
 from rl_core.train.stacks.unified_stack import UnifiedStepResult
 from rl_core.train.weights.buckets import WeightVersion
+from rl_core.train.weights.offer import Offer
 
 Batch: TypeAlias = DataProto | DataProtoRef
 """Rows on the driver, or rows that stayed on the ranks that made them."""
@@ -50,6 +52,14 @@ class BackendHandle(NotedHandle, ParkedHandle, Protocol):
         """Write the checkpoint."""
         ...
 
+    def save_in_background(self, folder: str) -> object:
+        """Begin to write the checkpoint, and go on."""
+        ...
+
+    def is_saved(self, *, wait: bool) -> list[bool]:
+        """Return for each rank True if nothing is being written."""
+        ...
+
     def load(self, folder: str) -> object:
         """Restore the checkpoint."""
         ...
@@ -82,6 +92,10 @@ class EngineHandle(NotedHandle, Protocol):
         """Sample the prompts once for an evaluation."""
         ...
 
+    def take(self, offer: Offer) -> object:
+        """Load weights that were put down; only of engines with their own model."""
+        ...
+
     def sleep(self) -> object:
         """Free memory for training; only of engines that can."""
         ...
@@ -109,6 +123,22 @@ class SyncHandle(Protocol):
 
     def sync(self, *, evaluation: bool) -> Synced:
         """Send the weights of rollouts, or of evaluations, unless the engine holds them."""
+        ...
+
+
+class OwnSyncHandle(SyncHandle, Protocol):
+    """A weight sync that can put weights down, and go on with another engine."""
+
+    def offer(self, *, evaluation: bool) -> Offer:
+        """Put down the weights of rollouts, or of evaluations, for the engine to take."""
+        ...
+
+    def kept_checksums(self) -> dict[str, Checksum]:
+        """Return the checksums of the weights that an engine loads by itself."""
+        ...
+
+    def reconnect(self, rollout: EngineHandle) -> object:
+        """Send to this engine from now on."""
         ...
 
 

@@ -16,7 +16,6 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
-from rl_core.distributed.handles import PendingCall, submit
 from rl_core.rollout.sample_ids import GROUP, group_ids
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.handles import (
@@ -112,26 +111,10 @@ class Engine:
                 for backend in self.parked:
                     backend.onload()
 
-    def start_rollout(self, prompts: DataProto, step: int, version: WeightVersion | None) -> Ahead:
-        """Start the next step's rollout, which runs during training. Args: version: as `up_to_date`
-        returned it."""
-        assert version is not None, "an engine beside training has weights of its own"
-        return Ahead(prompts, version, submit(self.handle.rollout, prompts, step, version))
-
     def rest(self) -> None:
         """Free the engine's memory for training, if it can sleep."""
         if self.sleeps:
             self.handle.sleep()
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """The next step's rollout, which runs while the present step trains."""
-
-    prompts: DataProto
-    version: WeightVersion
-    """Version of the weights that sample the rollout."""
-    pending: PendingCall[DataProtoRef]
 
 
 class Sampler(Protocol):

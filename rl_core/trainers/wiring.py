@@ -10,7 +10,9 @@ from typing import cast
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.distributed import DevicePool, placement, remote
+from rl_core.distributed.blocks import renewed
 from rl_core.distributed.weight_sync import WeightSync
+from rl_core.errors import RecipeError
 from rl_core.parts import backends, bundles, engines, stacks, syncs
 from rl_core.parts.attributes import HasAttributes
 from rl_core.ranks.rank_info import TrainTopology
@@ -24,10 +26,11 @@ from rl_core.trainers.handles import (
     ScorersHandle,
     StackHandle,
 )
+from rl_core.trainers.own_engine import OwnEngine
 from rl_core.trainers.track import Engine, Learner
 from schemas.recipe import Recipe
 from schemas.sections.placement import PlacementConfig
-from schemas.sections.rollout import EngineKind
+from schemas.sections.rollout import EngineKind, SyncTransport
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,11 @@ def place_policy(
     sampling = placed.rollout_devices or placed.num_devices
     with placement(pool, fraction=sampling / placed.num_devices) as block:
         handle = _dedicated_engine(kind, recipe, source_model)
+
+    def revive() -> EngineHandle:
+        with renewed(block):
+            return _dedicated_engine(kind, recipe, source_model)
+
     shared = None if placed.rollout_devices else block
     with placement(pool, fraction=training, topology=topology, beside=shared):
         learner = kind.learner(recipe, source_model, None)
@@ -92,7 +100,24 @@ def place_policy(
     parked: list[ParkedHandle] = [learner.backend]
     parked += [learner.critic.backend] if learner.critic else []
     parked += learner.teaching.handles if learner.teaching else ()
-    engine = Engine(handle, sync, sleeps, tuple(parked) if recipe.offloads else ())
+    # A sync or an engine of the user's may lack what the usual ones have.
+    can_offer = all(hasattr(sync, name) for name in ("offer", "kept_checksums", "reconnect"))
+    can_offer = can_offer and hasattr(handle, "take")
+    if recipe.rollout.steps_ahead > 1 and not can_offer:
+        raise RecipeError(
+            f"rollout.steps_ahead: {recipe.rollout.steps_ahead} puts weights down for the engine: "
+            "derive the classes of `sync` and `engine` from WeightSync and Receiver, or use 1"
+        )
+    streams = recipe.rollout.sync.transport is SyncTransport.BROADCAST
+    engine = OwnEngine(
+        handle,
+        sync,
+        sleeps,
+        tuple(parked) if recipe.offloads else (),
+        revive=revive if can_offer else None,
+        restarts=recipe.rollout.engine_restarts,
+        is_offered=can_offer and recipe.rollout.steps_ahead > 0 and not streams,
+    )
     return Policy(learner, engine), service
 
 
@@ -160,6 +185,11 @@ def wire_backend(recipe: Recipe, bundle: object, *, with_reference: bool) -> Bac
         ema_cfg=recipe.ema,
         **chosen,
     )
+    if recipe.training.checkpoints_in_background and not hasattr(backend, "save_in_background"):
+        raise RecipeError(
+            "training.checkpoints_in_background: the class of `backend` has no save_in_background; "
+            "derive it from FSDPBackend, or leave it out"
+        )
     if recipe.backend is not None:
         remote(HasAttributes, backend, backends.contract, "backend")
     return backend

@@ -168,5 +168,6 @@ def check_offload(engine: str, owns_model: bool, steps_ahead: int) -> None:
         )
     if steps_ahead:
         raise ValueError(
-            f"{frees} with rollout.steps_ahead: 1 they train meanwhile; leave out one of them"
+            f"{frees} with rollout.steps_ahead: {steps_ahead} they train meanwhile; leave out one "
+            "of them"
         )

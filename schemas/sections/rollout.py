@@ -1,13 +1,16 @@
 """The recipe's `rollout` block: sampling of the policy, and weight sync to a dedicated engine."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from schemas.sections.checks.numbers import Seconds
 from schemas.sections.sampling import SamplingConfig
 from schemas.sections.section import DType, Section
+
+MOST_AHEAD = 64
+"""Largest number of steps that may be sampled ahead: weights of that age teach nothing more."""
 
 
 class EngineKind(StrEnum):
@@ -21,6 +24,15 @@ class EngineKind(StrEnum):
     VLLM = "vllm"
     """Like `dedicated`, but sampled by vLLM in its own Python environment, one server per device.
     With `rollout_devices: 0` and `workers_per_device: 2` the servers share the training devices."""
+
+    SERVER = "server"
+    """Like `vllm`, but the servers are there already (`rollout.server`), one for each of
+    `placement.rollout_devices`."""
+
+    @property
+    def is_vllm(self) -> bool:
+        """True if vLLM samples."""
+        return self in (EngineKind.VLLM, EngineKind.SERVER)
 
     @property
     def owns_model(self) -> bool:
@@ -79,6 +91,25 @@ class SyncConfig(Section):
         return self.mode or (SyncMode.ADAPTER if has_adapters else SyncMode.FULL)
 
 
+OWN_ARGUMENTS = {
+    "block_size": "nothing: the run chooses it",
+    "dtype": "fsdp.param_dtype",
+    "enable_prefix_caching": "nothing: siblings share a prefill",
+    "enable_sleep_mode": "rollout.vllm.sleep",
+    "generation_config": "rollout",
+    "gpu_memory_utilization": "rollout.vllm.memory_share",
+    "kv_cache_memory_bytes": "rollout.vllm.kv_cache_gib",
+    "logits_processors": "rollout",
+    "logprobs_mode": "nothing: the trainer needs those of what was sampled",
+    "max_model_len": "rollout.max_context_length",
+    "max_num_seqs": "rollout.max_batch_size",
+    "model": "model.path",
+    "seed": "seed",
+    "tokenizer": "model.path",
+}
+"""Arguments of vLLM's engine that the run sets, and what sets them in a recipe."""
+
+
 class VllmConfig(Section):
     """The vLLM servers of `engine: vllm`, which also use `max_context_length` and
     `max_batch_size`."""
@@ -95,6 +126,31 @@ class VllmConfig(Section):
     """Release a GPU's memory while the trainer trains; the weights of the next step wake the
     server. If both share a GPU, the memory that the trainer keeps and `memory_share` must fit
     together."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of vLLM's engine, `{enable_chunked_prefill: false, quantization: fp8}`,
+    compared with those of the installed version."""
+
+    @field_validator("arguments", mode="after")
+    @classmethod
+    def _run_sets_the_rest(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        for name in arguments:
+            if name in OWN_ARGUMENTS:
+                raise ValueError(f"the run sets {name} itself; change {OWN_ARGUMENTS[name]}")
+        return arguments
+
+
+class ServerConfig(Section):
+    """The vLLM servers of `engine: server`, started with VLLM_SERVER_DEV_MODE=1,
+    `--logprobs-mode processed_logprobs` and `--generation-config vllm`."""
+
+    urls: list[str] = Field(min_length=1)
+    """Addresses of the servers, such as `http://10.0.0.7:8000`; each belongs to this run alone."""
+    folder: str
+    """Folder that the engine's ranks and the servers see under the same path; weights pass through
+    it."""
+    reload: str = "reload_weights"
+    """Method of the servers' workers that loads the weights of a folder. On CPUs `reload_on_cpu`,
+    of `--worker-extension-cls rl_core.rollout.vllm_process.worker_extension.CpuReload`."""
 
 
 class EpisodeConfig(Section):
@@ -127,6 +183,8 @@ class RolloutConfig(SamplingConfig):
     """Weight sync to a dedicated engine."""
     vllm: VllmConfig = VllmConfig()
     """The vLLM servers of `engine: vllm`."""
+    server: ServerConfig | None = None
+    """The vLLM servers of `engine: server`, which somebody else started."""
     samples_per_prompt: int = Field(default=8, ge=1)
     """Group size G: siblings that share a prompt."""
     max_new_tokens: int = Field(default=256, ge=1)
@@ -153,16 +211,21 @@ class RolloutConfig(SamplingConfig):
     cuda_graphs: bool = True
     """Record the decoding steps as CUDA graphs on a GPU, several times faster; off for models with
     layers that cannot be recorded. Used by the in-process and the dedicated engine."""
-    steps_ahead: Literal[0, 1] = 0
-    """With 1, an engine on its own devices samples a step while the previous step trains, with
-    weights that are one step old; `algorithm.correction` corrects for that. No rollout is started
+    steps_ahead: int = Field(default=0, ge=0, le=MOST_AHEAD)
+    """Number of steps that an engine on its own devices samples ahead of the one that trains. Their
+    weights are as many steps old and never older; `algorithm.correction` corrects for that. Which
+    weights sample which step does not depend on how long anything takes, and no rollout is started
     ahead of a checkpoint."""
+    engine_restarts: int = Field(default=2, ge=0)
+    """Number of times in a run's process that an engine with its own model which died or hung is
+    started again, with the weights that it had; what it had not finished is sampled again. Beyond
+    that, the iteration is repeated from its checkpoint."""
     episodes: EpisodeConfig = EpisodeConfig()
     """Timeouts and concurrency of environment calls."""
 
     def sync_for(self, *, has_adapters: bool) -> SyncConfig:
         """Return `sync` with its mode resolved. vLLM always gets full weights, with adapters
         merged."""
-        full = self.engine is EngineKind.VLLM and self.sync.mode is None
+        full = self.engine.is_vllm and self.sync.mode is None
         mode = SyncMode.FULL if full else self.sync.mode_for(has_adapters=has_adapters)
         return self.sync.model_copy(update={"mode": mode})

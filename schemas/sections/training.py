@@ -58,6 +58,9 @@ class TrainingConfig(Section):
     """Number of such steps; a shorter run is judged by all its steps."""
     keep_last: int = Field(default=2, ge=1)
     """Number of newest complete checkpoints to keep; older ones are removed."""
+    checkpoints_in_background: bool = False
+    """Write checkpoints while training goes on, which waits for the copy alone, in each worker's
+    main memory. A run that ends before a checkpoint is complete continues from the one before."""
     keep_best: int = Field(default=0, ge=0)
     """Number of checkpoints with the highest `best_metric` to keep in addition."""
     best_metric: str = "reward_mean"

@@ -79,6 +79,30 @@ def test_with_weights_that_stand_still_it_samples_what_the_turns_sample(tiny_mod
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
+def test_several_steps_ahead_are_as_many_old_and_a_resumed_run_learns_the_same(
+    tiny_model_dir: Path, tmp_path: Path
+):
+    settings = ahead(tiny_model_dir, steps_ahead=3, num_steps=5)
+    with running(settings) as trainer:
+        steps = [trainer.step()[0] for _ in range(5)]
+        trainer.save(str(tmp_path))
+        state = trainer.state_dict()
+        steps += [trainer.step()[0] for _ in range(5)]
+        straight = trainer.backends()["policy"].full_state()[0]
+    # Full from the second step of an iteration on, and none is older than asked for.
+    assert [step["staleness_max"] for step in steps] == [0.0, 1.0, 2.0, 3.0, 3.0] * 2
+    assert [step["staleness_mean"] for step in steps] == [0.0, 1.0, 2.0, 3.0, 3.0] * 2
+    with running(settings) as resumed:
+        resumed.load(str(tmp_path))
+        resumed.load_state_dict(state)
+        for _ in range(5):
+            resumed.step()
+        again = resumed.backends()["policy"].full_state()[0]
+    assert all(torch.equal(weight, again[name]) for name, weight in straight.items())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_resumed_run_learns_what_an_unbroken_one_learns(tiny_model_dir: Path, tmp_path: Path):
     settings = ahead(tiny_model_dir, num_steps=2)
     with running(settings) as trainer:
@@ -166,13 +190,19 @@ def test_sampling_and_training_go_on_at_the_same_time(tiny_model_dir: Path, tmp_
             {"training": {"steps_per_iteration": 1, "prompts_per_step": NUM_PROMPTS}},
             r"no effect with training.steps_per_iteration: 1",
         ),
+        (
+            {"steps_ahead": 2, "sync": {"transport": "broadcast"}},
+            r"makes the trainer wait until the engine takes part, after 2 rollouts",
+        ),
     ],
 )
 def test_settings_that_leave_nothing_to_overlap_are_refused(
     tiny_model_dir: Path, changes: dict[str, Any], message: str
 ):
+    rollout = {"steps_ahead": 1}
+    rollout |= {key: changes.pop(key) for key in ("steps_ahead", "sync") if key in changes}
     with pytest.raises(ValidationError, match=message):
-        recipe(tiny_model_dir, rollout={"steps_ahead": 1}, **changes)
+        recipe(tiny_model_dir, rollout=rollout, **changes)
 
 
 def test_an_algorithm_that_does_not_correct_for_older_weights_is_refused(tiny_model_dir: Path):

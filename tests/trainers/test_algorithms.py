@@ -183,7 +183,7 @@ def test_an_algorithm_trains_the_tiny_model(warm: Block, tiny_model_dir: Path, n
     trainer = start(
         warm, tiny_model_dir, recipe_of(tiny_model_dir, BLOCKS.get(name, {"name": name}))
     )
-    before = {key: one.full_state()[0] for key, one in trainer._trained_models().items()}
+    before = {key: one.full_state()[0] for key, one in trainer.trained_models().items()}
     steps = [trainer.step()[0] for _ in range(NUM_STEPS)]
     for metrics in steps:
         assert (
@@ -194,7 +194,7 @@ def test_an_algorithm_trains_the_tiny_model(warm: Block, tiny_model_dir: Path, n
         assert metrics.keys() >= LOGGED.get(name, set()), sorted(metrics)
         assert metrics.keys() == steps[0].keys()
     assert any(metrics["grad_norm"] > 0 for metrics in steps)
-    for key, backend in trainer._trained_models().items():
+    for key, backend in trainer.trained_models().items():
         after = backend.full_state()[0]
         assert any(not torch.equal(after[one], before[key][one]) for one in after), (
             f"{key} was not trained"
@@ -357,8 +357,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         "dynamic/flat_groups",
     ]
     assert [again[name] for name in names] == [metrics[name] for name in names]
-    for key, backend in first._trained_models().items():
-        one, other = backend.full_state()[0], resumed._trained_models()[key].full_state()[0]
+    for key, backend in first.trained_models().items():
+        one, other = backend.full_state()[0], resumed.trained_models()[key].full_state()[0]
         assert all(torch.equal(one[name], other[name]) for name in one), key
     assert resumed.state_dict() == first.state_dict()
 
@@ -371,9 +371,9 @@ def test_two_ranks_train_on_what_was_joined_from_several_rollouts(tiny_model_dir
     trainer = TextTrainer(recipe, str(tiny_model_dir), items(24, flat_every=2))
     try:
         trainer.build()
-        before = trainer._trained_models()["critic"].full_state()[0]
+        before = trainer.trained_models()["critic"].full_state()[0]
         steps = [trainer.step()[0] for _ in range(NUM_STEPS)]
-        after = trainer._trained_models()["critic"].full_state()[0]
+        after = trainer.trained_models()["critic"].full_state()[0]
     finally:
         trainer.close()
     assert any(metrics["dynamic/extra_rollouts"] for metrics in steps)

@@ -11,7 +11,7 @@ from rl_core.algorithms.shaping import OverlongConfig
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.distributed.refs import store
-from rl_core.runs.session import means_of_steps
+from rl_core.runs.observing.means import means_of_steps
 from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
 from rl_core.trainers.refill import Refill, informative_groups, joined
 

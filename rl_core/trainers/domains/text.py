@@ -10,6 +10,7 @@ from typing import cast
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, remote
+from rl_core.distributed.server_engine import ServerEngine
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.envs.registration import portable_options
 from rl_core.envs.seats import with_models
@@ -215,7 +216,11 @@ def engine_options(recipe: Recipe) -> tuple[object, ...]:
 TOKENS = PolicyKind(
     learner=partial(token_learner, bundle_class=TextBundle),
     engine_class=RolloutEngine,
-    own_engines={EngineKind.DEDICATED: DedicatedTextEngine, EngineKind.VLLM: VllmEngine},
+    own_engines={
+        EngineKind.DEDICATED: DedicatedTextEngine,
+        EngineKind.VLLM: VllmEngine,
+        EngineKind.SERVER: ServerEngine,
+    },
     engine_options=engine_options,
 )
 """The kind of policy whose actions are tokens."""

@@ -38,7 +38,7 @@ def delta_limit(recipe: Recipe) -> float | None:
         return None
     if rollout.engine is not EngineKind.IN_PROCESS and recipe.fsdp.param_dtype is not DType.FLOAT32:
         return OWN_ENGINE
-    if rollout.engine is EngineKind.VLLM:
+    if rollout.engine.is_vllm:
         return OWN_ENGINE
     if recipe.fsdp.param_dtype is DType.FLOAT32:
         return FLOAT32

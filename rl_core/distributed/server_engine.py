@@ -1,0 +1,36 @@
+"""Rollout engine of language models that samples with vLLM servers which somebody else started.
+
+Each rank of the engine has one of the servers, and keeps the received weights in shared memory
+until it passes them on; the rows of a rollout are distributed over the ranks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from rl_core.distributed.vllm_engine import VllmEngine
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.vllm_process.served import ServedVllm
+from rl_core.runtime.user_paths import user_path
+
+
+class ServerEngine(VllmEngine):
+    """Rollout engine whose replies come from a vLLM server by HTTP. Raises: RecipeError, or
+    Unreachable, when the server cannot be used."""
+
+    def start_server(self, config: dict[str, Any], rank_info: RankInfo) -> ServedVllm:
+        """Connect with this rank's server."""
+        server = self.config.server
+        assert server is not None  # the recipe was checked
+        return ServedVllm(
+            server.urls[rank_info.rank],
+            Path(user_path(server.folder)) / f"rank-{rank_info.rank}",
+            config,
+            self.replica.shared.path,
+            self.max_context_length,
+            dist.distributed_c10d.default_pg_timeout.total_seconds(),
+            server.reload,
+        )

@@ -1,0 +1,157 @@
+"""A vLLM server of somebody else, by its completions endpoint, in place of a `VllmServer`.
+
+It is started with VLLM_SERVER_DEV_MODE=1, which opens `/collective_rpc` and `/reset_prefix_cache`,
+and with `--logprobs-mode processed_logprobs --generation-config vllm`. Weights travel through a
+folder that both sides see: a file of the new weights is put in the place of the old one, and the
+server loads it between two rollouts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_core.errors import RecipeError, Unreachable, WorkerError
+from rl_core.rollout.vllm_process.server import Drawn, Prompt, check_file
+from schemas.sections.sampling import SamplingConfig
+
+if TYPE_CHECKING:
+    from rl_core.models.export.checksums import Checksum
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+AT_ONCE = 64
+"""Number of requests under way at once; the server batches them."""
+
+
+class ServedVllm:
+    """A model on a vLLM server. Args: url: its address, without `/v1`. folder: seen by both sides;
+    this rank's own. config: content of `config.json`. weights: path of a safetensors file under the
+    names of the checkpoint. max_length: longest prompt plus reply in tokens. method: of the
+    server's workers, which loads the weights of a folder.
+
+    Raises: RecipeError when the server is not as needed; Unreachable when it does not answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        config: Mapping[str, Any],
+        weights: str,
+        max_length: int,
+        timeout_s: float,
+        method: str = "reload_weights",
+    ) -> None:
+        import httpx
+
+        self.url, self.folder, self.weights = url.rstrip("/"), folder, weights
+        self.method = method
+        limits = httpx.Limits(max_connections=AT_ONCE)
+        self._http = httpx.Client(trust_env=False, timeout=timeout_s, limits=limits)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+        (model, *_) = self._get("/v1/models")["data"]
+        self.model: str = model["id"]
+        if (model.get("max_model_len") or max_length) < max_length:
+            raise RecipeError(
+                f"rollout.server.urls: {self.url} takes {model['max_model_len']} tokens, the run "
+                f"needs {max_length}: start it with --max-model-len {max_length}, or lower "
+                "rollout.max_context_length"
+            )
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method, as of an object in another process."""
+        return getattr(self, method)(*args)
+
+    def begin(self) -> None:
+        """Drop the cache of earlier rollouts, so that a repeat is equal."""
+        self._post("/reset_prefix_cache", None)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        temperature: float,
+        eos_ids: Sequence[int],
+        choice: SamplingConfig,
+    ) -> list[Drawn]:
+        """Return replies to every prompt in order, group by group. Args: as of `VllmServer`."""
+
+        def ask(prompt: Prompt) -> list[Drawn]:
+            body = {
+                "model": self.model,
+                "prompt": prompt.token_ids,
+                # Greedy siblings are equal.
+                "n": prompt.num_replies if temperature else 1,
+                "temperature": temperature,
+                "max_tokens": prompt.max_new_tokens,
+                "seed": prompt.seed if temperature else None,
+                "stop_token_ids": list(eos_ids),
+                "ignore_eos": True,
+                "logprobs": 0,
+                "return_token_ids": True,
+                "repetition_penalty": choice.repetition_penalty,
+                "min_tokens": min(choice.min_new_tokens, prompt.max_new_tokens),
+                "stop": list(prompt.stop),
+                "include_stop_str_in_output": True,
+                "skip_special_tokens": False,
+                "spaces_between_special_tokens": False,
+            }
+            said = sorted(
+                self._post("/v1/completions", body)["choices"], key=lambda one: one["index"]
+            )
+            drawn = [_drawn(one) for one in said]
+            return drawn if temperature else drawn * prompt.num_replies
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return [one for drawn in pool.map(ask, prompts) for one in drawn]
+
+    def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+        """Have the server load the weights that the file now holds.
+
+        Args: as of `VllmServer`. Raises: WeightMismatch before anything is loaded.
+        """
+        check_file(self.weights, expected, dtype, where)
+        new = self.folder / f".new-{WEIGHTS}"
+        shutil.copyfile(self.weights, new)
+        os.replace(new, self.folder / WEIGHTS)
+        reload = {"method": self.method, "kwargs": {"weights_path": str(self.folder)}}
+        self._post("/collective_rpc", reload)
+        self._post("/reset_prefix_cache", None)
+
+    def close(self) -> None:
+        """Close the connections; the server stays."""
+        self._http.close()
+
+    def _get(self, path: str) -> Any:
+        return self._answer("GET", path, None)
+
+    def _post(self, path: str, body: object) -> Any:
+        return self._answer("POST", path, body)
+
+    def _answer(self, verb: str, path: str, body: object) -> Any:
+        import httpx
+
+        try:
+            response = self._http.request(verb, f"{self.url}{path}", json=body)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{self.url}{path} does not answer: {error}") from error
+        if response.status_code == httpx.codes.NOT_FOUND and not path.startswith("/v1"):
+            raise RecipeError(
+                f"{self.url} has no {path}: start the vLLM server with VLLM_SERVER_DEV_MODE=1"
+            )
+        if not response.is_success:
+            said = response.text.strip()[:300]
+            raise WorkerError(f"{self.url}{path} answered {response.status_code}: {said}")
+        return response.json() if response.content else None
+
+
+def _drawn(choice: Mapping[str, Any]) -> Drawn:
+    ended = choice["finish_reason"] == "stop"
+    by_string = isinstance(choice["stop_reason"], str)
+    log_probs = [float(one) for one in choice["logprobs"]["token_logprobs"]]
+    return Drawn(list(choice["token_ids"]), log_probs, ended and not by_string, ended and by_string)
