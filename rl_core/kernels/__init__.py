@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rl_core.kernels.adapted_linear import AdaptedLinear
-    from rl_core.kernels.allocator import keep_freed_memory
+    from rl_core.kernels.allocator import freed_memory_given_back, keep_freed_memory
     from rl_core.kernels.autograd_context import AutogradContext
     from rl_core.kernels.bfloat16_attention import attend_in_bfloat16, attends_in_bfloat16
     from rl_core.kernels.float32_matmul import (
@@ -39,6 +39,7 @@ __all__ = [
     "accelerate",
     "attend_in_bfloat16",
     "attends_in_bfloat16",
+    "freed_memory_given_back",
     "has_bfloat16_products",
     "keep_freed_memory",
     "lay_out_rows",
@@ -62,6 +63,7 @@ _HOMES = {
     "accelerate": "rl_core.kernels.quick_modules",
     "attend_in_bfloat16": "rl_core.kernels.bfloat16_attention",
     "attends_in_bfloat16": "rl_core.kernels.bfloat16_attention",
+    "freed_memory_given_back": "rl_core.kernels.allocator",
     "has_bfloat16_products": "rl_core.kernels.float32_matmul",
     "keep_freed_memory": "rl_core.kernels.allocator",
     "lay_out_rows": "rl_core.kernels.ragged_rows",

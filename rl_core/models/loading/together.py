@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch.distributed as dist
 
+from rl_core.kernels import freed_memory_given_back
 from rl_core.models.checks.paths import Paths
 from rl_core.models.loading.placeholders import ReadWhole, weights_left_unread
 
@@ -51,6 +52,11 @@ def load_for_all(load: Callable[[Paths | None], P], known: Paths | None = None) 
     """
     if not is_loaded_together():
         return load(known)
+    with freed_memory_given_back():
+        return _load_for_all(load, known)
+
+
+def _load_for_all(load: Callable[[Paths | None], P], known: Paths | None) -> P:
     policy, plan = None, _Plan()
     if dist.get_rank() == 0:
         policy, plan = _tried(load, known)
@@ -81,10 +87,10 @@ def _tried(load: Callable[[Paths | None], P], known: Paths | None) -> tuple[P | 
     try:
         with weights_left_unread():
             policy = load(known)
-        if known is None and policy.paths is not None and policy.paths.refused:
-            # Whether the way of reading or the model is at fault shows when it is read whole.
-            if load(None).paths != policy.paths:
-                raise ReadWhole("a check of it says something else when it is read part by part")
+        refused = {} if policy.paths is None else policy.paths.refused
+        # Whether the way of reading or the model is at fault shows when it is read whole.
+        if known is None and refused and load(None).paths != policy.paths:
+            raise ReadWhole("a check of it says something else when it is read part by part")
         return policy, _Plan(policy.paths)
     except Exception as error:  # a foreign model may raise anything; it is then loaded as ever
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -78,7 +78,8 @@ class Unread:
         """Put weights in place of the placeholders that are parts' own, each in the placeholder's
         format.
 
-        Args: read_one: gives what else stands in for a placeholder. Returns: the placeholder of each new parameter, by the parameter's id.
+        Args: read_one: gives what else stands in for a placeholder. Returns: the placeholder of
+        each new parameter, by the parameter's id.
         """
         read: dict[int, nn.Parameter] = {}
         for part, name, one in _parameters(parts):

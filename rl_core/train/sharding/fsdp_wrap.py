@@ -128,6 +128,21 @@ def gathered(policy: P, config: FSDPConfig, num_shards: int) -> Iterator[P]:
             unit.reshard()
 
 
+@contextmanager
+def block_by_block(policy: nn.Module, config: FSDPConfig, num_shards: int) -> Iterator[None]:
+    """Free what each forward pass of a wrapped policy gathered as soon as it has run, during the
+    block, so that no rank holds a copy of the whole model."""
+    resharded = reshards_after_forward(config, num_shards)
+    try:
+        for unit in units(policy):
+            unit.set_reshard_after_forward(num_shards > 1, recurse=False)
+        yield
+    finally:
+        for unit in units(policy):
+            unit.set_reshard_after_forward(resharded, recurse=False)
+            unit.reshard()
+
+
 def units(policy: nn.Module) -> list[FSDPModule]:
     """Return the FSDP-wrapped modules, the root first."""
     return [module for module in policy.modules() if isinstance(module, FSDPModule)]
