@@ -14,7 +14,7 @@ from rl_core.runtime.storage import SCHEMES, scheme_of
 
 STATE = "/state"
 MLFLOW_SCHEMES = ("http", "https", "postgresql", "mysql", "mssql")
-"""Of MLflow servers and of databases that several machines reach."""
+"""Schemes of addresses of MLflow servers, and of databases that several machines reach."""
 
 
 def manifest(job: Job, image: str, namespace: str, mlflow: str | None = None) -> str:

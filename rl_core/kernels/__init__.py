@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rl_core.kernels.packed_products import Packed, packed_weights
     from rl_core.kernels.quick_modules import accelerate
     from rl_core.kernels.ragged_rows import Rectangle, Rectangles, Row, lay_out_rows
+    from rl_core.kernels.replace import Replaced
     from rl_core.kernels.rms_norm import RMSNorm
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "RMSNorm",
     "Rectangle",
     "Rectangles",
+    "Replaced",
     "Row",
     "accelerate",
     "attend_in_bfloat16",
@@ -59,6 +61,7 @@ _HOMES = {
     "RMSNorm": "rl_core.kernels.rms_norm",
     "Rectangle": "rl_core.kernels.ragged_rows",
     "Rectangles": "rl_core.kernels.ragged_rows",
+    "Replaced": "rl_core.kernels.replace",
     "Row": "rl_core.kernels.ragged_rows",
     "accelerate": "rl_core.kernels.quick_modules",
     "attend_in_bfloat16": "rl_core.kernels.bfloat16_attention",

@@ -75,7 +75,7 @@ def _load_for_all(load: Callable[[Paths | None], P], known: Paths | None) -> P:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the other ranks load a model."""
+    """Findings of the first rank, by which the others load a model."""
 
     paths: Paths | None = None
     why_whole: str | None = None

@@ -25,7 +25,7 @@ from rl_core.kernels import accelerate
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from rl_core.kernels.replace import Replaced
+    from rl_core.kernels import Replaced
 
 UNREAD = "unread_weights"
 """Attribute of a model with placeholders."""
@@ -33,7 +33,7 @@ UNREAD = "unread_weights"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a weight lies, and the format in which the model was built."""
+    """File of a weight, its name there, and the format of the placeholder in the model."""
 
     file: Path
     name: str
