@@ -33,10 +33,12 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
             have = wait_for_devices(
                 wanted, asked.get("wait_s"), asked.get("least", 2), notes.append
             )
-            pool = DevicePool(have, collective_timeout_s=60)
+            pool = DevicePool(have, collective_timeout_s=asked.get("timeout_s", 60))
             with needing(Needs(**needs, note=notes.append)), placement(pool) as block:
                 summing = remote(Summing)
             said: dict[str, Any] = {"total": summing.total(), "facts": summing.facts()}
+            if "hold_s" in asked:
+                said["held"] = summing.hold(asked["hold_s"])
             if "module" in asked:
                 said["imported"] = summing.imported(asked["module"])
             block.close()
