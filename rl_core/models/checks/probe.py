@@ -25,7 +25,7 @@ from rl_core.models.checks.paths import Path, Paths, Truth
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.checks.short_windows import short_windows
 from rl_core.models.decoding.decode import forced_log_probs
-from rl_core.models.loading.unread import accelerated, unread_of
+from rl_core.models.loading.unread import accelerated, device_of, unread_of
 from rl_core.models.policy import TokenPolicy
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def truth_of(policy: TokenPolicy) -> Truth:
     log_probs, spreads = [], []
     for prompt, group in zip(prompts, responses, strict=True):
         for response in group:
-            ids = torch.tensor([[*prompt, *response]], device=model.device)
+            ids = torch.tensor([[*prompt, *response]], device=device_of(model))
             try:
                 logits_LV = model(input_ids=ids, use_cache=False).logits[0].float()
             except Exception as error:  # a foreign forward may raise anything
@@ -170,7 +170,7 @@ def _is_finite(values: Tensor) -> bool:
 def _check_causal(model: PreTrainedModel, truth: Truth) -> None:
     """Check that later tokens do not change the result of a token. Raises: ModelError when they
     do."""
-    ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
+    ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=device_of(model))
     half = ids.shape[1] // 2
     whole_TV, part_TV = (
         model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half])

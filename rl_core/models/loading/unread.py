@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,18 @@ class Source:
 
     def read(self) -> Tensor:
         """Return the weight on the CPU, in memory of its own."""
-        # `pread` rather than a mapped file, whose pages count as this process's memory.
-        with safe_open(self.file, framework="pt", backend="pread") as opened:
-            return opened.get_tensor(self.name).to(self.dtype)
+        stat = self.file.stat()
+        opened = _opened(self.file, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        # A copy: torch's own memory is aligned, and a product of unaligned factors may differ in
+        # its last bits.
+        return opened.get_tensor(self.name).to(self.dtype, copy=True)
+
+
+@lru_cache(maxsize=64)
+def _opened(file: Path, *version: int) -> Any:
+    """Open a file once for its many small reads. Args: version: tells another file of that name."""
+    # `pread` rather than a mapped file, whose pages count as this process's memory.
+    return safe_open(file, framework="pt", backend="pread")
 
 
 class Unread:
@@ -103,17 +113,19 @@ class Unread:
             _put_back(module, placeholders)
 
     @contextmanager
-    def streamed(self, model: nn.Module) -> Iterator[None]:
+    def streamed(self, model: nn.Module, keep: float = 0.0) -> Iterator[None]:
         """Let a model compute during the block: each layer's weights are read before its forward
         pass and dropped after it, what is outside of the layers is kept.
 
         Gradients reach no further than one layer, whose weights would otherwise be kept for them.
+        Args: keep: share of the layers that are kept, too, so that they are read once.
         """
-        inside = {id(part) for layer in self.layers for part in layer.modules()}
+        dropped = self.layers[int(keep * len(self.layers)) :]
+        inside = {id(part) for layer in dropped for part in layer.modules()}
         outside = self.read_into(part for part in model.modules() if id(part) not in inside)
         with ExitStack() as stack:
             stack.callback(_put_back, model, outside)
-            for layer in self.layers:
+            for layer in dropped:
                 held = ExitStack()
 
                 def before(module: nn.Module, inputs: object, held: ExitStack = held) -> None:
@@ -153,6 +165,11 @@ def stood_in(model: nn.Module) -> Iterator[None]:
 
 def _nowhere(placeholder: Tensor) -> Tensor:
     return torch.zeros((), dtype=placeholder.dtype).expand(placeholder.shape)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device on which a model computes, also where placeholders come first."""
+    return next(one.device for one in model.parameters() if not one.is_meta)
 
 
 def accelerated(model: PreTrainedModel) -> Replaced:
