@@ -239,6 +239,9 @@ bench-ahead: $(STAMP) ## time steps whose rollouts start a step ahead beside tho
 bench-driver: $(STAMP) ## what the driver itself does in a step for 64, 256 and 1,024 ranks
 	$(BIN)/python -m benchmarks.driver
 
+bench-loading: $(STAMP) ## memory of ranks that load a model to shard it: whole on each, and block by block
+	$(BIN)/python -m benchmarks.loading --write
+
 bench-kills: $(STAMP) ## kill -9 random processes of a run and a preparation, run them again, compare bit for bit: KILLS=100
 	$(BIN)/python -m benchmarks.kills --kills $(KILLS)
 

@@ -55,13 +55,25 @@ def k8s(
     storage: Storage = None,
     image: Annotated[str, typer.Option(help="Image of deployments/Dockerfile")] = "rl-train",
     namespace: Annotated[str, typer.Option(help="Namespace of the job")] = "rl-train",
+    mlflow: Annotated[
+        str | None, typer.Option(help="MLFLOW_TRACKING_URI of the run, such as http://mlflow:5000")
+    ] = None,
     out: Out = None,
 ) -> None:
     """Write a RayJob for KubeRay, whose Ray cluster lives as long as the run; what is to stay goes
-    to --storage."""
+    to --storage and --mlflow."""
     from flows.launch.kubernetes import manifest
 
-    _write(manifest(_job(recipe, overrides, nodes, devices, cpu, storage), image, namespace), out)
+    job = _job(recipe, overrides, nodes, devices, cpu, storage)
+    text = manifest(job, image, namespace, mlflow)
+    if mlflow is None:
+        typer.echo(
+            "note: without --mlflow the run's metrics and its registered version are on the head's "
+            "own disk and go with it, unless the image sets MLFLOW_TRACKING_URI; checkpoints and "
+            "exported weights stay in --storage",
+            err=True,
+        )
+    _write(text, out)
 
 
 @launch.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rl_core.kernels.adapted_linear import AdaptedLinear
-    from rl_core.kernels.allocator import keep_freed_memory
+    from rl_core.kernels.allocator import freed_memory_given_back, keep_freed_memory
     from rl_core.kernels.autograd_context import AutogradContext
     from rl_core.kernels.bfloat16_attention import attend_in_bfloat16, attends_in_bfloat16
     from rl_core.kernels.float32_matmul import (
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rl_core.kernels.packed_products import Packed, packed_weights
     from rl_core.kernels.quick_modules import accelerate
     from rl_core.kernels.ragged_rows import Rectangle, Rectangles, Row, lay_out_rows
+    from rl_core.kernels.replace import Replaced
     from rl_core.kernels.rms_norm import RMSNorm
 
 __all__ = [
@@ -35,10 +36,12 @@ __all__ = [
     "RMSNorm",
     "Rectangle",
     "Rectangles",
+    "Replaced",
     "Row",
     "accelerate",
     "attend_in_bfloat16",
     "attends_in_bfloat16",
+    "freed_memory_given_back",
     "has_bfloat16_products",
     "keep_freed_memory",
     "lay_out_rows",
@@ -58,10 +61,12 @@ _HOMES = {
     "RMSNorm": "rl_core.kernels.rms_norm",
     "Rectangle": "rl_core.kernels.ragged_rows",
     "Rectangles": "rl_core.kernels.ragged_rows",
+    "Replaced": "rl_core.kernels.replace",
     "Row": "rl_core.kernels.ragged_rows",
     "accelerate": "rl_core.kernels.quick_modules",
     "attend_in_bfloat16": "rl_core.kernels.bfloat16_attention",
     "attends_in_bfloat16": "rl_core.kernels.bfloat16_attention",
+    "freed_memory_given_back": "rl_core.kernels.allocator",
     "has_bfloat16_products": "rl_core.kernels.float32_matmul",
     "keep_freed_memory": "rl_core.kernels.allocator",
     "lay_out_rows": "rl_core.kernels.ragged_rows",

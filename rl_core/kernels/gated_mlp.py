@@ -57,6 +57,8 @@ def _same_as(mlp: nn.Module) -> GatedMLP | None:
         return None
     if not all(type(layer) is nn.Linear for layer in named.values()):
         return None
+    if any(weight.is_meta for weight in mlp.parameters()):
+        return None  # nothing to compare by
     layers: dict[str, Any] = named
     ours, weight = GatedMLP(**layers), layers["gate_proj"].weight
     probe = (

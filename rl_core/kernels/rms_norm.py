@@ -51,7 +51,7 @@ def _same_as(norm: nn.Module) -> RMSNorm | None:
         return None
     eps = next((getattr(norm, name) for name in EPS_NAMES if hasattr(norm, name)), None)
     parameters = dict(norm.named_parameters())
-    if eps is None or [*parameters] != ["weight"]:
+    if eps is None or [*parameters] != ["weight"] or parameters["weight"].is_meta:
         return None
     weight = parameters["weight"]
     ours = RMSNorm(weight, float(eps))

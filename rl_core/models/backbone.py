@@ -4,7 +4,8 @@ inputs are."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -85,3 +86,25 @@ def _parameters(backbone_class: type) -> tuple[frozenset[str], bool]:
     parameters = inspect.signature(backbone_class.forward).parameters
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     return frozenset(parameters), takes_any
+
+
+def blocks_named(model: nn.Module, class_names: Collection[str]) -> list[nn.Module]:
+    """Return the outermost modules of some classes, wrapped by FSDP or not; those that share a
+    parameter with a module elsewhere are left out."""
+    names = set(class_names)
+    found = [
+        module
+        for module in model.modules()
+        if names & {cls.__name__ for cls in type(module).__mro__}
+    ]
+    inside = {id(part) for block in found for part in block.modules() if part is not block}
+    everywhere = _num_places(model)
+    apart = [module for module in found if _num_places(module).items() <= everywhere.items()]
+    return [module for module in apart if id(module) not in inside]
+
+
+def _num_places(module: nn.Module) -> Counter[int]:
+    """Count the modules that share each parameter."""
+    return Counter(
+        id(one) for part in module.modules() for one in part._parameters.values() if one is not None
+    )

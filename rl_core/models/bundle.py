@@ -4,7 +4,7 @@ source."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -14,8 +14,10 @@ from rl_core.models.adapters.exported import start_of
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.tokenizer import check_words, load_processor, load_tokenizer
 from rl_core.models.checks.comparison import Live, TokenRow, token_rows
+from rl_core.models.checks.paths import Paths
 from rl_core.models.export.folder import export_policy
 from rl_core.models.family import load_policy, sees_pictures
+from rl_core.models.loading.together import is_loaded_together, load_for_all, loaded_together
 from schemas.recipe import LoraConfig, ModelConfig
 
 if TYPE_CHECKING:
@@ -42,16 +44,28 @@ class ModelBundle:
             self.tokenizer = self.processor.tokenizer
         else:
             self.tokenizer = load_tokenizer(source)
-        self.policy = load_policy(source, config, self.processor, text_alone=text_alone)
+        self.in_shards = is_loaded_together()
+        self.policy = load_for_all(
+            lambda paths: load_policy(source, config, self.processor, paths, text_alone=text_alone)
+        )
         self.policy.num_known_words = check_words(
             self.tokenizer, self.policy.language_model, config.path
         )
 
+    @classmethod
+    def in_shards_of(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return a bundle whose policy all ranks shard, which read its weights when they do."""
+        with loaded_together():
+            return cls(*args, **kwargs)
+
     def load_policy(self) -> CausalLMPolicy:
         """Load a new copy of the policy before training."""
-        policy = load_policy(
-            self.source, self.config, paths=self.policy.paths, text_alone=self.text_alone
-        )
+
+        def load(paths: Paths | None) -> CausalLMPolicy:
+            return load_policy(self.source, self.config, paths=paths, text_alone=self.text_alone)
+
+        with loaded_together(self.in_shards):
+            policy = load_for_all(load, self.policy.paths)
         policy.num_known_words = self.policy.num_known_words
         return policy
 

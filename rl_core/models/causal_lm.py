@@ -6,7 +6,6 @@ selected positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from rl_core.errors import ModelError
 from rl_core.kernels import Packed, multiplied_as_bfloat16, packed_weights, product_in_float32
 from rl_core.models import packing, shared_prompts
-from rl_core.models.backbone import backbone_of, head_of, taken_by
+from rl_core.models.backbone import backbone_of, blocks_named, head_of, taken_by
 from rl_core.models.checks.paths import Path, Paths
 from rl_core.models.checks.probe import settle
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
@@ -28,6 +27,7 @@ from rl_core.models.decoding.restriction import SHARED_SEQUENCES, Restricted, Re
 from rl_core.models.exact import is_exact, make_exact, weights_at_hand
 from rl_core.models.heads.head import own_logits, projection_scale
 from rl_core.models.heads.value_head import ValueHead
+from rl_core.models.loading.load_model import load_model
 from rl_core.models.media import PromptMedia
 from rl_core.models.model_inputs import ModelInputs
 from rl_core.models.policy import Policy, TokenPolicy
@@ -36,9 +36,6 @@ from schemas.recipe import ModelConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers.models.auto.auto_factory import _BaseAutoModelClass
-
-    AutoClass: TypeAlias = type[PreTrainedModel] | type[_BaseAutoModelClass]
 
 Scores: TypeAlias = tuple[Tensor, Tensor | None]
 """Log-probabilities [N] and entropies [N] or None."""
@@ -392,35 +389,6 @@ def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) ->
     return policy
 
 
-def load_model(
-    auto_class: AutoClass, source: str, config: ModelConfig, what: str
-) -> PreTrainedModel:
-    """Load float32 weights by one of transformers' auto classes. Raises: ModelError when they
-    cannot be loaded."""
-    name, _, revision = source.partition("@")
-    load = partial(
-        auto_class.from_pretrained,
-        name,
-        revision=revision or None,
-        dtype=torch.float32,
-        # Other weight files are pickles, which may run code when they are read.
-        use_safetensors=None if config.trust_remote_code else True,
-    )
-    try:
-        try:
-            return load(attn_implementation=config.attention)
-        except ValueError as error:
-            # Families whose attention has what sdpa cannot compute (GPT-OSS: sinks).
-            if config.attention != "sdpa" or "scaled_dot_product_attention" not in str(error):
-                raise
-            return load(attn_implementation="eager")
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(
-            f"model.path {config.path}: cannot be loaded as a {what}: {reason}"
-        ) from error
-
-
 def recompute_in_backward(block: nn.Module) -> None:
     """Keep only a block's inputs for the backward pass, also in evaluation mode, unlike
     transformers' own way."""
@@ -441,20 +409,4 @@ def blocks(policy: Policy, class_names: Collection[str] | None = None) -> list[n
     A block that shares a parameter with another module is left out: gathering one would free the
     other. Args: class_names: of the blocks; unset takes the policy's `block_classes`.
     """
-    names = set(policy.block_classes if class_names is None else class_names)
-    found = [
-        module
-        for module in policy.modules()
-        if names & {cls.__name__ for cls in type(module).__mro__}
-    ]
-    inside = {id(part) for block in found for part in block.modules() if part is not block}
-    everywhere = _num_places(policy)
-    apart = [module for module in found if _num_places(module).items() <= everywhere.items()]
-    return [module for module in apart if id(module) not in inside]
-
-
-def _num_places(module: nn.Module) -> Counter[int]:
-    """Count the modules that share each parameter."""
-    return Counter(
-        id(one) for part in module.modules() for one in part._parameters.values() if one is not None
-    )
+    return blocks_named(policy, policy.block_classes if class_names is None else class_names)

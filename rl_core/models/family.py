@@ -12,6 +12,7 @@ from rl_core.models.checks.can_train import check_model
 from rl_core.models.checks.paths import Paths
 from rl_core.models.checks.probe import settle
 from rl_core.models.checks.shape import read_config
+from rl_core.models.loading.load_model import load_model
 from rl_core.models.media import PromptMedia
 from rl_core.models.quantized import quantize
 from rl_core.models.text_part import TextPartPolicy
@@ -22,6 +23,8 @@ from schemas.sections.policy import ModelPart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
+
+    from rl_core.models.loading.load_model import AutoClass
 
 OTHER_SENSES = "vision_config", "audio_config"
 """Config keys of vision and audio parts."""
@@ -122,9 +125,7 @@ def check_located(recipe: Recipe, source: str) -> None:
 def _load_vlm(source: str, config: ModelConfig, processor: ProcessorMixin | None) -> VLMPolicy:
     from transformers import AutoModelForImageTextToText
 
-    model = causal_lm.load_model(
-        AutoModelForImageTextToText, source, config, "vision-language model"
-    )
+    model = load_model(AutoModelForImageTextToText, source, config, "vision-language model")
     known = model.config.model_type, model.config.image_token_id
     return seeing_policy(
         model, config, _blank(processor, *known) if processor is not None else None
@@ -150,11 +151,11 @@ def _load_text_part(source: str, config: ModelConfig, found: PreTrainedConfig) -
             "and write with a decoder, which is not supported; use a decoder-only model"
         )
     return TextPartPolicy(
-        causal_lm.load_model(_class_of(found), source, config, "model that reads and writes text")
+        load_model(_class_of(found), source, config, "model that reads and writes text")
     )
 
 
-def _class_of(config: PreTrainedConfig) -> causal_lm.AutoClass:
+def _class_of(config: PreTrainedConfig) -> AutoClass:
     """Return the class that a checkpoint was saved from, so that it is saved in the same form; else
     the one that loads its type.
 

@@ -44,16 +44,23 @@ def weights_here(found: RegisteredVersion, tracking_uri: str, models: Path) -> s
     """Return the folder of a version's weights on this machine, fetched once if it is elsewhere.
 
     Args: models: folder in which fetched weights are kept. Raises: StorageError when the weights
-    that were stored are not those that were registered. A version whose weights are nowhere gets
-    the path at which they were.
+    that are there, or were stored, are not those that were registered. A version whose weights are
+    nowhere gets the path at which they were.
     """
-    noted = found.tags["model_dir"]
+    noted, wanted = found.tags["model_dir"], found.tags.get("weights_digest", "")
+    changed = None
     if Path(noted).is_dir():
-        return noted
+        digest = weights_digest(noted) if wanted else ""
+        if digest == wanted:
+            return noted
+        changed = StorageError(
+            f"{found.name} v{found.version}: the weights at {noted} were changed (digest "
+            f"{digest or 'none'}, registered {wanted}); rl-train reproduce gives the registered "
+            "ones"
+        )
     if (run_id := found.tags.get("run_id")) is None:
         # Registered by hand: no run of ours has stored anything.
-        return noted
-    wanted = found.tags.get("weights_digest", "")
+        return _or_fail(noted, changed)
     # Another registry has another model of this name and number.
     label = f"{found.name.replace('/', '-')}-v{found.version}-{wanted[:12]}"
     target = models / "registered" / label
@@ -64,7 +71,7 @@ def weights_here(found: RegisteredVersion, tracking_uri: str, models: Path) -> s
     try:
         client = tracking_client(tracking_uri)
         if not client.list_artifacts(run_id, WEIGHTS):
-            return noted
+            return _or_fail(noted, changed)
         client.download_artifacts(run_id, WEIGHTS, str(building))
         if (digest := weights_digest(building / WEIGHTS)) != wanted:
             raise StorageError(
@@ -76,3 +83,9 @@ def weights_here(found: RegisteredVersion, tracking_uri: str, models: Path) -> s
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return str(target)
+
+
+def _or_fail(noted: str, changed: StorageError | None) -> str:
+    if changed is not None:
+        raise changed
+    return noted

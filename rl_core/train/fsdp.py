@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError, RLTrainError
+from rl_core.kernels import freed_memory_given_back
 from rl_core.models.adapters.lora import (
     AVERAGED,
     adapter_in_use,
@@ -89,20 +90,9 @@ class FSDPBackend(SavesInBackground):
         self.meshes = Meshes(rank_info)
         self.mirror: Policy | None = None
         self._parked: Parked | None = None
-        self._inject(seed)
-        self._shard(self.policy)
         self._alone = rank_info.world_size == 1 and not fsdp_cfg.cpu_offload
-        if self._alone:
-            single_rank.add_gradients_in_place(self.policy, fsdp_wrap.DTYPES[fsdp_cfg.reduce_dtype])
-        self.reference = self._frozen_copy() if with_reference and lora_cfg is None else None
-        self.trainable = {
-            name: value for name, value in self.policy.named_parameters() if value.requires_grad
-        }
-        self._unsharded = [
-            value for value in fsdp_wrap.unsharded_parameters(self.policy) if value.requires_grad
-        ]
-        self.ema = self._make_ema()
-        settle_wrapped(self)
+        with nullcontext() if self._alone else freed_memory_given_back():
+            self._place(seed, with_reference=with_reference)
 
         def refuse_offloaded(module: nn.Module, inputs: object) -> None:
             self.check_onloaded("a forward pass")
@@ -115,8 +105,24 @@ class FSDPBackend(SavesInBackground):
         matrices = [value for name, value in self.trainable.items() if name in hidden]
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg, matrices)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
-        self.num_skipped_steps = 0
-        self._num_changes = 0
+        self.num_skipped_steps = self._num_changes = 0
+
+    def _place(self, seed: int, *, with_reference: bool) -> None:
+        """Shard the model, and what is kept beside it."""
+        self._inject(seed)
+        self._shard(self.policy)
+        if self._alone:
+            dtype = fsdp_wrap.DTYPES[self.fsdp_cfg.reduce_dtype]
+            single_rank.add_gradients_in_place(self.policy, dtype)
+        self.reference = self._frozen_copy() if with_reference and self.lora_cfg is None else None
+        self.trainable = {
+            name: value for name, value in self.policy.named_parameters() if value.requires_grad
+        }
+        self._unsharded = [
+            value for value in fsdp_wrap.unsharded_parameters(self.policy) if value.requires_grad
+        ]
+        self.ema = self._make_ema()
+        settle_wrapped(self)
 
     def _inject(self, seed: int) -> None:
         """Make all changes of the model's structure before the wrap."""

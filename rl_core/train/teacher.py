@@ -17,6 +17,7 @@ from rl_core.models.adapters.lora import AVERAGED, adapter_in_use
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.checks.paths import Path
+from rl_core.models.loading.together import loaded_together
 from rl_core.models.modes import evaluation_mode
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.sharding.chosen_modules import FSDPOptions
@@ -74,7 +75,9 @@ class FrozenTeacher:
     @cached_property
     def model(self) -> CausalLMPolicy:
         """The sharded model."""
-        loaded = self.bundle_class(self.source, self.config).policy
+        # tensor parallelism cuts whole matrices.
+        with loaded_together(self.rank_info.tp_size == 1):
+            loaded = self.bundle_class(self.source, self.config).policy
         meshes = Meshes(self.rank_info)
         return frozen(loaded, FSDPOptions(), self.fsdp_cfg, self.rank_info, meshes)
 

@@ -34,17 +34,30 @@ def add_advantages(
         first = named_error(rollout, 0)
         reasons = [str(reason) for reason in rollout.non_tensor_batch["error"]]
         raise no_verdicts(f"every row of the rollout is without a verdict; first: {first}", reasons)
-    rows = rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B]
-    measured = row_measures(rollout, good_B)
-    columns = {"advantages": torch.zeros(mask_BT.shape)}
-    columns["advantages"][good_B], metrics = algorithm.advantages(*rows, **measured)
+    # A batch without failed rows is not copied: with many ranks the driver holds all of their rows.
+    kept: slice | torch.Tensor = slice(None) if bool(good_B.all()) else good_B
+    rows = rollout.tensor("rewards")[kept], group_ids_B[kept], mask_BT[kept]
+    measured = row_measures(rollout, kept)
+    good_BT, metrics = algorithm.advantages(*rows, **measured)
+    taught_B = good_BT.any(1)
+    columns = {"advantages": _of_all_rows(good_BT, kept, mask_BT)}
+    del good_BT
     if algorithm.needs_critic:
-        columns["returns"] = torch.zeros(mask_BT.shape)
-        columns["returns"][good_B] = algorithm.returns(*rows, **measured)
+        columns["returns"] = _of_all_rows(algorithm.returns(*rows, **measured), kept, mask_BT)
     rollout.union(DataProto.from_dict(columns))
-    taught_B = (columns["advantages"][good_B] != 0).any(1)
     counts = {
         "failed_rows": float(failed_B.sum()),
         "zero_advantage_share": 1.0 - float(taught_B.double().mean()),
     }
     return to_floats(metrics) | counts
+
+
+def _of_all_rows(
+    good_BT: torch.Tensor, kept: slice | torch.Tensor, mask_BT: torch.Tensor
+) -> torch.Tensor:
+    """Return float32 values [B, T] from those of the good rows; zero in the others."""
+    if isinstance(kept, slice):
+        return good_BT.float()
+    all_BT = torch.zeros(mask_BT.shape)
+    all_BT[kept] = good_BT.float()
+    return all_BT

@@ -27,9 +27,9 @@ MEASURED = {
 """Columns of a rollout and the names of `RowMeasures` under which an algorithm gets them."""
 
 
-def row_measures(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> RowMeasures:
+def row_measures(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor | slice) -> RowMeasures:
     """Return the `RowMeasures` of these rows, as far as the rollout has them. Args: rows_B: [B]
-    bool."""
+    bool, or a slice."""
     if isinstance(rollout, DataProtoRef):
         keys = rollout.keys
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
@@ -13,6 +13,7 @@ from rl_core.distributed import DevicePool, placement, remote
 from rl_core.distributed.blocks import renewed
 from rl_core.distributed.weight_sync import WeightSync
 from rl_core.errors import RecipeError
+from rl_core.models.bundle import ModelBundle
 from rl_core.parts import backends, bundles, engines, stacks, syncs
 from rl_core.parts.attributes import HasAttributes
 from rl_core.ranks.rank_info import TrainTopology
@@ -31,6 +32,8 @@ from rl_core.trainers.track import Engine, Learner
 from schemas.recipe import Recipe
 from schemas.sections.placement import PlacementConfig
 from schemas.sections.rollout import EngineKind, SyncTransport
+
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -163,10 +166,21 @@ def wire_bundle(recipe: Recipe, usual: type, source_model: str, *options: object
     """Place the model. Args: usual: class of the domain. options: arguments after those of every
     bundle."""
     bundle_class, chosen = bundles.chosen(recipe.bundle, usual)
-    bundle = remote(bundle_class, source_model, recipe.model, *options, **chosen)
+    make = bundle_class if recipe.bundle is not None else maker(recipe, bundle_class)
+    bundle = remote(make, source_model, recipe.model, *options, **chosen)
     if recipe.bundle is not None:
         remote(HasAttributes, bundle, bundles.contract, "bundle")
     return bundle
+
+
+def maker(recipe: Recipe, bundle_class: type[B]) -> Callable[..., B]:
+    """Return what makes a bundle on each rank: of weights that are read when they are sharded,
+    where the project's own backend shards them and nothing computes with whole ones before."""
+    placed = recipe.placement
+    is_cut = recipe.backend is None and placed.tp_size == 1 and recipe.model.quantize is None
+    if is_cut and issubclass(bundle_class, ModelBundle):
+        return bundle_class.in_shards_of
+    return bundle_class
 
 
 def wire_backend(recipe: Recipe, bundle: object, *, with_reference: bool) -> BackendHandle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import socket
+import time
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,11 @@ class Summing:
         ones = torch.ones(1)
         dist.all_reduce(ones)
         return int(ones)
+
+    def hold(self, seconds: float) -> float:
+        """Work for a time, outside of any collective. Returns: that time."""
+        time.sleep(seconds)
+        return seconds
 
     def facts(self) -> tuple[str, int]:
         """Return the machine's name and the threads of this worker."""

@@ -190,6 +190,7 @@ KINDS: dict[str, list[str]] = {
     "storage": ["", "s3://", "ftp://host/runs", "s3:/bucket", "runs", "~nobody-here/runs"],
     "image": [],
     "namespace": [],
+    "mlflow": ["nosuch://x", "http://[", "sqlite:///here.db", ""],
     "accelerator": [],
     "out": ["good.jsonl/below", "full", "", "/dev/full/x", "/proc/nosuch/x", LONG, "/"],
 }

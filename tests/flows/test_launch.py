@@ -129,6 +129,18 @@ def test_a_recipe_that_would_be_refused_there_is_refused_here():
     assert "prompts_per_step" in str(answer.exception)
 
 
+def test_a_ray_job_says_that_its_metrics_go_with_it_unless_they_are_elsewhere():
+    where = ("launch", "k8s", "text", "--devices", "4", "--storage", "s3://bucket/runs")
+    answer = CliRunner().invoke(app, where)
+    assert "its registered version are on the head's own disk" in answer.stderr
+    answer = CliRunner().invoke(app, [*where, "--mlflow", "http://mlflow:5000"])
+    assert answer.stderr == ""
+    cluster = yaml.safe_load(answer.stdout)["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"name": "MLFLOW_TRACKING_URI", "value": "http://mlflow:5000"} in container["env"]
+
+
 def test_a_ray_job_that_would_keep_nothing_is_refused():
     from rl_core.errors import StorageError
 

@@ -33,6 +33,10 @@ def test_weights_in_a_store_are_fetched_once_and_compared(
         store_weights(run, folder)
         found = find_version(tracking.uri, name, 1)
         assert weights_here(found, tracking.uri, models) == str(folder)
+        (folder / "model.safetensors").write_bytes(b"others")
+        fetched = Path(weights_here(found, tracking.uri, models))
+        assert (fetched / "model.safetensors").read_bytes() == b"weights", "not what lies there"
+        shutil.rmtree(models)
         shutil.rmtree(folder)
         here = Path(weights_here(found, tracking.uri, models))
         assert (here / "model.safetensors").read_bytes() == b"weights"
@@ -56,3 +60,14 @@ def test_weights_of_this_machine_are_not_copied(open_run, tracking, tmp_path: Pa
     gone = find_version(tracking.uri, name, 1)
     gone.tags["model_dir"] = str(tmp_path / "gone")
     assert weights_here(gone, tracking.uri, tmp_path / "models") == str(tmp_path / "gone")
+
+
+def test_weights_that_were_changed_where_they_lie_are_refused(open_run, tracking, tmp_path: Path):
+    run, name = open_run(), tracking.fresh("model")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    register(run, name, tmp_path, weights_digest=weights_digest(tmp_path))
+    found = find_version(tracking.uri, name, 1)
+    assert weights_here(found, tracking.uri, tmp_path / "models") == str(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(StorageError, match=rf"{name} v1: the weights at .* were changed"):
+        weights_here(found, tracking.uri, tmp_path / "models")

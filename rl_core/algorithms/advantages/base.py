@@ -135,11 +135,14 @@ class AdvantageEstimator(ABC):
         if self.config.clamp is not None:
             advantages_BT = advantages_BT.clamp(-self.config.clamp, self.config.clamp)
         dtype = at_least_float32(inputs.rewards_B[:0]).dtype
-        return advantages_BT.to(dtype).masked_fill(inputs.mask_BT == 0, 0.0), groups.metrics()
+        # Rounded while a row is one number, so that the batch is in memory once.
+        whole_BT = advantages_BT.to(dtype).expand(inputs.mask_BT.shape)
+        return whole_BT.masked_fill(inputs.mask_BT == 0, 0.0), groups.metrics()
 
     @abstractmethod
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """Return the advantage of each action, [B, T]; values where the mask is 0 are ignored."""
+        """Return the advantage of each action, [B, T], or [B, 1] where a row's are equal; values
+        where the mask is 0 are ignored."""
 
     def returns(self, inputs: AdvantageInputs) -> Tensor:
         """Return the targets of the critic, [B, T]. Raises: ValueError when there is no critic."""
@@ -152,8 +155,8 @@ class RowEstimator(AdvantageEstimator):
     """An estimator that gives all actions of a row the same advantage."""
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """Return `per_row`, expanded over the actions."""
-        return self.per_row(inputs, groups)[:, None].expand(inputs.mask_BT.shape)
+        """Return `per_row`, [B, 1]."""
+        return self.per_row(inputs, groups)[:, None]
 
     @abstractmethod
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:

@@ -128,6 +128,9 @@ def _write(parquet: Path, columns: Sequence[str], target: Path, origin: bytes) -
             writer.close()
             file.flush()
             os.fsync(file.fileno())
+    # Arrow keeps what it read by; a driver that only maps the copy has no use for it.
+    del batches
+    pa.default_memory_pool().release_unused()
 
 
 @contextmanager

@@ -18,6 +18,8 @@ POLL_S = 1.0
 WAIT_FOR_LOST_S = 300.0
 _once_there: Counter[str] = Counter()
 """Most resources of each kind that this process has seen in the cluster."""
+_seen: set[str] = set()
+"""Ids of the nodes that this process has seen alive."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ def capacity(wanted: Wanted) -> int:
     for node in ray.nodes():
         if not node["Alive"]:
             continue
+        _seen.add(node["NodeID"])
         held: dict[str, float] = node["Resources"]
         devices = int(min(held.get(kind, 0.0) for kind in wanted.bundle))
         total += devices - devices % wanted.per_node if wanted.per_node else devices
@@ -63,13 +66,13 @@ def capacity(wanted: Wanted) -> int:
 
 
 def has_lost_nodes(wanted: Wanted) -> bool:
-    """Return True if a shortage is a machine's fault: the cluster had the devices, or a node of it
-    died."""
+    """Return True if a shortage is a machine's fault: this run saw the devices in the cluster, or a
+    node that died since. Ray lists those that died before, too."""
     import ray
 
     if _once_there[wanted.device_kind] >= wanted.num_devices:
         return True
-    return any(not node["Alive"] for node in ray.nodes())
+    return any(not node["Alive"] and node["NodeID"] in _seen for node in ray.nodes())
 
 
 def wait_for_devices(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from rl_core.errors import ModelError
+from rl_core.models.loading.unread import stood_in
 from rl_core.models.policy import Policy
 from rl_core.models.quantized import QuantizedLinear
 from schemas.recipe import LoraConfig
@@ -62,7 +63,7 @@ def inject_lora(
     )
     # peft's documented way to layers of one's own; underscored while it is experimental.
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), stood_in(policy.model):
         # peft warns that its own merge of an adapter beside a tied matrix is wrong; ours unties
         # (`merging`).
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
-from rl_core.kernels import accelerate
 from rl_core.models.backbone import attention_of
 from rl_core.models.checks.paths import Path, Paths, Truth
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.checks.short_windows import short_windows
 from rl_core.models.decoding.decode import forced_log_probs
+from rl_core.models.loading.unread import accelerated, device_of, unread_of
 from rl_core.models.policy import TokenPolicy
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def settle(policy: TokenPolicy, known: Paths | None, asked_attention: str = "sdp
     if known is not None:
         policy.compute_part_alone(known.why_not(Path.PART) is None)
         if known.why_not(Path.KERNELS) is None:
-            accelerate(model, model.device)
+            accelerated(model)
         policy.paths = known
         return
     refused: dict[Path, str] = {}
@@ -66,7 +66,7 @@ def settle(policy: TokenPolicy, known: Paths | None, asked_attention: str = "sdp
                     f"{type(model).__name__} cannot be trained on text: log-probabilities from "
                     f"its last hidden states {why}"
                 )
-        replaced = accelerate(model, model.device)
+        replaced = accelerated(model)
         if replaced and (why := _why_it_differs(truth, lambda: _learning(policy, truth))):
             replaced.undo()
             refused[Path.KERNELS] = why
@@ -101,7 +101,7 @@ def truth_of(policy: TokenPolicy) -> Truth:
     log_probs, spreads = [], []
     for prompt, group in zip(prompts, responses, strict=True):
         for response in group:
-            ids = torch.tensor([[*prompt, *response]], device=model.device)
+            ids = torch.tensor([[*prompt, *response]], device=device_of(model))
             try:
                 logits_LV = model(input_ids=ids, use_cache=False).logits[0].float()
             except Exception as error:  # a foreign forward may raise anything
@@ -143,7 +143,11 @@ def check_weights(model: PreTrainedModel) -> None:
         raise ModelError(
             f"{name}: {narrow[0]} is stored as {kind}; quantised weights cannot be trained"
         )
-    bad = [key for key, one in weights.items() if not _is_finite(one)]
+    unread = unread_of(model)
+    bad = []
+    for key, one in weights.items():
+        if not _is_finite(one if unread is None else unread.value(one)):
+            bad.append(key)
     # Buffers may hold infinity on purpose, as masks do.
     kept = model.state_dict()
     bad += [
@@ -166,7 +170,7 @@ def _is_finite(values: Tensor) -> bool:
 def _check_causal(model: PreTrainedModel, truth: Truth) -> None:
     """Check that later tokens do not change the result of a token. Raises: ModelError when they
     do."""
-    ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
+    ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=device_of(model))
     half = ids.shape[1] // 2
     whole_TV, part_TV = (
         model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half])

@@ -43,8 +43,9 @@ def settle_wrapped(backend: Any) -> None:
         if getattr(backend.bundle, "initial_adapters", None) is not None and backend.lora_cfg:
             # Adapters that were trained before have an effect; the model is what is below them.
             stack.enter_context(backend.reference_policy())
+        shards = backend.meshes.num_shards
+        stack.enter_context(fsdp_wrap.block_by_block(backend.policy, backend.fsdp_cfg, shards))
         check_same_policy(backend.policy, backend.fsdp_cfg, backend.rank_info)
-    fsdp_wrap.reshard(backend.policy)
 
 
 def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> None:

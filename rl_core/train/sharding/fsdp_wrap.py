@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from rl_core.models.loading.unread import unread_of
 from rl_core.models.modes import evaluation_mode
 from rl_core.models.quantized import unpacked_weights
 from rl_core.train.sharding.meshes import SHARD_DIMENSION
@@ -67,10 +68,12 @@ def shard(
     """Wrap the blocks one by one and then, unless `root_wrap` is off, the rest, in place, on the
     mesh's device.
 
-    The policy must be complete: nothing can be injected afterwards. Args: num_shards: ranks of the
+    The policy must be complete: nothing can be injected afterwards. Weights that were left in their
+    files are read block by block, so that one is whole at a time. Args: num_shards: ranks of the
     mesh that together hold one copy.
     """
-    if not config.cpu_offload:
+    unread = unread_of(getattr(policy, "language_model", policy))
+    if unread is None and not config.cpu_offload:
         policy.to(mesh.device_type)
     options: dict[str, Any] = {
         "mesh": mesh,
@@ -82,9 +85,13 @@ def shard(
     if config.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
     for block in blocks:
+        if unread is not None:
+            unread.read_into(block.modules())
         if config.torch_compile:
             block.compile()
         fully_shard(block, **options)
+    if unread is not None:
+        unread.read_into(policy.modules())
     if config.root_wrap:
         fully_shard(policy, **options)
     else:
@@ -117,6 +124,21 @@ def gathered(policy: P, config: FSDPConfig, num_shards: int) -> Iterator[P]:
             yield policy
     finally:
         for unit in wrapped:
+            unit.set_reshard_after_forward(resharded, recurse=False)
+            unit.reshard()
+
+
+@contextmanager
+def block_by_block(policy: nn.Module, config: FSDPConfig, num_shards: int) -> Iterator[None]:
+    """Free what each forward pass of a wrapped policy gathered as soon as it has run, during the
+    block, so that no rank holds a copy of the whole model."""
+    resharded = reshards_after_forward(config, num_shards)
+    try:
+        for unit in units(policy):
+            unit.set_reshard_after_forward(num_shards > 1, recurse=False)
+        yield
+    finally:
+        for unit in units(policy):
             unit.set_reshard_after_forward(resharded, recurse=False)
             unit.reshard()
 

@@ -40,6 +40,7 @@ from rl_core.trainers.track import Critic, Engine, FromPrompts, Learner, Track, 
 from rl_core.trainers.wiring import (
     Policy,
     PolicyKind,
+    maker,
     place_policy,
     stack_options,
     total_steps,
@@ -181,7 +182,7 @@ def _critic(
     backend_class, chosen = backends.chosen(recipe.backend, FSDPBackend)
     backend = remote(
         backend_class,
-        remote(CriticBundle, source_model, recipe.model, text_alone=text_alone),
+        remote(maker(recipe, CriticBundle), source_model, recipe.model, text_alone=text_alone),
         recipe.fsdp,
         model.optimizer,
         model.scheduler,
