@@ -64,11 +64,13 @@ def environment_of(scratch: Path) -> dict[str, str]:
         paths.append(str(site))
     if os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
-    return os.environ | {
+    inherited = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {
         "PYTHONPATH": os.pathsep.join(paths),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        # Compiled once for all parts, and outside the tree.
+        "PYTHONPYCACHEPREFIX": str(scratch / "compiled"),
     }
 
 

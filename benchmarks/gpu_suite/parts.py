@@ -16,10 +16,10 @@ class Part:
 
 
 PARTS = (
-    Part("machine", 25, "The machine"),
+    Part("machine", 40, "The machine"),
     Part("gpu_tests", 90, "The tests of `make test-gpu`"),
     Part("recipes", 90, "The recipes `text` and `vision`"),
-    Part("speed", 190, "A step, by model and lengths"),
+    Part("speed", 180, "A step, by model and lengths"),
     Part("peer", 60, "Beside TRL"),
     Part("kernels", 40, "Where the time goes, by kernel"),
     Part("ranks", 30, "FSDP2 as on several ranks"),

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured, and what a step needs of it."""
+"""Rates that limit a step on a device, measured, and the bytes that a step has to read."""
 
 from __future__ import annotations
 

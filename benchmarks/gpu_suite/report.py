@@ -25,8 +25,8 @@ lacks into `.whl`, and `python3 -m benchmarks.gpu_suite --out FOLDER` there runs
 
 Models have random weights in the shapes of Qwen3 0.6B, Llama 3.2 1B and Qwen3 4B, 128 rows where no
 other number is named. *Of the arithmetic* is the rate of the operations that training needs,
-divided by the rate of one large product; *of the bandwidth* is the time in which the weights and the keys
-and values of a token's step can be read, divided by the time the step took.
+divided by the rate of one large product; *of the bandwidth* is the time in which the weights and
+the keys and values of a token's step can be read, divided by the time the step took.
 """
 NOT_RUN = "not run yet"
 
