@@ -8,12 +8,13 @@ PREPARED ?= $(ROWS)
 STEPS ?= 3
 KILLS ?= 100
 HOURS ?= 1
+OUT ?= gpu-suite
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: sbom audit siege help install train up down test test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: sbom audit siege help install train up down test test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves gpu-suite gpu-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +114,15 @@ test-cluster: $(STAMP) ## run the tests of many machines, which are simulated on
 
 test-gpu: $(STAMP) ## run the tests that need a GPU, where torch can use one
 	$(BIN)/python -m pytest -m gpu
+
+# Also from a plain tree: without .venv by the Python that is there.
+SUITE_PYTHON = $(if $(wildcard $(STAMP)),$(BIN)/python,$(PYTHON))
+
+gpu-suite: ## nine minutes of a GPU, from the tests to a profile, into OUT=gpu-suite; DRY=1 tries it on a processor
+	$(SUITE_PYTHON) -m benchmarks.gpu_suite --out $(OUT) $(if $(DRY),--dry)
+
+gpu-report: ## write docs/gpu.md from what gpu-suite found: OUT=gpu-suite
+	$(SUITE_PYTHON) -m benchmarks.gpu_suite.report --out $(OUT)
 
 check: $(STAMP) ## lint, format, types, the house rules and the reference
 	$(BIN)/ruff check .

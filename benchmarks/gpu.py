@@ -24,6 +24,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoTokenizer
@@ -138,7 +139,20 @@ def operations_of(args: argparse.Namespace, model: str, prompts: Path) -> float:
                 ]
             )
         )
-    prompt, reply = statistics.mean(lengths), args.new_tokens
+    return step_operations(
+        config,
+        args.prompts * args.samples,
+        statistics.mean(lengths),
+        args.new_tokens,
+        is_frozen=args.lora,
+    )
+
+
+def step_operations(
+    config: Any, num_rows: int, prompt: float, reply: float, *, is_frozen: bool
+) -> float:
+    """Return the floating-point operations of a training step. Args: prompt, reply: tokens of a
+    row. is_frozen: without gradients of the model's weights, as under adapters."""
     heads = config.num_attention_heads + 2 * config.num_key_value_heads
     attention = config.hidden_size * config.head_dim * (heads + config.num_attention_heads)
     blocks = config.num_hidden_layers * (
@@ -148,7 +162,7 @@ def operations_of(args: argparse.Namespace, model: str, prompts: Path) -> float:
     # Scores and what they weigh, 2 operations each, of half of the pairs.
     width = config.num_attention_heads * config.head_dim
     looks = 2 * config.num_hidden_layers * width * (prompt + reply) ** 2
-    return args.prompts * args.samples * ((2 if args.lora else 3) * forward + 3 * looks)
+    return num_rows * ((2 if is_frozen else 3) * forward + 3 * looks)
 
 
 def operations_per_s() -> float:

@@ -101,6 +101,11 @@ class Side:
             with_reference=self.algorithm.needs_reference,
             rank_info=rank_info,
         )
+        self.take_sizes(recipe, forced=forced)
+
+    def take_sizes(self, recipe: Recipe, *, forced: bool) -> None:
+        """Sample and train in the sizes of this recipe from now on. Args: forced: replies end only
+        at their limit."""
         engine_cls = Forced if forced else RolloutEngine
         self.engine = engine_cls(
             self.backend,
