@@ -24,26 +24,26 @@ from rl_core.kernels.float32_matmul import product_dtype
 
 
 class Parts(NamedTuple):
-    """Parts of an adapted layer, which computes base(x) + scaling * up(down(x))."""
+    """Parts of an adapted layer, which computes base(x) + scaling * up(down(dropout(x)))."""
 
     base: nn.Linear
     down_RI: nn.Linear
     up_OR: nn.Linear
     scaling: float
+    dropout: nn.Module | None = None
+    """None where it changes nothing."""
 
 
 def plain_parts(layer: lora.Linear) -> Parts | None:
     """The parts of an adapted layer that is now no more than them, all of one format; None for any
     other.
 
-    Such are layers with two active adapters or none, with dropout at work, or cut over ranks.
+    Such are layers with two active adapters or none, or cut over ranks.
     """
     if layer.disable_adapters or layer.merged or layer.lora_variant:
         return None
     active = [name for name in layer.active_adapters if name in layer.lora_A]
-    if len(active) != 1 or (
-        layer.training and not isinstance(layer.lora_dropout[active[0]], nn.Identity)
-    ):
+    if len(active) != 1:
         return None
     linears: list[Any] = [layer.base_layer, layer.lora_A[active[0]], layer.lora_B[active[0]]]
     if not all(map(_is_plain, linears)) or len({linear.weight.dtype for linear in linears}) > 1:
@@ -51,7 +51,9 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
     base, down, up = linears
     if up.bias is not None:
         return None
-    return Parts(base, down, up, layer.scaling[active[0]])
+    dropout = layer.lora_dropout[active[0]]
+    is_inert = isinstance(dropout, nn.Identity) or not layer.training
+    return Parts(base, down, up, layer.scaling[active[0]], None if is_inert else dropout)
 
 
 class AdaptedLinear(lora.Linear):
@@ -62,10 +64,11 @@ class AdaptedLinear(lora.Linear):
         parts = None if args or kwargs else plain_parts(self)
         if parts is None or parts.base.weight.requires_grad or x.dtype != parts.base.weight.dtype:
             return super().forward(x, *args, **kwargs)
-        base, down, up, scaling = parts
+        base, down, up, scaling, dropout = parts
         states_NI = x.reshape(-1, x.shape[-1])
+        dropped_NI = None if dropout is None else dropout(states_NI)
         whole_NO: Any = _Adapted.apply(
-            states_NI, base.weight, base.bias, down.weight, up.weight, scaling
+            states_NI, dropped_NI, base.weight, base.bias, down.weight, up.weight, scaling
         )
         # Not within it: some models go on in place, and a function's output must be no view then.
         return whole_NO.view(*x.shape[:-1], base.out_features)
@@ -73,6 +76,7 @@ class AdaptedLinear(lora.Linear):
 
 class _AdaptedContext(AutogradContext, Protocol):
     scaling: float
+    drops: bool
 
 
 class _Adapted(torch.autograd.Function):
@@ -83,21 +87,23 @@ class _Adapted(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: _AdaptedContext,
         states: Tensor,
+        dropped: Tensor | None,
         weight_OI: Tensor,
         bias_O: Tensor | None,
         down_RI: Tensor,
         up_OR: Tensor,
         scaling: float,
     ) -> Tensor:
-        states_NI = states.reshape(-1, states.shape[-1]).to(product_dtype(states))
+        states_NI = states.to(product_dtype(states))
         weight, down, up = (one.to(states_NI.dtype) for one in (weight_OI, down_RI, up_OR))
-        narrow_NR = (states_NI @ down.t()).mul_(scaling)
+        read = states if dropped is None else dropped
+        narrow_NR = (read.to(states_NI.dtype) @ down.t()).mul_(scaling)
         whole_NO = narrow_NR @ up.t()
         torch.addmm(whole_NO, states_NI, weight.t(), out=whole_NO)
         if bias_O is not None:
             whole_NO.add_(bias_O)
-        ctx.save_for_backward(states, narrow_NR, weight_OI, down_RI, up_OR)
-        ctx.scaling = scaling
+        ctx.save_for_backward(read, narrow_NR, weight_OI, down_RI, up_OR)
+        ctx.scaling, ctx.drops = scaling, dropped is not None
         return whole_NO.to(states.dtype)
 
     @staticmethod
@@ -105,19 +111,20 @@ class _Adapted(torch.autograd.Function):
     def backward(  # type: ignore[override]
         ctx: _AdaptedContext, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        states, narrow_NR, weight_OI, down_RI, up_OR = ctx.saved_tensors
-        states_NI, grad_NO = (
-            one.reshape(-1, one.shape[-1]).to(narrow_NR.dtype) for one in (states, grad)
-        )
+        read, narrow_NR, weight_OI, down_RI, up_OR = ctx.saved_tensors
+        read_NI, grad_NO = (one.to(narrow_NR.dtype) for one in (read, grad))
         weight, down, up = (one.to(narrow_NR.dtype) for one in (weight_OI, down_RI, up_OR))
         grad_NR = (grad_NO @ up).mul_(ctx.scaling)
-        grad_down_RI, grad_up_OR = grad_NR.t() @ states_NI, grad_NO.t() @ narrow_NR
+        grad_down_RI, grad_up_OR = grad_NR.t() @ read_NI, grad_NO.t() @ narrow_NR
         learnt = grad_down_RI.to(down_RI.dtype), grad_up_OR.to(up_OR.dtype)
         if not ctx.needs_input_grad[0]:
-            return None, None, None, *learnt, None
+            return None, None, None, None, *learnt, None
         grad_NI = grad_NR @ down
+        if ctx.drops:
+            whole_NI = grad_NO @ weight
+            return whole_NI.to(read.dtype), grad_NI.to(read.dtype), None, None, *learnt, None
         torch.addmm(grad_NI, grad_NO, weight, out=grad_NI)
-        return grad_NI.to(states.dtype).view_as(states), None, None, *learnt, None
+        return grad_NI.to(read.dtype), None, None, None, *learnt, None
 
 
 def _is_plain(linear: nn.Module) -> bool:

@@ -179,9 +179,9 @@ def _layer(module: nn.Module) -> _Layer | None:
     from rl_core.kernels.adapted_linear import plain_parts
 
     parts = plain_parts(module) if isinstance(module, lora.Linear) else None
-    if parts is None or not _is_plain(parts.base):
+    if parts is None or parts.dropout is not None or not _is_plain(parts.base):
         return None
-    return _Layer(module, parts.base, parts[1:])
+    return _Layer(module, parts.base, (parts.down_RI, parts.up_OR, parts.scaling))
 
 
 def _groups(model: nn.Module, leave: nn.Module | None) -> list[list[_Layer]]:

@@ -92,10 +92,10 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["dropout", "disabled", "merged", "two", "dora", "hook", "trained", "states"]
+    "change", ["disabled", "merged", "two", "dora", "hook", "trained", "states"]
 )
 def test_what_is_more_than_two_products_is_left_to_peft(change: str) -> None:
-    layer = adapted(lora_dropout=0.5 * (change == "dropout"), use_dora=change == "dora")
+    layer = adapted(use_dora=change == "dora")
     states = torch.randn(6, 12, dtype=torch.float32 if change == "states" else torch.float64)
     if change == "disabled":
         layer.enable_adapters(False)
@@ -119,10 +119,17 @@ def test_what_is_more_than_two_products_is_left_to_peft(change: str) -> None:
     torch.testing.assert_close(ours, lora.Linear.forward(layer, states), rtol=0, atol=0)
 
 
-def test_dropout_does_nothing_in_evaluation() -> None:
-    layer = adapted(lora_dropout=0.5)
-    assert plain_parts(layer) is None
-    assert plain_parts(layer.eval()) is not None
+def test_dropout_is_that_of_peft_and_does_nothing_in_evaluation() -> None:
+    layer, states = adapted(lora_dropout=0.5), torch.randn(6, 12, dtype=torch.float64)
+    found = []
+    for kind in (AdaptedLinear, lora.Linear):
+        torch.manual_seed(1)
+        found.append(trained(kind.forward, layer, states))
+    ours, peft = found
+    torch.testing.assert_close(ours, peft, rtol=1e-12, atol=1e-12)
+    dropping, still = plain_parts(layer), plain_parts(layer.eval())
+    assert dropping is not None and dropping.dropout is not None
+    assert still is not None and still.dropout is None
 
 
 @pytest.mark.parametrize("biased", [True, False])
