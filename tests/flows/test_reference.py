@@ -17,7 +17,11 @@ from rl_core.runs.recipes import chain_names, recipe_names
 from tests.metric_notes import unknown_metrics
 
 ROOT = Path(__file__).parents[2]
-DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+]
 PAGES = [*DOCS, *sorted((ROOT / "docs" / "reference").rglob("*.md"))]
 SOURCES = [
     path
