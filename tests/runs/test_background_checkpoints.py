@@ -24,10 +24,6 @@ class Late:
     def __init__(self, trainer: OneWeight) -> None:
         self.trainer = trainer
 
-    @classmethod
-    def of(cls, trainer: OneWeight) -> dict[str, Late]:
-        return {"policy": cls(trainer)}
-
     def save_in_background(self, folder: str) -> None:
         self.trainer.save(str(Path(folder).parent))
 
@@ -35,10 +31,14 @@ class Late:
         return [wait]
 
 
+def models_of(trainer: OneWeight) -> dict[str, Late]:
+    return {"policy": Late(trainer)}
+
+
 def test_checkpoints_in_the_background_keep_the_workers_and_are_made_up_for_when_lost(
     plan: RunPlan, started: list[OneWeight], fails_at: set[int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(OneWeight, "trained_models", Late.of, raising=False)
+    monkeypatch.setattr(OneWeight, "trained_models", models_of, raising=False)
     plan.recipe["training"]["checkpoints_in_background"] = True
     session = TrainingSession(plan)
     session.train_iteration(1)
