@@ -217,6 +217,16 @@ class DataProtoRef:
         kept._num_rows, kept._added = self._num_rows, self._added
         return kept
 
+    def spans(self, start: int, stop: int) -> list[tuple[Part, int, int]]:
+        """Return where some rows lie: parts, with first and end row in each."""
+        spans, first = [], 0
+        for one in self.parts:
+            span = max(start - first, 0), min(stop - first, one.num_rows)
+            if span[0] < span[1]:
+                spans.append((one, *span))
+            first += one.num_rows
+        return spans
+
     def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
         """Fetch the batch, or some of its columns, into this process."""
         return self.shard(1, 0, keys).fetch(with_padding_count=False)
@@ -234,12 +244,7 @@ class DataProtoRef:
                 f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}"
             )
         start, stop, num_copies = shard_rows(len(self), num_parts, part)
-        spans, first = [], 0
-        for one in self.parts:
-            span = max(start - first, 0), min(stop - first, one.num_rows)
-            if span[0] < span[1]:
-                spans.append((one, *span))
-            first += one.num_rows
+        spans = self.spans(start, stop)
         added = self._added.select(
             [key for key in _tensor_names(self._added) if key in wanted],
             [key for key in self._added.non_tensor_batch if key in wanted],
@@ -275,6 +280,35 @@ class ShardRef:
         if with_padding_count:
             return fill_up(whole, self.num_copies, self.num_rows)
         return whole
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """The rows of a batch in another order, by reference, as the argument of a call that cuts
+    them."""
+
+    batch: DataProtoRef
+    blocks: tuple[tuple[int, int], ...]
+    """First and end row of what comes after each other: all rows of the batch, once."""
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def shard(self, num_parts: int, part: int) -> ShardRef:
+        """Return one of `num_parts` shards of equal size, by reference. Raises: DataProtoError when
+        the rows do not divide."""
+        if len(self) % num_parts:
+            raise DataProtoError(f"{len(self)} rows in an order do not divide into {num_parts}")
+        size = len(self) // num_parts
+        order = np.concatenate([np.arange(*block) for block in self.blocks])
+        rows = order[part * size : (part + 1) * size]
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        spans: list[tuple[Part, int, int]] = []
+        for block in np.split(rows, breaks):
+            spans += self.batch.spans(int(block[0]), int(block[-1]) + 1)
+        added = self.batch._added
+        mine = added[rows] if _names(added) else added
+        return ShardRef(tuple(spans), self.batch.keys, mine, self.batch.meta_info, 0, size)
 
 
 @dataclass(frozen=True)

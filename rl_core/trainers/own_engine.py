@@ -170,7 +170,8 @@ class OwnEngine(Engine):
             raise error
         self.restarts -= 1
         self.num_restarted += 1
-        said = str(error).splitlines()[0]
+        # What Ray adds after its first sentence is advice of its own.
+        said = str(error).splitlines()[0].split(". ")[0]
         announce(
             ProgressEvent(
                 "note",

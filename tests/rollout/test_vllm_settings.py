@@ -73,13 +73,42 @@ def test_what_vllm_cannot_do_is_refused(changes: dict[str, Any], message: str):
         recipe(**changes)
 
 
+@pytest.mark.parametrize(
+    ("rollout", "message"),
+    [
+        ({"engine": "server"}, "rollout.server: with rollout.engine: server set its urls"),
+        ({"engine": "vllm", "server": True}, "rollout.server: with rollout.engine: vllm leave"),
+        ({"engine": "server", "server": True, "top_p": 0.9}, "leave out top_p, top_k and min_p"),
+        (
+            {"engine": "server", "server": True, "vllm": {"memory_share": 0.5}},
+            "these settings are of servers that the run starts",
+        ),
+        ({"engine": "vllm", "vllm": {"arguments": {"seed": 1}}}, "the run sets seed itself"),
+    ],
+)
+def test_a_server_that_does_not_fit_is_refused(rollout: dict[str, Any], message: str):
+    if "server" in rollout:
+        rollout = rollout | {"server": {"urls": ["http://127.0.0.1:9"], "folder": "unused"}}
+    with pytest.raises(ValidationError, match=message):
+        recipe(rollout=rollout)
+
+
+def test_each_rank_of_the_engine_has_a_server_of_its_own():
+    server = {"urls": ["http://127.0.0.1:9"], "folder": "unused"}
+    with pytest.raises(ValidationError, match=r"1 servers for placement.rollout_devices = 2"):
+        recipe(
+            rollout={"engine": "server", "server": server},
+            placement={"num_devices": 4, "rollout_devices": 2},
+        )
+
+
 def test_adapters_are_merged_for_vllm_and_sent_apart_to_a_dedicated_engine():
     modes = [
         RolloutConfig(engine=kind).sync_for(has_adapters=True).mode
         for kind in EngineKind
         if kind.owns_model
     ]
-    assert modes == [SyncMode.ADAPTER, SyncMode.FULL]
+    assert modes == [SyncMode.ADAPTER, SyncMode.FULL, SyncMode.FULL]
     assert (
         RolloutConfig(engine=EngineKind.DEDICATED).sync_for(has_adapters=False).mode
         is SyncMode.FULL

@@ -32,7 +32,7 @@ class Offer:
 
     version: WeightVersion
     buckets: tuple[tuple[Pieces, Held], ...] = ()
-    """What to load, in order."""
+    """Ranges of tensors with their numbers, in the order in which the engine loads them."""
     expected: Mapping[str, Checksum] = field(default_factory=dict)
     """Checksums of the tensors afterwards."""
     dtype: torch.dtype = torch.bfloat16

@@ -26,6 +26,7 @@ from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.distill_stack import DistillStack
 from rl_core.train.stacks.token_stack import TrainStack
 from rl_core.trainers.base import Trainer
+from rl_core.trainers.dealing import DealingStack
 from rl_core.trainers.distillation.teaching import taught_by_base, wire_teachers
 from rl_core.trainers.handles import (
     AlgorithmHandle,
@@ -49,6 +50,7 @@ from rl_core.trainers.wiring import (
     wire_bundle,
     wire_stack,
 )
+from schemas.domains import Domain
 from schemas.recipe import Recipe
 from schemas.sections.rollout import EngineKind
 from schemas.sections.sampling import EvaluationSampling
@@ -165,6 +167,10 @@ def token_learner(
         **taught,
         **stack_extras,
     )
+    # Mini-batches are made of a rank's rows in order: another order would change them.
+    are_split = recipe.training.num_updates_per_batch > 1
+    if recipe.domain is Domain.TEXT and recipe.placement.num_replicas > 1 and not are_split:
+        stack = DealingStack(stack, recipe.placement.num_replicas)
     critic = None
     if algorithm.needs_critic:
         critic = _critic(recipe, source_model, copies, text_alone=bundle_class is TextBundle)
