@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not can_make_machines(), reason="needs root and network namespaces"),
 ]
 STORAGE = f"placement.storage=s3://{BUCKET}/runs"
+TWELVE = [f"{step}.0" for step in range(1, 13)]
 _LIST = f"""
 import boto3
 for page in boto3.client("s3").get_paginator("list_objects_v2").paginate(Bucket={BUCKET!r}):
@@ -118,6 +119,10 @@ def test_a_run_goes_on_with_fewer_ranks(cluster: Cluster):
     assert [line.split()[0] for line in cluster.steps("a")] == [
         f"{step}.0" for step in range(1, 13)
     ]
+
+
+def _numbers(steps: list[str]) -> list[str]:
+    return [step.split()[0] for step in steps]
 
 
 def _until_an_iteration_is_complete(
