@@ -104,6 +104,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": TOKEN,
         "RAY_worker_niceness": "0",
+        "RAY_raylet_start_wait_time_s": "120",
         **(more or {}),
     }
 
