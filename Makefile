@@ -239,6 +239,9 @@ bench-trl: $(STAMP) $(TRL_STAMP) ## time a GRPO step beside TRL's, which gets an
 bench-gpu: $(STAMP) $(TRL_STAMP) ## time a step with a model of 1.1 billion weights on a GPU beside TRL's: STEPS=3
 	$(BIN)/python -m benchmarks.gpu --steps $(STEPS) --write
 
+bench-neighbours: $(STAMP) ## time a step of the recipe text alone and beside one and two busy processes
+	$(BIN)/python -m benchmarks.neighbours --write
+
 bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts, ranks, model and passes grow
 	$(BIN)/python -m benchmarks.scaling --write
 

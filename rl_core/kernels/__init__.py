@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         widen_products,
     )
     from rl_core.kernels.gated_mlp import GatedMLP
+    from rl_core.kernels.idle_threads import PASSIVE, sleeping_threads
     from rl_core.kernels.packed_products import Packed, packed_weights
     from rl_core.kernels.quick_modules import accelerate
     from rl_core.kernels.ragged_rows import Rectangle, Rectangles, Row, lay_out_rows
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rl_core.kernels.rms_norm import RMSNorm
 
 __all__ = [
+    "PASSIVE",
     "AdaptedLinear",
     "AutogradContext",
     "GatedMLP",
@@ -50,10 +52,13 @@ __all__ = [
     "multiplies_in_tiles",
     "packed_weights",
     "product_in_float32",
+    "sleeping_threads",
     "widen_products",
 ]
 
 _HOMES = {
+    "PASSIVE": "rl_core.kernels.idle_threads",
+    "sleeping_threads": "rl_core.kernels.idle_threads",
     "AdaptedLinear": "rl_core.kernels.adapted_linear",
     "AutogradContext": "rl_core.kernels.autograd_context",
     "GatedMLP": "rl_core.kernels.gated_mlp",
