@@ -10,6 +10,7 @@ from typing import Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from flows.reference.docstrings import about_field
 from flows.reference.markdown import purpose, table
 
 Settings = type[BaseModel]
@@ -42,7 +43,7 @@ def keys(
                 f"`{prefix}{field.alias or name}`",
                 _value(field),
                 _default(field) if made is None else _shown(getattr(made, name)),
-                _about(field, f"{prefix}{name}", described or {}),
+                _about(model, name, f"{prefix}{name}", described or {}),
             ]
         )
     return table(["key", "value", "default", ""], rows)
@@ -56,10 +57,10 @@ def sections(annotation: object) -> Iterator[Settings]:
         yield from sections(one)
 
 
-def _about(field: FieldInfo, path: str, described: Mapping[Settings, str]) -> str:
-    inner = next(sections(field.annotation), None)
+def _about(model: Settings, name: str, path: str, described: Mapping[Settings, str]) -> str:
+    inner = next(sections(model.model_fields[name].annotation), None)
     elsewhere = described.get(inner, path) if inner else path
-    about = field.description or (purpose(inner) if inner else "")
+    about = about_field(model, name) or (purpose(inner) if inner else "")
     if elsewhere == path:
         return about
     return f"{about} Keys as in `{elsewhere}`."

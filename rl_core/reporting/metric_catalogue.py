@@ -279,10 +279,14 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "Changes of the weights since those that sampled, of a rollout started a step ahead.",
         ),
         (
-            "staleness_<mean, max>",
+            "staleness_mean",
             "changes",
-            "The same over the rows that were trained on, with `rollout.steps_ahead`; never more "
-            "than that many optimizer steps of a rollout.",
+            "The same over the rows that were trained on, with `rollout.steps_ahead`.",
+        ),
+        (
+            "staleness_max",
+            "changes",
+            "The largest of a row; never more than `rollout.steps_ahead` optimizer steps.",
         ),
         (
             "engine_restarts",

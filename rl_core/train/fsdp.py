@@ -118,9 +118,8 @@ class FSDPBackend(SavesInBackground):
         self.trainable = {
             name: value for name, value in self.policy.named_parameters() if value.requires_grad
         }
-        self._unsharded = [
-            value for value in fsdp_wrap.unsharded_parameters(self.policy) if value.requires_grad
-        ]
+        outside = fsdp_wrap.unsharded_parameters(self.policy)
+        self._unsharded = [value for value in outside if value.requires_grad]
         self.ema = self._make_ema()
         settle_wrapped(self)
 

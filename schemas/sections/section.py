@@ -19,9 +19,8 @@ class Section(BaseModel):
     are immutable, and the string under each field documents it. A number must be finite: no
     boolean, no infinity, nothing beyond `LARGEST`."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    # Without `use_attribute_docstrings`: it parses the source of every class at every start.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     former_keys: ClassVar[Mapping[str, str]] = {}
     """Renamed keys, and the sentence that says what to write instead."""

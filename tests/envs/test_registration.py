@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flows.reference.docstrings import about_field
 from rl_core.data.read.recipe_files import validation_settings
 from rl_core.envs import (
     BaseTextEnv,
@@ -190,7 +191,7 @@ def test_tool_groups_know_their_tools_and_close_with_the_environment() -> None:
 def test_every_built_in_environment_owns_its_config_and_names_its_truths(name: str) -> None:
     cls = environments.get(name)
     assert "Config" in vars(cls) and cls.Config.__doc__ and "ground_truth_kinds" in vars(cls)
-    assert all(field.description for field in cls.Config.model_fields.values() if field is not None)
+    assert all(about_field(cls.Config, name) for name in cls.Config.model_fields)
 
 
 def test_shared_resources_end_with_their_last_user() -> None:

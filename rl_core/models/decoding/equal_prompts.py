@@ -7,14 +7,40 @@ own random numbers; only such requests may be reordered without another result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rl_core.models.decoding.decode import Request
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 
-def side_by_side(requests: Sequence[Request]) -> list[int]:
+class Prompted(Protocol):
+    """A request as it is seen here; a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The prompt."""
+        ...
+
+    @property
+    def num_replies(self) -> int:
+        """Number of replies."""
+        ...
+
+    @property
+    def media(self) -> object:
+        """Media of the prompt besides text."""
+        ...
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the replies' own random numbers."""
+        ...
+
+
+R = TypeVar("R", bound=Prompted)
+
+
+def side_by_side(requests: Sequence[Prompted]) -> list[int]:
     """Return the places of requests in an order in which equal prompts follow each other."""
     by_prompt: dict[object, list[int]] = {}
     for place, request in enumerate(requests):
@@ -22,10 +48,10 @@ def side_by_side(requests: Sequence[Request]) -> list[int]:
     return [place for places in by_prompt.values() for place in places]
 
 
-def each_once(requests: Sequence[Request]) -> list[Request]:
+def each_once(requests: Sequence[R]) -> list[R]:
     """Return one request for equal prompts that follow each other, with all their replies; only
     good for reading the prompts."""
-    found: list[Request] = []
+    found: list[R] = []
     last: object = None
     for place, request in enumerate(requests):
         prompt = _prompt(request, place)
@@ -38,7 +64,7 @@ def each_once(requests: Sequence[Request]) -> list[Request]:
     return found
 
 
-def _prompt(request: Request, place: int) -> object:
+def _prompt(request: Prompted, place: int) -> object:
     """Return what equal prompts have in common; a request that stands alone has its place."""
     if request.seed is None or request.media is not None:
         return place
