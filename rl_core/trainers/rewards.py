@@ -131,8 +131,11 @@ def add_scores(
     )
 
 
-def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> RowMeasures:
-    """Return the rewards of these rows by position and by part, as `RowMeasures` names them."""
+def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor | slice) -> RowMeasures:
+    """Return the rewards of these rows by position and by part, as `RowMeasures` names them.
+
+    Args: rows_B: [B] bool, or a slice.
+    """
     if isinstance(rollout, DataProtoRef):
         keys = rollout.keys
     else:
