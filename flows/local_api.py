@@ -20,7 +20,7 @@ from rl_core.errors import ServiceError
 from rl_core.runtime.child_reaper import end_last
 from rl_core.runtime.home import Home
 from rl_core.runtime.home_keys import prefect_password
-from rl_core.services.exposure import LOCALHOST
+from rl_core.services.exposure import LOCAL_API, LOCALHOST
 from rl_core.services.ports import free_port
 from rl_core.services.prefect_database import set_aside_if_damaged
 
@@ -136,6 +136,7 @@ def start_local_api() -> LocalApi | None:
         print(said, file=sys.stderr)
     api = LocalApi()
     os.environ |= {"PREFECT_API_URL": api.url, "PREFECT_API_AUTH_STRING": api.password}
+    os.environ[LOCAL_API] = api.url
     if "prefect.context" in sys.modules:
         # As in a notebook. With what it read before, it would start a server of its own.
         from prefect.context import refresh_global_settings_context

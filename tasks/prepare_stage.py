@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.runtime import flow_run
 from prefect.tasks import exponential_backoff
 
 from rl_core.data.stages.base import Context
@@ -17,6 +16,7 @@ from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import PreparedArtifact, register_prepared
 from schemas.receipts import PrepReceipt
 from tasks.prefect_ui import artifacts
+from tasks.prefect_ui.flow_links import page_tags
 from tasks.retrying import worth_retrying
 
 
@@ -49,10 +49,7 @@ def prepare_stage(
     registered = register_prepared(
         home.mlflow_uri,
         receipt,
-        tags={
-            "prefect.flow_run_id": str(flow_run.id or ""),
-            "prefect.flow_run_url": str(flow_run.ui_url or ""),
-        },
+        tags=page_tags(),
         artifact_location=home.artifact_location,
     )
     _publish(receipt, registered)

@@ -10,6 +10,9 @@ from pathlib import Path
 from rl_core.errors import ServiceError
 
 LOCALHOST = "127.0.0.1"
+LOCAL_API = "RL_TRAIN_LOCAL_API"
+"""Environment variable with the address of the Prefect API that a run started for itself. Pages of
+it are gone when the run has ended, so that nothing stored leads to them."""
 HOW = """\
   export PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD       # the server asks for it
   export PREFECT_API_AUTH_STRING=USER:PASSWORD              # workers and commands give it

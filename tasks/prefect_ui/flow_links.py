@@ -1,7 +1,10 @@
 """Tags of an MLflow run that link it to its flow run, and to the chain whose stage it is."""
 
+import os
+
 from prefect.runtime import flow_run
 
+from rl_core.services.exposure import LOCAL_API
 from schemas.receipts import ModelReceipt
 
 CHAIN = "chain"
@@ -22,16 +25,22 @@ def chain_tags(chain: str, stage: str, start: ModelReceipt | None) -> list[str]:
 def flow_run_tags() -> dict[str, str]:
     """Return the id and the page of this flow run, empty outside a flow run, and which stage of a
     chain it is."""
-    url = str(
-        flow_run.ui_url or ""
-    )  # without a server's UI Prefect builds one that begins with `None`
     named = (tag.partition("=") for tag in flow_run.tags or ())
     chain = {}
     for key, _, value in named:
         if key.split(".")[0] == CHAIN and value:
             chain[key] = value
+    return {**chain, **page_tags()}
+
+
+def page_tags() -> dict[str, str]:
+    """Return the id and the page of this flow run; the page is empty where the server ends with the
+    run."""
+    # Without a server's UI Prefect builds an address that begins with `None`.
+    url = str(flow_run.ui_url or "")
+    own = os.environ.get(LOCAL_API)
+    stays = "://" in url and not (own and url.startswith(own.removesuffix("/api") + "/"))
     return {
-        **chain,
         "prefect.flow_run_id": str(flow_run.id or ""),
-        "prefect.flow_run_url": url if "://" in url else "",
+        "prefect.flow_run_url": url if stays else "",
     }
