@@ -124,7 +124,7 @@ gpu-suite: ## nine minutes of a GPU, from the tests to a profile, into OUT=gpu-s
 gpu-report: ## write docs/gpu.md from what gpu-suite found: OUT=gpu-suite
 	$(SUITE_PYTHON) -m benchmarks.gpu_suite.report --out $(OUT)
 
-check: $(STAMP) ## lint, format, types, the house rules and the reference
+check: $(STAMP) docs ## lint, format, types, the house rules, the reference and the site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright

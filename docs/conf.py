@@ -3,6 +3,9 @@
 import sys
 from pathlib import Path
 
+# autodoc imports modules as a type checker sees them, in which state pydantic cannot build the
+# models of fastapi; this can go when it can.
+import fastapi  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from pygments.lexers.data import JsonLexer
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
