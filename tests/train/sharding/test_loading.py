@@ -13,10 +13,12 @@ from torch.distributed.tensor import DTensor
 from rl_core.errors import ModelError
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import blocks
+from rl_core.models.heads.reward_model import RewardBundle
 from rl_core.models.loading.unread import Source, unread_of
 from rl_core.ranks.rank_info import RankInfo
+from rl_core.train.critic import CriticBundle
 from schemas.recipe import EmaFullConfig, LoraConfig, ModelConfig
-from tests.train.jobs import WITH_KL, Setup, make_both, train_steps
+from tests.train.jobs import WITH_KL, Setup, make_backend, make_both, train_steps
 from tests.train.parallel import copy_of
 from tests.train.ranks import Ranks
 
@@ -137,6 +139,26 @@ def test_no_rank_holds_more_whole_weights_than_one_block_and_those_outside(
     folder = copy_of(tiny_model_dir, tmp_path / "deep", "llama", **shape)
     for most, block, outside in ranks.run(2, most_at_once, Setup(str(folder))):
         assert 0 < most <= block + outside
+
+
+def with_head(rank_info: RankInfo, setup: Setup, kind: type[ModelBundle]) -> dict[str, Any]:
+    """Compare both loads of a model whose vocabulary projection gave way to a head of its own."""
+    config = ModelConfig(path=setup.model_dir)
+    whole = make_backend(rank_info, setup, bundle=kind(setup.model_dir, config))
+    bundle = kind.in_shards_of(setup.model_dir, config)
+    was_unread = unread_of(bundle.policy.language_model) is not None
+    ours = tensors_of(make_backend(rank_info, setup, bundle=bundle))
+    theirs = tensors_of(whole)
+    differ = [name for name in theirs if not torch.equal(theirs[name], ours[name])]
+    return {"was_unread": was_unread, "names": [*theirs] == [*ours], "differ": differ}
+
+
+@pytest.mark.parametrize("kind", [CriticBundle, RewardBundle])
+def test_a_model_with_a_head_of_its_own_gets_the_weights_of_a_whole_load(
+    ranks: Ranks, tiny_model_dir: Path, kind: type[ModelBundle]
+) -> None:
+    for found in ranks.run(2, with_head, Setup(str(tiny_model_dir)), kind):
+        assert found == {"was_unread": True, "names": True, "differ": []}
 
 
 def seeing(rank_info: RankInfo, folder: str) -> dict[str, Any]:
