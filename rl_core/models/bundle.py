@@ -59,13 +59,13 @@ class ModelBundle:
             return cls(*args, **kwargs)
 
     def load_policy(self) -> CausalLMPolicy:
-        """Load a new copy of the policy before training."""
+        """Load a new copy of the policy before training; collective in a `loaded_together` block
+        alone, since an export loads one on its first rank."""
 
         def load(paths: Paths | None) -> CausalLMPolicy:
             return load_policy(self.source, self.config, paths=paths, text_alone=self.text_alone)
 
-        with loaded_together(self.in_shards):
-            policy = load_for_all(load, self.policy.paths)
+        policy = load_for_all(load, self.policy.paths)
         policy.num_known_words = self.policy.num_known_words
         return policy
 

@@ -45,7 +45,7 @@ from rl_core.train.sharding import fsdp_wrap, single_rank
 from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks, freeze_the_rest
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.sharding.offload import Parked
-from rl_core.train.sharding.whole_policy import frozen, shard_policy
+from rl_core.train.sharding.whole_policy import frozen_copy, shard_policy
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.train.weights.ema import EmaShadow, local_part
 from schemas.recipe import (
@@ -151,9 +151,7 @@ class FSDPBackend(SavesInBackground):
 
     def _frozen_copy(self) -> Policy:
         """Return the policy before training, in its compute format, since it is never updated."""
-        return frozen(
-            self.bundle.load_policy(), self.settings, self.fsdp_cfg, self.rank_info, self.meshes
-        )
+        return frozen_copy(self.bundle, self.settings, self.fsdp_cfg, self.rank_info, self.meshes)
 
     def _make_ema(self) -> EmaShadow | None:
         if self.ema_cfg is None:

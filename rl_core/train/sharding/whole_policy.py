@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from rl_core.models.loading.together import loaded_together
 from rl_core.models.policy import Policy
+from rl_core.train.bundle import Bundle
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks
 from rl_core.train.sharding.sequence_parallel import SequenceParallel, check_sequence_parallel
@@ -35,6 +37,15 @@ def shard_policy(
         tokens.sequence_parallel = shared
     chosen = chosen_blocks(policy, settings)
     fsdp_wrap.shard(policy, chosen, config, meshes.shard, meshes.num_shards)
+
+
+def frozen_copy(
+    bundle: Bundle, settings: FSDPOptions, config: FSDPConfig, rank_info: RankInfo, meshes: Meshes
+) -> Policy:
+    """Return a bundle's policy before training, loaded as the bundle was, `frozen`. Collective."""
+    with loaded_together(getattr(bundle, "in_shards", False)):
+        policy = bundle.load_policy()
+    return frozen(policy, settings, config, rank_info, meshes)
 
 
 def frozen(

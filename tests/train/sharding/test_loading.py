@@ -161,6 +161,20 @@ def test_a_model_with_a_head_of_its_own_gets_the_weights_of_a_whole_load(
         assert found == {"was_unread": True, "names": True, "differ": []}
 
 
+def exported(rank_info: RankInfo, setup: Setup, folder: str) -> bool:
+    """Export a model that was read in shards, which the first rank checks alone."""
+    bundle = ModelBundle.in_shards_of(setup.model_dir, ModelConfig(path=setup.model_dir))
+    make_backend(rank_info, setup, bundle=bundle).export(folder)
+    return Path(folder, "model.safetensors").is_file()
+
+
+def test_the_first_rank_exports_without_the_others(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    setup = Setup(str(tiny_model_dir), lora=LORA)
+    assert ranks.run(2, exported, setup, str(tmp_path / "export"))[0]
+
+
 def seeing(rank_info: RankInfo, folder: str) -> dict[str, Any]:
     """Compare both loads of a vision-language model."""
     config = ModelConfig(path=folder)
