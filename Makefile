@@ -214,6 +214,9 @@ bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, an
 bench-mismatch: $(STAMP) ## the distance between the log-probabilities of rollout and trainer, and what model.exact costs
 	$(BIN)/python -m benchmarks.mismatch
 
+bench-adapters: $(STAMP) ## what is left of a young adapter in bfloat16: engine, trainer, peft's layers, merged weights
+	$(BIN)/python -m benchmarks.young_adapters --write
+
 bench-sampling: $(STAMP) ## every sampling setting in each engine beside transformers' processors
 	$(BIN)/python -m benchmarks.sampling --write
 
