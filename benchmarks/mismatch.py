@@ -111,6 +111,11 @@ def sampled(
 
 @torch.no_grad()
 def scored(backend: FSDPBackend, rows: list[tuple[list[int], Reply]]) -> Tensor:
+    """Return `scores` without gradients."""
+    return scores(backend, rows)
+
+
+def scores(backend: FSDPBackend, rows: list[tuple[list[int], Reply]]) -> Tensor:
     """Return the trainer's log-probabilities of all replies, [B, T], with prefix sharing as in
     training."""
     prompt_length = max(len(prompt) for prompt, _ in rows)

@@ -1,5 +1,4 @@
-"""What is left of an adapter after its first updates, where its policy is computed or stored in
-bfloat16.
+"""Losses of a young adapter, whose policy is computed or stored in bfloat16.
 
     python -m benchmarks.young_adapters [--write]
 
@@ -23,7 +22,7 @@ from peft.tuners import lora
 from torch import Tensor
 
 from benchmarks import page
-from benchmarks.mismatch import MODEL, scored
+from benchmarks.mismatch import MODEL, scored, scores
 from deployments.agents.sticks import question
 from rl_core.data_proto import pad_rows
 from rl_core.kernels import AdaptedLinear
@@ -159,7 +158,7 @@ def main() -> None:
             distances = [f"{float((one - truth).abs()[used].mean()):.4f}" for one in found.values()]
             lines.append([str(update), *distances])
             names = [*found]
-        loss = -scored.__wrapped__(fine, targets).mean()  # with gradients
+        loss = -scores(fine, targets).mean()
         loss.backward()
         fine.reshard()
         optimizer.step()
