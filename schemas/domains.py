@@ -114,6 +114,8 @@ class Traits:
     """True if evaluations give scores besides `accuracy` and `mean_reward`."""
     page: Page | None = None
     """Its demo page, if there is one."""
+    deals_rows: bool = False
+    """True if several ranks train rows that are dealt to them by tokens."""
     gives_scores: bool = False
     """True if the trained model gives a score in place of a text, and learns by an algorithm of
     scores."""
@@ -133,6 +135,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             samples_tokens=True,
             curve=REWARD,
             with_vllm=True,
+            deals_rows=True,
             has_scores=False,
             page=Page.CHAT,
         ),

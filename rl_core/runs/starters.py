@@ -5,6 +5,7 @@ in. So what a user gets is what the tests run. Rows that are not in the folder, 
 are made by its `make_rows.py`.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -39,7 +40,9 @@ def write_starter(name: str, folder: Path) -> list[Path]:
             f"unknown starter {name!r}{nearest(name, starter_names())}; there are "
             f"{', '.join(starter_names())}"
         )
-    project = _NO_PART_OF_A_NAME.sub("-", folder.resolve().name.lower()).strip("-")
+    # Without following links, which may lead around in a ring.
+    name_of_folder = Path(os.path.abspath(folder)).name
+    project = _NO_PART_OF_A_NAME.sub("-", name_of_folder.lower()).strip("-")
     if not project:
         raise RecipeError(
             f"{folder}: a project is named by its folder, and this name has no letter or digit"

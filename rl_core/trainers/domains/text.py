@@ -50,7 +50,6 @@ from rl_core.trainers.wiring import (
     wire_bundle,
     wire_stack,
 )
-from schemas.domains import Domain
 from schemas.recipe import Recipe
 from schemas.sections.rollout import EngineKind
 from schemas.sections.sampling import EvaluationSampling
@@ -169,7 +168,7 @@ def token_learner(
     )
     # Mini-batches are made of a rank's rows in order: another order would change them.
     are_split = recipe.training.num_updates_per_batch > 1
-    if recipe.domain is Domain.TEXT and recipe.placement.num_replicas > 1 and not are_split:
+    if recipe.domain.traits.deals_rows and recipe.placement.num_replicas > 1 and not are_split:
         stack = DealingStack(stack, recipe.placement.num_replicas)
     critic = None
     if algorithm.needs_critic:
