@@ -5,32 +5,38 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from prefect.context import refresh_global_settings_context
 
 from flows import local_api
 from rl_core.errors import ServiceError
 from rl_core.services.catalogue import answers, credentials
+from rl_core.services.exposure import LOCAL_API
 from tests.e2e.prefect_api import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def nothing_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def nothing_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder and an environment without a word about Prefect servers."""
     monkeypatch.chdir(tmp_path)
-    for name in (*local_api.DECIDING, "PREFECT_API_AUTH_STRING"):
+    for name in (*local_api.DECIDING, "PREFECT_API_AUTH_STRING", LOCAL_API):
         # Set first, so that it is absent again afterwards, whatever the test leaves there.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     monkeypatch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
-    return tmp_path
+    yield tmp_path
+    monkeypatch.undo()
+    # Settings that Prefect read meanwhile name a server that is gone; later tests have their own.
+    refresh_global_settings_context()
 
 
 @pytest.mark.slow
