@@ -22,7 +22,7 @@ from peft.tuners import lora
 from torch import Tensor
 
 from benchmarks import page
-from benchmarks.mismatch import MODEL, scored, scores
+from benchmarks.mismatch import MODEL, sampled, scored, scores
 from deployments.agents.sticks import question
 from rl_core.data_proto import pad_rows
 from rl_core.kernels import AdaptedLinear
@@ -30,10 +30,9 @@ from rl_core.models.adapters.dithering import dithered
 from rl_core.models.adapters.merging import Adapted, adapted_weights
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.chat.tokenizer import load_tokenizer
-from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.models.decoding.decode import Reply, StopReason
 from rl_core.models.locate import locate
 from rl_core.ranks.rank_info import RankInfo
-from rl_core.rollout.engine import RolloutEngine
 from rl_core.runtime.home import Home
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.weights.ema import local_part
@@ -45,13 +44,12 @@ from schemas.recipe import (
     ModelConfig,
     OptimizerConfig,
 )
-from schemas.sections.rollout import RolloutConfig
 
 TITLE = "What is left of a young adapter: `make bench-adapters`"
 LEARNING_RATE = 3e-4
 UPDATES = (0, 1, 2, 4, 8)
 """Numbers of updates after which the policy is looked at."""
-SAMPLES, NEW_TOKENS = 8, 4
+NEW_TOKENS = 4
 Rows = list[tuple[list[int], Reply]]
 
 
@@ -74,17 +72,6 @@ def factors(backend: FSDPBackend) -> list[Tensor]:
     """Return the matrices of all adapters, as they are kept."""
     backend.reshard()
     return [local_part(value) for value in backend.trainable.values()]
-
-
-def sampled(backend: FSDPBackend, prompts: list[list[int]]) -> Rows:
-    """Sample replies with the rollout engine."""
-    engine = RolloutEngine(backend, RolloutConfig(), {}, {}, 0)
-    requests = [Request(prompt, SAMPLES, NEW_TOKENS) for prompt in prompts]
-    with engine.decoding(
-        engine.sampling(NEW_TOKENS, 1.0), torch.Generator().manual_seed(0)
-    ) as decode:
-        replies = decode(requests)
-    return [(prompts[row // SAMPLES], reply) for row, reply in enumerate(replies)]
 
 
 @contextmanager
@@ -151,7 +138,7 @@ def main() -> None:
         if update in UPDATES:
             for theirs, ours in zip(factors(coarse), factors(fine), strict=True):
                 theirs.copy_(ours)
-            rows = sampled(coarse, prompts)
+            rows = sampled(coarse, prompts, NEW_TOKENS)
             found = ways(coarse, fine, rows)
             truth = found.pop("float32")
             used = pad_rows([torch.ones(len(reply.token_ids)) for _, reply in rows], 0.0).bool()

@@ -46,7 +46,8 @@ def no_verdicts(message: str, reasons: Sequence[str]) -> RewardError:
     Args: message: its text. reasons: one a failed row, each from `described`. Returns: BrokenCode,
     which is not tried again, if the user's code raised an error of its own in all of them.
     """
-    return (BrokenCode if all(map(_is_of_code, reasons)) else RewardError)(message)
+    is_of_code = bool(reasons) and all(map(_is_of_code, reasons))
+    return (BrokenCode if is_of_code else RewardError)(message)
 
 
 def _is_of_code(reason: str) -> bool:

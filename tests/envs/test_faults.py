@@ -31,6 +31,7 @@ def test_an_error_is_said_with_the_line_of_the_users_code():
         ([ZeroDivisionError("no"), TypeError("no")], BrokenCode),
         ([ZeroDivisionError("no"), ConnectionError("no")], RewardError),
         ([TimeoutError("KeyError: 3")], RewardError),
+        ([], RewardError),
     ],
 )
 def test_what_the_same_code_raises_again_is_the_users_fault(errors: list[Exception], kind: type):
