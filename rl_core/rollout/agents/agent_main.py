@@ -6,6 +6,7 @@ changes a module harms no other. Orders and answers are lines of JSON. Only the 
 `openai` are imported here, since the interpreter may be another one than this project's.
 """
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -22,6 +23,8 @@ DIE_WITH_PARENT = 1
 """Option of Linux's `prctl`: the signal that a process gets when its parent ends."""
 PATIENCE_S = 24 * 3600.0
 """Timeout of the client; how long an episode may take is decided by who started it."""
+ASKED_ONCE_S = 5.0
+"""Timeout of the first request of all, before any episode."""
 
 Play = Callable[[dict[str, Any], Any], Awaitable[object]]
 """An agent: an asynchronous function of a row and a client."""
@@ -138,18 +141,11 @@ class _Episodes:
 def _played(play: Play, order: dict[str, Any]) -> dict[str, object]:
     import asyncio
 
-    import openai
-
     os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"] = order["url"], order["key"]
     random.seed(order["seed"])
-    # A proxy or a certificate is of no use on this machine.
-    http = openai.DefaultAsyncHttpxClient(trust_env=False, verify=False)
 
     async def played() -> object:
-        client = openai.AsyncOpenAI(
-            base_url=order["url"], api_key=order["key"], timeout=PATIENCE_S, http_client=http
-        )
-        async with client:
+        async with _client(order["url"], order["key"], PATIENCE_S) as client:
             return await play(order["row"], client)
 
     return _read(asyncio.run(played()))
@@ -191,17 +187,56 @@ def _are_numbers(values: Iterable[object]) -> bool:
 def _load(agent: str, settings: object) -> Play:
     import gc
 
-    import openai
-
-    # Imported here, once, since the client imports its parts when they are first used.
-    _ = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1").chat.completions
+    importlib.import_module("openai")  # without it no episode can be played
     module, _, name = agent.partition(":")
     play = getattr(importlib.import_module(module), name)
     if settings is not None:
         play = play(settings)
+    # It saves each episode time, and no episode needs it.
+    with contextlib.suppress(Exception):
+        _ask_once()
     # What is shared with the episodes' processes stays shared.
     gc.freeze()
     return play
+
+
+def _ask_once() -> None:
+    """Ask a server of this function's own for a reply, since the client imports its parts and
+    builds its models when they are first used: 20 ms in every episode's process otherwise."""
+    import asyncio
+
+    reply = {"role": "assistant", "content": ""}
+    said = {
+        **{"id": "", "object": "chat.completion", "created": 0, "model": ""},
+        "choices": [{"index": 0, "finish_reason": "stop", "message": reply}],
+    }
+    body = json.dumps(said).encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+        writer.write(head.encode() + b"\r\nconnection: close\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+    async def ask() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            async with _client(f"http://127.0.0.1:{port}/v1", "none", ASKED_ONCE_S) as client:
+                await client.chat.completions.create(
+                    model="none", messages=[{"role": "user", "content": ""}]
+                )
+
+    asyncio.run(ask())
+
+
+def _client(url: str, key: str, timeout_s: float) -> Any:
+    import openai
+
+    # A proxy or a certificate is of no use on this machine.
+    http = openai.DefaultAsyncHttpxClient(trust_env=False, verify=False)
+    return openai.AsyncOpenAI(base_url=url, api_key=key, timeout=timeout_s, http_client=http)
 
 
 def _told(error: BaseException, agent: str) -> str:

@@ -47,9 +47,10 @@ async def conversation(row: dict[str, Any], client: AsyncOpenAI) -> list[dict[st
 
 
 async def hasty(row: dict[str, Any], client: AsyncOpenAI) -> float:
-    """Leave every third request before it is answered, and ask again."""
+    """Leave every third request of the first rows before it is answered, and ask again. It waits
+    for the other rows, whose agents start later."""
     messages = [*row["prompt"]]
-    if row["reward_spec"]["ground_truth"] % 3 == 0:
+    if row["reward_spec"]["ground_truth"] in range(0, 16, 3):
         early = asyncio.ensure_future(ask(client, [*messages]))
         await asyncio.sleep(0.001 * row["reward_spec"]["ground_truth"])
         early.cancel()
