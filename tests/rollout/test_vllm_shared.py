@@ -42,13 +42,18 @@ SHARED: dict[str, Any] = {
 }
 
 
-def test_a_dead_server_is_named_and_the_others_end_with_the_job(
+def test_a_dead_server_is_replaced_once_then_named_and_the_others_end_with_the_job(
     tiny_model_dir: Path, tmp_path: Path
 ):
-    with running(recipe(make_model(tiny_model_dir, tmp_path / "model"), **SHARED)) as trainer:
+    folder = make_model(tiny_model_dir, tmp_path / "model")
+    with running(recipe(folder, restarts=1, **SHARED)) as trainer:
         assert len(set(trainer.pids())) == 4
         assert trainer.step()[0]["delta_log_prob_max"] < TOLERANCE
-        assert trainer.step()[0]["delta_log_prob_max"] < TOLERANCE
+        agree(trainer)
+        first = [psutil.Process(pid) for pid in engine_of(trainer).server_pid()]
+        os.kill(first[1].pid, signal.SIGKILL)
+        replaced = trainer.step()[0]
+        assert replaced["engine_restarts"] == 1 and replaced["delta_log_prob_max"] < TOLERANCE
         agree(trainer)
         servers = [psutil.Process(pid) for pid in engine_of(trainer).server_pid()]
         os.kill(servers[1].pid, signal.SIGKILL)
@@ -56,4 +61,4 @@ def test_a_dead_server_is_named_and_the_others_end_with_the_job(
             WorkerDied, match=rf"VllmServer of rollout engine rank 1 \(\w+, pid {servers[1].pid}\)"
         ):
             trainer.step()
-    assert not still_running(servers, 60), "a server outlived its job"
+    assert not still_running(first + servers, 60), "a server outlived its job"

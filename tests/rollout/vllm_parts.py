@@ -158,9 +158,10 @@ def make_model(tokenizer_dir: Path, folder: Path) -> Path:
     return folder
 
 
-def recipe(folder: Path, **changes: Any) -> Recipe:
+def recipe(folder: Path, *, restarts: int = 2, **changes: Any) -> Recipe:
     rollout = {
         "engine": "vllm",
+        "engine_restarts": restarts,
         "samples_per_prompt": NUM_SIBLINGS,
         "max_new_tokens": 8,
         "max_context_length": CONTEXT,
