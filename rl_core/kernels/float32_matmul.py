@@ -7,6 +7,7 @@ products change: saved and returned tensors stay in bfloat16.
 
 from __future__ import annotations
 
+import platform
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,10 +25,16 @@ garbage-collected."""
 
 
 def has_bfloat16_products() -> bool:
-    """Return True if oneDNN has bfloat16 matrix products for this processor."""
+    """Return True if this processor has instructions for bfloat16 matrix products that oneDNN uses.
+
+    oneDNN also takes bfloat16 on x86 processors with AVX-512 alone (Skylake to Ice Lake), where it
+    emulates the products: four times as slow as float32 ones, so those do not count.
+    """
     import torch
 
-    # torch has no public question for this; it can go when it has one.
+    # torch has no public question for these; they can go when it has one.
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
