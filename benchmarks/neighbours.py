@@ -5,7 +5,7 @@ with TRL's where it is installed.
         [key=value ...]
 
 Each side keeps its process, which takes its steps by itself; then as many processes as are named
-compute without end, and it takes as many again. `spinning` is rl-train with threads that do not
+compute without end, and it takes as many again. `spinning` is rl-train with threads that never
 sleep while they wait for each other (`rl_core/kernels/idle_threads.py`).
 """
 
@@ -49,7 +49,9 @@ def main() -> None:
         if PEER.is_file():
             sides["TRL"] = [str(PEER), "-P", str(ROOT / "benchmarks" / "trl_peer.py")]
         for side, command in sides.items():
-            lines += measured(side, command, settings, args, Path(name))
+            lines += measured(
+                side, command, settings | {"spinning": side == SPINNING}, args, Path(name)
+            )
     body = (
         f"The recipe `text` (adapters of rank 16, 8 prompts x 8 samples x 16 tokens), medians of "
         f"{args.steps} steps after {args.warm_up}; {page.machine()}.\n\n"

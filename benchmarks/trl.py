@@ -39,7 +39,7 @@ from benchmarks.page import JsonObject
 from benchmarks.products import least_ms
 from benchmarks.random_models import MODEL
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise
-from rl_core.kernels import PASSIVE, has_bfloat16_products, packed_weights
+from rl_core.kernels import has_bfloat16_products, packed_weights
 from rl_core.models.locate import locate
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.home import Home
@@ -70,8 +70,6 @@ class Side:
         self.steps: Steps = []
         environment = os.environ | {"HF_HUB_OFFLINE": "1"}
         environment["OMP_NUM_THREADS"] = str(settings["threads"])
-        if name == "rl-train":
-            environment |= PASSIVE  # as workers get it
         self._errors = log.open("w")
         self._process = subprocess.Popen(
             [*command, json.dumps(settings)],

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from benchmarks.page import JsonObject
 from rl_core.algorithms import algorithms
 from rl_core.data.prepare.prompt_items import ItemMaker
-from rl_core.kernels import keep_freed_memory, widen_products
+from rl_core.kernels import keep_freed_memory, spare_busy_cores, widen_products
 from rl_core.models.bundle import ModelBundle
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
@@ -152,6 +152,8 @@ def serve(rank: int, settings: JsonObject, meeting: str, answers: int | None) ->
         keep_freed_memory()
         widen_products()
     torch.set_num_threads(info.num_threads)
+    if info.device_kind == "cpu" and not settings.get("spinning", False):
+        spare_busy_cores(info.num_threads)
     store = dist.FileStore(meeting, num_ranks)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group(info.collective_backend, store=store, rank=rank, world_size=num_ranks)
     make, size = ItemMaker(), settings["num_prompts"] // num_ranks

@@ -7,13 +7,12 @@ import os
 import signal
 import sys
 import threading
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rl_core.distributed.nodes.driver import check_driver
 from rl_core.errors import Unreachable
-from rl_core.kernels import sleeping_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,7 +120,6 @@ def _started(
         _keep_signal_handlers(),
         _sessions_of_their_own(private=private),
         _closed_to_other_machines(private=private),
-        sleeping_threads() if private and device_kind == "cpu" else nullcontext(),
     ):
         try:
             ray.init(

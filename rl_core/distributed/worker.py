@@ -15,7 +15,7 @@ from rl_core.distributed.failures import Failure, failure_of
 from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
-from rl_core.kernels import keep_freed_memory, widen_products
+from rl_core.kernels import keep_freed_memory, spare_busy_cores, widen_products
 from rl_core.ranks.meeting_store import bound_socket, listen_on_interface_of, open_store
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.own_packages import search_users_folders_last
@@ -95,6 +95,8 @@ class DeviceWorker:
                 widen_products()
             self.info = info = replace(self.info, master_address=address, master_port=port)
             torch.set_num_threads(info.num_threads)
+            if info.device_kind == "cpu":
+                spare_busy_cores(info.num_threads)
             if info.device_kind == "cuda":
                 torch.cuda.set_device(0)
             timeout = timedelta(seconds=self.collective_timeout_s)

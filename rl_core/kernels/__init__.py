@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         widen_products,
     )
     from rl_core.kernels.gated_mlp import GatedMLP
-    from rl_core.kernels.idle_threads import PASSIVE, sleeping_threads
+    from rl_core.kernels.idle_threads import spare_busy_cores
     from rl_core.kernels.packed_products import Packed, packed_weights
     from rl_core.kernels.quick_modules import accelerate
     from rl_core.kernels.ragged_rows import Rectangle, Rectangles, Row, lay_out_rows
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rl_core.kernels.rms_norm import RMSNorm
 
 __all__ = [
-    "PASSIVE",
     "AdaptedLinear",
     "AutogradContext",
     "GatedMLP",
@@ -52,13 +51,12 @@ __all__ = [
     "multiplies_in_tiles",
     "packed_weights",
     "product_in_float32",
-    "sleeping_threads",
+    "spare_busy_cores",
     "widen_products",
 ]
 
 _HOMES = {
-    "PASSIVE": "rl_core.kernels.idle_threads",
-    "sleeping_threads": "rl_core.kernels.idle_threads",
+    "spare_busy_cores": "rl_core.kernels.idle_threads",
     "AdaptedLinear": "rl_core.kernels.adapted_linear",
     "AutogradContext": "rl_core.kernels.autograd_context",
     "GatedMLP": "rl_core.kernels.gated_mlp",
