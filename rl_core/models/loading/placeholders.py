@@ -36,8 +36,8 @@ def weights_left_unread(keep: float = 0.0, room_bytes: int = 0) -> Iterator[None
     """Let `load_model` leave placeholders in its models during the block; they compute by weights
     that are read when they are needed, and have none after the block.
 
-    Args: keep: share of the layers that are in memory for the whole block. room_bytes: memory that
-    layers may take there beyond that share. Raises: ReadWhole from a load whose files do not hold
+    Args: keep: share of the layers that are in memory for the whole block. room_bytes: more of them
+    are, as far as all that are fit into it. Raises: ReadWhole from a load whose files do not hold
     the model's weights one by one under their names (converted, quantised, pickled or missing
     ones).
     """
