@@ -4,7 +4,8 @@ them for the ranks.
     python -m benchmarks.driver [--ranks 64,256,1024] [--rows 16] [--tokens 512]
 
 Nothing else is run: no Ray, no model. Seconds are CPU time of this process on one thread; memory is
-what the process grew by at its peak, over the tokens of the batch.
+what the process grew by at its peak, over the tokens of the batch; through it go the columns by
+token that it fetches, as a rollout has them, and the advantages that it sends.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ def measure(ranks: int, rows: int, tokens: int) -> str:
         {
             "rewards": torch.rand(num_rows, generator=generator),
             "failed": torch.zeros(num_rows, dtype=torch.bool),
-            "response_mask": torch.ones(num_rows, tokens, dtype=torch.bool),
+            "response_mask": torch.ones(num_rows, tokens, dtype=torch.long),
+            "turn_rewards": torch.rand(num_rows, tokens, generator=generator),
         }
     )
     groups = torch.arange(num_rows) // GROUP
     spec = CallSpec(Dispatch.DP_SCATTER, Collect.REDUCE, Execute.ALL)
     topology = TrainTopology().resolve(ranks)
+    columns = batch.tensor("response_mask"), batch.tensor("turn_rewards")
     before, start = _peak_bytes(), time.process_time()
     add_advantages(cls(config), batch, groups)
     advantages_s = time.process_time() - start
@@ -49,10 +52,11 @@ def measure(ranks: int, rows: int, tokens: int) -> str:
     cut(spec, (batch,), {}, topology)
     cut_s = time.process_time() - start
     grown = (_peak_bytes() - before) / (num_rows * tokens)
+    moved = sum(one.nbytes for one in (*columns, batch.tensor("advantages")))
     per_rank = 1000 * (advantages_s + cut_s) / ranks
     return (
         f"{ranks:>6} {num_rows:>7} {advantages_s:>12.3f} {cut_s:>8.3f} {per_rank:>12.2f} "
-        f"{grown:>14.1f}"
+        f"{grown:>14.1f} {moved / (num_rows * tokens):>8.1f}"
     )
 
 
@@ -72,7 +76,7 @@ def main() -> None:
         print(measure(asked.one, asked.rows, asked.tokens))
         return
     titles = f"{'ranks':>6} {'rows':>7} {'advantages s':>12} {'cut s':>8} {'ms per rank':>12}"
-    print(f"{titles} {'bytes a token':>14}")
+    print(f"{titles} {'bytes a token':>14} {'through':>8}")
     for ranks in asked.ranks.split(","):
         more = ["--one", ranks, "--rows", str(asked.rows), "--tokens", str(asked.tokens)]
         subprocess.run([sys.executable, "-m", "benchmarks.driver", *more], check=True)

@@ -1,12 +1,13 @@
-"""`make bench-loading`: main memory of ranks that load a model to shard it, and the time, whole on
-every rank and block by block.
+"""`make bench-loading`: main memory of ranks that load a model to shard it, and the time: whole on
+every rank, and block by block, with and without room for the layers on the first rank.
 
     python -m benchmarks.loading [--model 360M] [--ranks 2] [--write]
 
 The model has random weights, stored in bfloat16, and is trained whole: each rank ends with its
 share of the float32 weights. Ranks are processes on this machine, with gloo. Bytes are what a
 process grew by at its peak (VmHWM), from before the bundle is made until the backend stands, over
-the parameters of the whole model; optimiser state comes later.
+the parameters of the whole model; optimiser state comes later. CPU seconds are the rank's own, and
+say more than seconds where others use the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from pathlib import Path
 from benchmarks import page
 from benchmarks.random_models import RandomModels
 
-WAYS = {"whole": "whole on every rank", "blocks": "block by block"}
+WAYS = {
+    "whole": "whole on every rank",
+    "blocks": "block by block, room for its layers while it is checked",
+    "tight": "block by block, no room",
+}
 TITLE = "Loading a model on several ranks"
 
 
@@ -34,6 +39,7 @@ def on_a_rank(rank: int, num_ranks: int, meeting: str, model: str, way: str) -> 
 
     from rl_core.kernels import keep_freed_memory
     from rl_core.models.bundle import TextBundle
+    from rl_core.models.loading import together
     from rl_core.ranks.rank_info import RankInfo
     from rl_core.runtime.peak_memory import peak_bytes
     from rl_core.train.fsdp import FSDPBackend
@@ -47,7 +53,10 @@ def on_a_rank(rank: int, num_ranks: int, meeting: str, model: str, way: str) -> 
 
     with torch.device("meta"):
         AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+    if way == "tight":
+        together.HELD_SHARE = 0.0
     before, start = peak_bytes(torch.device("cpu")), time.perf_counter()
+    cpu_start = time.process_time()
     make = TextBundle if way == "whole" else TextBundle.in_shards_of
     backend = FSDPBackend(
         make(model, ModelConfig(path=model)),
@@ -60,16 +69,16 @@ def on_a_rank(rank: int, num_ranks: int, meeting: str, model: str, way: str) -> 
         with_reference=False,
         rank_info=RankInfo(rank, num_ranks, "cpu", 1),
     )
-    seconds = time.perf_counter() - start
+    seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
     grown = peak_bytes(torch.device("cpu")) - before
     parameters = sum(one.numel() for one in backend.policy.parameters())
     if rank == 0:
         print("parameters", parameters, flush=True)
-    print("rank", json.dumps([rank, grown / parameters, seconds]), flush=True)
+    print("rank", json.dumps([rank, grown / parameters, seconds, cpu_s]), flush=True)
 
 
 def measure(way: str, model: str, num_ranks: int) -> list[list[float]]:
-    """Return rank, bytes a parameter and seconds of each rank."""
+    """Return rank, bytes a parameter, seconds and CPU seconds of each rank."""
     command = [sys.executable, "-m", "benchmarks.loading", "--model", model]
     command += ["--ranks", str(num_ranks), "--one", way]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -101,9 +110,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = RandomModels(Path(folder))[asked.model]
         for way, words in WAYS.items():
-            for rank, grown, seconds in measure(way, model, asked.ranks):
-                rows.append([words, f"{rank:.0f}", f"{grown:.1f}", f"{seconds:.1f}"])
-    body = page.table(["way", "rank", "bytes a parameter", "seconds"], rows)
+            for rank, grown, seconds, cpu_s in measure(way, model, asked.ranks):
+                figures = f"{grown:.1f}", f"{seconds:.1f}", f"{cpu_s:.1f}"
+                rows.append([words, f"{rank:.0f}", *figures])
+    body = page.table(["way", "rank", "bytes a parameter", "seconds", "CPU seconds"], rows)
     print(body)
     if asked.write:
         command = f"`make bench-loading` with `--model {asked.model} --ranks {asked.ranks}`"

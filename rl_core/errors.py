@@ -105,6 +105,10 @@ class NodeLost(RLTrainError):
     """Machines of the cluster are gone, and no others came in time; a retry waits again."""
 
 
+class SiblingFailed(RLTrainError):
+    """A rank ended because another one failed, whose own error is the cause."""
+
+
 class WorkerHung(RLTrainError):
     """Workers timed out waiting for others; the message names those that are missing."""
 

@@ -7,7 +7,14 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rl_core.errors import RLTrainError, WorkerDied, WorkerError, WorkerHung, WorkerOutOfMemory
+from rl_core.errors import (
+    RLTrainError,
+    SiblingFailed,
+    WorkerDied,
+    WorkerError,
+    WorkerHung,
+    WorkerOutOfMemory,
+)
 
 MEMORY_ADVICE = (
     "lower placement.micro_batch_size (training) or rollout.max_batch_size (sampling), turn on "
@@ -39,8 +46,8 @@ class Failure:
     died: bool = False
     """True if the process is gone."""
     in_collective: bool = False
-    """True if a sibling was late or gone, so that another rank's failure is the cause of this
-    one."""
+    """True if a sibling was late or gone or had failed, so that another rank's failure is the
+    cause of this one."""
     out_of_memory: bool = False
 
     def to_error(self) -> RLTrainError:
@@ -114,7 +121,7 @@ def hung_error(
 def _is_distributed(error: BaseException) -> bool:
     import torch.distributed as dist
 
-    return isinstance(error, dist.DistError)
+    return isinstance(error, dist.DistError | SiblingFailed)
 
 
 def _is_out_of_memory(error: BaseException, text: str) -> bool:

@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from rl_core.doctor.finding import Finding, good, problem, warning
 from rl_core.kernels import has_bfloat16_products
+from rl_core.runtime.free_memory import CGROUP, container_room
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 from rl_core.tracking.database import database_file, fault_of
@@ -30,7 +31,6 @@ FULL_PERCENT = 95
 BUSY = 1.5
 """Runnable processes per core above which training has to wait for others."""
 LITTLE_SHARED_MEMORY = GIB
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def examine_machine(home: Home) -> Iterator[Finding]:
@@ -39,7 +39,7 @@ def examine_machine(home: Home) -> Iterator[Finding]:
     yield cores()
     yield products(has_bfloat16_products())
     yield accelerators()
-    yield memory(psutil.virtual_memory().available, _cgroup_room(_CGROUP))
+    yield memory(psutil.virtual_memory().available, container_room(CGROUP))
     if (shared := Path("/dev/shm")).is_dir():
         yield shared_memory(shutil.disk_usage(shared).free)
     places = {"home": home.root, "temporary folder": Path(tempfile.gettempdir())}
@@ -209,18 +209,6 @@ def _is_refused(connection: sqlite3.Connection) -> bool:
     except sqlite3.OperationalError:
         return True
     return False
-
-
-def _cgroup_room(root: Path) -> int | None:
-    """Return the bytes left below a container's memory limit; None without one."""
-    try:
-        limit = (root / "memory.max").read_text().strip()
-        used = int((root / "memory.current").read_text())
-    except (OSError, ValueError):
-        return None
-    if limit == "max":
-        return None
-    return int(limit) - used
 
 
 def _nearest(folder: Path) -> Path:

@@ -70,15 +70,6 @@ def test_it_says_how_the_processor_multiplies():
     assert "float32" not in machine.products(True).found
 
 
-def test_a_containers_limit_is_read(tmp_path: Path):
-    assert machine._cgroup_room(tmp_path) is None
-    (tmp_path / "memory.current").write_text(f"{GIB}\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert machine._cgroup_room(tmp_path) is None
-    (tmp_path / "memory.max").write_text(f"{3 * GIB}\n")
-    assert machine._cgroup_room(tmp_path) == 2 * GIB
-
-
 def test_writing_and_locking_are_tried_and_leave_nothing(tmp_path: Path):
     assert machine.writing("home", tmp_path).level is Level.GOOD
     assert machine.locking(tmp_path).level is Level.GOOD

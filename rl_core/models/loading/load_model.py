@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+from safetensors import SafetensorError
 
 from rl_core.errors import ModelError
 from rl_core.models.loading.placeholders import built
@@ -40,7 +41,7 @@ def load_model(
             if config.attention != "sdpa" or "scaled_dot_product_attention" not in str(error):
                 raise
             return built(partial(load, attn_implementation="eager"))
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(
             f"model.path {config.path}: cannot be loaded as a {what}: {reason}"

@@ -26,20 +26,23 @@ class ReadWhole(Exception):
     """A model that cannot be read part by part, with the reason."""
 
 
-_open: ContextVar[tuple[ExitStack, float] | None] = ContextVar("weights_left_unread", default=None)
+_open: ContextVar[tuple[ExitStack, float, int] | None] = ContextVar(
+    "weights_left_unread", default=None
+)
 
 
 @contextmanager
-def weights_left_unread(keep: float = 0.0) -> Iterator[None]:
+def weights_left_unread(keep: float = 0.0, room_bytes: int = 0) -> Iterator[None]:
     """Let `load_model` leave placeholders in its models during the block; they compute by weights
     that are read when they are needed, and have none after the block.
 
-    Args: keep: share of the layers that are in memory for the whole block. Raises: ReadWhole from a
-    load whose files do not hold the model's weights one by one under their names (converted,
-    quantised, pickled or missing ones).
+    Args: keep: share of the layers that are in memory for the whole block. room_bytes: more of them
+    are, as far as all that are fit into it. Raises: ReadWhole from a load whose files do not hold
+    the model's weights one by one under their names (converted, quantised, pickled or missing
+    ones).
     """
     with ExitStack() as stack:
-        token = _open.set((stack, keep))
+        token = _open.set((stack, keep, room_bytes))
         try:
             yield
         finally:
@@ -54,14 +57,14 @@ def built(load: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     found = _open.get()
     if found is None:
         return load()
-    stack, keep = found
+    stack, keep, room_bytes = found
     from transformers import PreTrainedModel
 
     # transformers has no public way to build a model without its weights and with its buffers;
     # this can go when it has. What it reads the weights by is left out, all else runs.
     with patch.object(PreTrainedModel, "_load_pretrained_model", staticmethod(_found)):
         model = load()
-    stack.enter_context(_unread(model).streamed(model, keep))
+    stack.enter_context(_unread(model).streamed(model, keep, room_bytes))
     return model
 
 

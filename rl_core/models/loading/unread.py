@@ -113,14 +113,17 @@ class Unread:
             _put_back(module, placeholders)
 
     @contextmanager
-    def streamed(self, model: nn.Module, keep: float = 0.0) -> Iterator[None]:
+    def streamed(self, model: nn.Module, keep: float, room_bytes: int) -> Iterator[None]:
         """Let a model compute during the block: each layer's weights are read before its forward
         pass and dropped after it, what is outside of the layers is kept.
 
         Gradients reach no further than one layer, whose weights would otherwise be kept for them.
         Args: keep: share of the layers that are kept, too, so that they are read once.
+        room_bytes: more are kept if all that are fit into it.
         """
-        dropped = self.layers[int(keep * len(self.layers)) :]
+        largest = max(map(_num_bytes, self.layers))
+        num_kept = max(int(keep * len(self.layers)), room_bytes // largest)
+        dropped = self.layers[num_kept:]
         inside = {id(part) for layer in dropped for part in layer.modules()}
         outside = self.read_into(part for part in model.modules() if id(part) not in inside)
         with ExitStack() as stack:
@@ -191,6 +194,10 @@ def _parameters(parts: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str, nn
         for name, one in list(part._parameters.items()):
             if one is not None:
                 yield part, name, one
+
+
+def _num_bytes(module: nn.Module) -> int:
+    return sum(one.numel() * one.element_size() for one in module.parameters())
 
 
 def _put_back(module: nn.Module, placeholders: Mapping[int, nn.Parameter]) -> None:

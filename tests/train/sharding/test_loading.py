@@ -1,5 +1,10 @@
 """Weights that are read block by block while they are sharded are those of a whole load."""
 
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,17 +15,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
-from rl_core.errors import ModelError
+from rl_core.distributed.failures import Failure, cause, failure_of
+from rl_core.errors import ModelError, SiblingFailed
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import blocks
 from rl_core.models.heads.reward_model import RewardBundle
+from rl_core.models.loading import together
+from rl_core.models.loading.together import loaded_together
 from rl_core.models.loading.unread import Source, unread_of
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.critic import CriticBundle
 from schemas.recipe import EmaFullConfig, LoraConfig, ModelConfig
 from tests.train.jobs import WITH_KL, Setup, make_backend, make_both, train_steps
 from tests.train.parallel import copy_of
-from tests.train.ranks import Ranks
+from tests.train.ranks import MEETING_S, Ranks
 
 LORA = LoraConfig(rank=4, alpha=8)
 MIRRORED = EmaFullConfig(decay=0.5, mirror=True)
@@ -43,8 +51,13 @@ def tensors_of(backend: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def both_ways(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
+def both_ways(rank_info: RankInfo, setup: Setup, held_share: float = 0.0) -> dict[str, Any]:
     """Compare a load in shards with a whole one, before and after a step."""
+    with patch.object(together, "HELD_SHARE", held_share):
+        return compared(rank_info, setup)
+
+
+def compared(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
     config = ModelConfig(path=setup.model_dir)
     whole, stack = make_both(rank_info, setup, ModelBundle(setup.model_dir, config))
     bundle = ModelBundle.in_shards_of(setup.model_dir, config)
@@ -81,7 +94,8 @@ def most_at_once(rank_info: RankInfo, setup: Setup) -> tuple[int, int, int]:
         finalize(weight, dropped, weight.numel())
         return weight
 
-    with patch.object(Source, "read", counted):
+    no_room = patch.object(together, "HELD_SHARE", 0.0)
+    with no_room, patch.object(Source, "read", counted):
         bundle = ModelBundle.in_shards_of(setup.model_dir, ModelConfig(path=setup.model_dir))
         sizes = [sum(one.numel() for one in block.parameters()) for block in blocks(bundle.policy)]
         outside = sum(one.numel() for one in bundle.policy.parameters()) - sum(sizes)
@@ -99,6 +113,36 @@ def test_two_ranks_get_the_weights_of_a_whole_load(
     setup = Setup(str(tiny_model_dir), **SETUPS[name])
     for found in ranks.run(2, both_ways, setup):
         assert found == SAME | {"was_unread": True}
+
+
+def test_a_small_model_gets_the_weights_of_a_whole_load(ranks: Ranks, tiny_model_dir: Path) -> None:
+    for found in ranks.run(2, both_ways, Setup(str(tiny_model_dir)), together.HELD_SHARE):
+        assert found == SAME | {"was_unread": True}
+
+
+def times_read(rank_info: RankInfo, setup: Setup, held_share: float) -> int:
+    """Return how often the weight that is read most often is read, from its load to its wrap."""
+    times: Counter[str] = Counter()
+    read = Source.read
+
+    def counted(source: Source) -> torch.Tensor:
+        times[source.name] += 1
+        return read(source)
+
+    share = patch.object(together, "HELD_SHARE", held_share)
+    with share, patch.object(Source, "read", counted):
+        bundle = ModelBundle.in_shards_of(setup.model_dir, ModelConfig(path=setup.model_dir))
+        make_both(rank_info, setup, bundle)
+    return max(times.values())
+
+
+def test_a_small_model_is_read_once_for_all_checks_and_once_for_the_shards(
+    ranks: Ranks, tiny_model_dir: Path
+) -> None:
+    setup = Setup(str(tiny_model_dir))
+    first, second = ranks.run(2, times_read, setup, together.HELD_SHARE)
+    assert first == 2 and second <= 2
+    assert ranks.run(2, times_read, setup, 0.0)[0] > 10, "one that does not fit is read anew"
 
 
 @pytest.mark.parametrize(
@@ -201,15 +245,23 @@ def test_a_model_that_sees_gets_the_weights_of_a_whole_load(
         assert found == {"was_unread": True, "differ": [], "learns": [], "paths": True}
 
 
-def fails(rank_info: RankInfo, folder: str) -> str:
+def failure(rank_info: RankInfo, folders: list[str], lacks_memory: int | None) -> Failure | None:
+    """Load each rank's own folder together with the others. Returns: its failure, as a worker
+    reports it. Args: lacks_memory: rank whose machine has none left."""
+    folder = folders[rank_info.rank]
+    full = patch("rl_core.models.bundle.load_policy", side_effect=MemoryError("no memory left"))
     try:
-        ModelBundle.in_shards_of(folder, ModelConfig(path=folder))
-    except ModelError as error:
-        return str(error)
-    return ""
+        with full if lacks_memory == rank_info.rank else nullcontext(), loaded_together():
+            policy = ModelBundle(folder, ModelConfig(path=folder)).policy
+            unread = unread_of(policy.language_model)
+            assert unread is not None
+            unread.read_into(policy.modules())
+    except Exception as error:
+        return failure_of(error, rank_info.rank, f"rank {rank_info.rank}")
+    return None
 
 
-def test_what_is_wrong_with_a_model_is_said_on_every_rank(
+def test_what_is_wrong_with_a_model_is_said_by_the_first_rank(
     ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     folder = copy_of(tiny_model_dir, tmp_path / "bad", "llama", num_key_value_heads=2)
@@ -217,5 +269,45 @@ def test_what_is_wrong_with_a_model_is_said_on_every_rank(
     name = "model.layers.1.mlp.up_proj.weight"
     weights[name][0, 0] = float("nan")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    for said in ranks.run(2, fails, str(folder)):
-        assert name in said and "NaN" in said
+    own, told = ranks.run(2, failure, [str(folder)] * 2, None)
+    assert own is not None and isinstance(own.error, ModelError) and not own.in_collective
+    assert name in own.summary and "NaN" in own.summary
+    assert told is not None and isinstance(told.error, SiblingFailed) and name in told.summary
+
+
+def cut_weights(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def lack_the_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("spoil", [cut_weights, lack_the_tokenizer, None])
+def test_ranks_end_soon_when_one_fails_alone_whose_error_is_the_cause(
+    ranks: Ranks,
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    bad: int,
+    spoil: Callable[[Path], None] | None,
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(tiny_model_dir, own)
+    folders = [str(tiny_model_dir)] * 2
+    if spoil is not None:
+        spoil(own)
+        folders[bad] = str(own)
+    start = time.monotonic()
+    failures = ranks.run(2, failure, folders, bad if spoil is None else None)
+    assert time.monotonic() - start < MEETING_S / 2, "they waited for the group's patience"
+    found = [one for one in failures if one is not None]
+    first = cause(found)
+    assert len(found) == 2 and first.rank == bad
+    if spoil is None:
+        assert first.out_of_memory
+    else:
+        assert isinstance(first.error, ModelError) and str(own) in first.summary
+    (other,) = (one for one in found if one is not first)
+    assert isinstance(other.error, SiblingFailed) and f"rank {bad} could not" in other.summary
