@@ -122,6 +122,28 @@ def test_four_ranks_train_like_one(
     assert_alike(whole, four_ranks.run(4, train, topology, setup, STEPS)[0])
 
 
+FAMILIES: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen2_moe": {
+        "num_experts": 4,
+        "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 12,
+    },
+    # With biases, and matrices stored the other way round.
+    "gpt_oss": {"num_local_experts": 4},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_experts_of_other_families_train_like_those_of_one_rank(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, family: str
+) -> None:
+    shape = {"num_experts_per_tok": 2, "num_key_value_heads": 2, "initializer_range": 0.2}
+    setup = Setup(str(copy_of(tiny_model_dir, tmp_path, family, **shape | FAMILIES[family])))
+    whole = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    assert_alike(whole, ranks.run(2, train, TrainTopology(ep_size=2), setup, STEPS)[0])
+
+
 def test_holders_may_share_experts_unevenly(
     four_ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
