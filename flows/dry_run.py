@@ -180,7 +180,11 @@ def device_plan(recipe: Recipe) -> str:
     """Describe workers, ranks and batches."""
     placement, rows = recipe.placement, recipe.training.prompts_per_step * recipe.rows_per_prompt
     where = placement.ray_address or "a private Ray cluster"
-    sizes = {"weights": placement.tp_size, "sequences": placement.sp_size}
+    sizes = {
+        "weights": placement.tp_size,
+        "sequences": placement.sp_size,
+        "experts": placement.ep_size,
+    }
     shared = "".join(f", {size} share {what}" for what, size in sizes.items() if size > 1)
     parts = {"sample": placement.rollout_devices, "draw": recipe.drawing_devices}
     alone = "".join(f", {devices} only {does}" for does, devices in parts.items() if devices)

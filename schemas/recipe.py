@@ -18,7 +18,7 @@ from schemas.sections.checks.sampling_checks import check_sampling
 from schemas.sections.data import DataConfig
 from schemas.sections.diffusion import DiffusionConfig
 from schemas.sections.parts import PARTS, PartBlock
-from schemas.sections.placement import PlacementConfig, check_offload
+from schemas.sections.placement import PlacementConfig, check_experts, check_offload
 from schemas.sections.policy import (
     EmaFullConfig,
     EmaLoraConfig,
@@ -213,6 +213,12 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _experts_can_be_dealt_out(self) -> "Recipe":
+        compiles, is_exact = self.fsdp.torch_compile, self.model.exact
+        check_experts(self.placement.ep_size, compiles=compiles, is_exact=is_exact)
+        return self
+
+    @model_validator(mode="after")
     def _vllm_can_do_it(self) -> "Recipe":
         check_server(self.rollout, self.placement)
         if not self.rollout.engine.is_vllm:
@@ -283,6 +289,7 @@ class Recipe(Section):
             ("rollout.engine", self.rollout.engine, EngineKind.IN_PROCESS),
             ("placement.tp_size", self.placement.tp_size, 1),
             ("placement.sp_size", self.placement.sp_size, 1),
+            ("placement.ep_size", self.placement.ep_size, 1),
             ("data.curriculum", self.data.curriculum, None),
             ("ema_lora / ema_full", self.ema, None),
         ):

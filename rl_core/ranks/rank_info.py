@@ -3,8 +3,8 @@
 Ranks count like digits, the last one fastest: `rank = ((dp_rank * pp_size + pp_rank) * sp_size +
 sp_rank) * tp_size + tp_rank`. Tensor-parallel siblings, which communicate most, are therefore
 adjacent on one node, then sequence-parallel ones, then pipeline stages; data-parallel replicas are
-farthest apart. Experts are spread over adjacent replicas, so `ep_rank = dp_rank % ep_size` and
-expert parallelism needs no additional ranks.
+farthest apart. Experts are spread over adjacent ranks of those that hold different parts of a
+weight, so expert parallelism needs no additional ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class TrainTopology:
     sp_size: int = 1
     """Ranks that share each sequence."""
     ep_size: int = 1
-    """Data-parallel ranks that share one set of experts; a divisor of `dp_size`."""
+    """Ranks of the data- and sequence-parallel dimensions that share one set of experts; a divisor
+    of `shard_size`."""
     shard_size: int | None = None
     """Ranks of the data- and sequence-parallel dimensions over which FSDP shards one copy of the
     weights; each further group of as many holds another copy (HSDP). None is all of them."""
@@ -73,23 +74,31 @@ class TrainTopology:
                 f"dp_size={dp_size} x {sizes} = {dp_size * self.model_size}, but the world size "
                 f"is {world_size} ranks"
             )
-        if dp_size % self.ep_size:
-            raise RecipeError(f"ep_size={self.ep_size} does not divide dp_size={dp_size}")
         sharing = dp_size * self.sp_size
         if self.shard_size is not None and sharing % self.shard_size:
             raise RecipeError(
                 f"shard_size={self.shard_size} does not divide the {sharing} ranks that hold "
                 "different parts of a weight (dp_size x sp_size)"
             )
+        holding = self.shard_size or sharing
+        if holding % self.ep_size:
+            raise RecipeError(
+                f"ep_size={self.ep_size} does not divide the {holding} ranks that together hold a "
+                "copy of the weights"
+            )
         return replace(self, dp_size=dp_size)
 
     def check_trainable(self) -> None:
         """Refuse settings that no backend implements. Raises: RecipeError naming the setting."""
-        for name, what in (("pp_size", "pipeline parallelism"), ("ep_size", "expert parallelism")):
-            if getattr(self, name) > 1:
-                raise RecipeError(
-                    f"{name}={getattr(self, name)}: {what} is not implemented; set {name} to 1"
-                )
+        if self.pp_size > 1:
+            raise RecipeError(
+                f"pp_size={self.pp_size}: pipeline parallelism is not implemented; set pp_size to 1"
+            )
+        if self.ep_size > 1 and self.tp_size > 1:
+            raise RecipeError(
+                f"ep_size={self.ep_size} with tp_size={self.tp_size}: experts with cut matrices "
+                "are not implemented; set one of them to 1"
+            )
 
     def head_ranks(self) -> list[int]:
         """Return the first rank of each replica (tp, sp and pp rank 0), in dp order."""
@@ -133,7 +142,7 @@ class RankInfo:
 
     @property
     def ep_rank(self) -> int:
-        return self.dp_rank % self.topology.ep_size
+        return self.rank // self.topology.tp_size % self.topology.ep_size
 
     @property
     def tp_size(self) -> int:

@@ -118,7 +118,7 @@ def load(backend: Trained, folder: str) -> None:
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
         raise files.not_read(error) from error
     _restore_counts(backend, local["optimizer"])
-    backend.scheduler.load_state_dict(local["scheduler"])
+    _restore_schedule(backend, local["scheduler"])
     backend.num_skipped_steps = local["num_skipped_steps"]
     if backend.ema is not None:
         backend.ema.num_updates = local["num_ema_updates"]
@@ -161,6 +161,13 @@ def _restore_counts(backend: Trained, counts: Counts) -> None:
         group.update(counts["settings"])
     for name, value in backend.trainable.items():
         backend.optimizer.state[value][STEP].fill_(counts["steps"][name])
+
+
+def _restore_schedule(backend: Trained, state: Settings) -> None:
+    # One number for each parameter group, of which another layout may have more or fewer.
+    num_groups = len(backend.optimizer.param_groups)
+    alike = {name: state[name][:1] * num_groups for name in ("base_lrs", "_last_lr")}
+    backend.scheduler.load_state_dict({**state, **alike})
 
 
 def _save_sharded(state: Sharded, files: LocalFiles | RemoteFiles, *, is_alone: bool) -> None:

@@ -64,7 +64,10 @@ class Policy:
 def topology_of(placed: PlacementConfig) -> TrainTopology:
     """Return the parallel dimensions of the training workers of a recipe."""
     return TrainTopology(
-        tp_size=placed.tp_size, sp_size=placed.sp_size, shard_size=placed.shard_size
+        tp_size=placed.tp_size,
+        sp_size=placed.sp_size,
+        ep_size=placed.ep_size,
+        shard_size=placed.shard_size,
     )
 
 

@@ -37,6 +37,9 @@ class PlacementConfig(Section):
     sp_size: int = Field(default=1, ge=1)
     """Workers that share each sequence while training (sequence parallelism); `sp_size * tp_size`
     must divide the model's attention heads."""
+    ep_size: int = Field(default=1, ge=1)
+    """Adjacent workers that each hold a part of a mixture's experts and exchange tokens while
+    training (expert parallelism); must divide the model's experts, and `shard_size`."""
     shard_size: int | None = Field(default=None, ge=1)
     """Training workers over which FSDP shards one copy of the weights, such as those of a node;
     each further group of as many has another copy (HSDP), and only gradients pass between the
@@ -100,6 +103,25 @@ class PlacementConfig(Section):
             raise ValueError(
                 f"shard_size = {self.shard_size} does not divide {self.train_devices_name} / "
                 f"tp_size = {holding}; sizes that fit: {fitting}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _experts_are_dealt_out(self) -> "PlacementConfig":
+        if self.ep_size == 1:
+            return self
+        if self.tp_size > 1:
+            raise ValueError(
+                f"ep_size = {self.ep_size} with tp_size = {self.tp_size}: the matrices of experts "
+                "that are dealt out are not cut; set one of them to 1"
+            )
+        name = self.train_devices_name if self.shard_size is None else "shard_size"
+        holding = self.shard_size or self.train_devices
+        if holding % self.ep_size:
+            fitting = ", ".join(str(size) for size in range(1, holding + 1) if holding % size == 0)
+            raise ValueError(
+                f"ep_size = {self.ep_size} does not divide {name} = {holding}; sizes that fit: "
+                f"{fitting}"
             )
         return self
 
@@ -171,3 +193,20 @@ def check_offload(engine: str, owns_model: bool, steps_ahead: int) -> None:
             f"{frees} with rollout.steps_ahead: {steps_ahead} they train meanwhile; leave out one "
             "of them"
         )
+
+
+def check_experts(ep_size: int, *, compiles: bool, is_exact: bool) -> None:
+    """Check that nothing needs a block's experts as they are on one rank.
+
+    Raises: ValueError naming the keys that exclude each other.
+    """
+    if ep_size == 1:
+        return
+    for key, is_set, problem in (
+        ("fsdp.torch_compile", compiles, "a compiled block exchanges no tokens"),
+        ("model.exact", is_exact, "a token's experts are added up in another order"),
+    ):
+        if is_set:
+            raise ValueError(
+                f"{key}: true with placement.ep_size: {ep_size}: {problem}; leave out one of them"
+            )

@@ -14,6 +14,7 @@ from torch import Tensor
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.trainers.domains.text import TextTrainer
 from schemas.recipe import Recipe
+from tests.train.parallel import copy_of
 
 NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS, NUM_TURNS = 2, 4, 2, 2
 
@@ -145,3 +146,18 @@ def test_workers_that_share_learn_what_workers_apart_learn(
     assert one.metrics[0]["grad_norm"] > 1e-3
     assert len(one.responses) == NUM_STEPS * NUM_PROMPTS * NUM_SIBLINGS
     assert one.num_turns_judged == other.num_turns_judged == len(one.responses) * NUM_TURNS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_workers_that_share_experts_learn_what_whole_replicas_learn(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    shape = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+    folder = copy_of(
+        tiny_model_dir, tmp_path / "mixture", "qwen3_moe", num_key_value_heads=2, **shape
+    )
+    one = run(folder, tmp_path / "apart", num_devices=2)
+    other = run(folder, tmp_path / "shared", num_devices=2, ep_size=2)
+    assert_same(one, other)
+    assert one.metrics[0]["grad_norm"] > 1e-3

@@ -67,6 +67,11 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
             f"algorithm {name} has a critic, whose value head cannot be cut for "
             f"placement.tp_size = {recipe.placement.tp_size}; set 1"
         )
+    if algorithm.needs_critic and recipe.placement.ep_size > 1:
+        raise RecipeError(
+            f"algorithm {name} has a critic, whose experts are not dealt out for "
+            f"placement.ep_size = {recipe.placement.ep_size}; set 1"
+        )
 
 
 def check_serves_scores(algorithm: StageAlgorithm, recipe: Recipe) -> None:
@@ -92,6 +97,11 @@ def check_serves_scores(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         raise RecipeError(
             f"placement.tp_size is {recipe.placement.tp_size}: the score head of a reward model "
             "cannot be cut; set 1"
+        )
+    if recipe.placement.ep_size > 1:
+        raise RecipeError(
+            f"placement.ep_size is {recipe.placement.ep_size}: the experts of a reward model are "
+            "not dealt out; set 1"
         )
 
 
@@ -269,6 +279,7 @@ def _check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
     for name, value, fitting in (
         ("tp_size", placed.tp_size, 1),
         ("sp_size", placed.sp_size, 1),
+        ("ep_size", placed.ep_size, 1),
         ("max_tokens_per_micro_batch", placed.max_tokens_per_micro_batch, None),
     ):
         if value != fitting:

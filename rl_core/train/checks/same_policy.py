@@ -1,8 +1,8 @@
 """Check that a policy wrapped for training still gives the results of the loaded model.
 
-Sharding of weights (tensor parallelism) and sequences (sequence parallelism) depends on how a
-family is written, like every other way in `rl_core.models.checks.probe`. The same rows go through
-the wrapped policy once, before training.
+Sharding of weights (tensor parallelism), sequences (sequence parallelism) and experts (expert
+parallelism) depends on how a family is written, like every other way in
+`rl_core.models.checks.probe`. The same rows go through the wrapped policy once, before training.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> N
     truth = None if getattr(policy, "paths", None) is None else policy.paths.truth
     if truth is None:
         return
-    cuts = {"placement.tp_size": rank_info.tp_size, "placement.sp_size": rank_info.sp_size}
+    cuts = {
+        "placement.tp_size": rank_info.tp_size,
+        "placement.sp_size": rank_info.sp_size,
+        "placement.ep_size": rank_info.ep_size,
+    }
     cut = {key: size for key, size in cuts.items() if size > 1}
     where = (
         " and ".join(f"{key} {size}" for key, size in cut.items())

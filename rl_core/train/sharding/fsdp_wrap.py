@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from rl_core.models.loading.unread import unread_of
 from rl_core.models.modes import evaluation_mode
 from rl_core.models.quantized import unpacked_weights
+from rl_core.train.sharding.expert_parallel import ExpertParallel, whole_experts
 from rl_core.train.sharding.meshes import SHARD_DIMENSION
 from schemas.recipe import DType, FSDPConfig
 from schemas.sections.policy import FSDPMode
@@ -64,13 +66,14 @@ def shard(
     config: FSDPConfig,
     mesh: DeviceMesh,
     num_shards: int,
+    experts: ExpertParallel | None = None,
 ) -> None:
     """Wrap the blocks one by one and then, unless `root_wrap` is off, the rest, in place, on the
     mesh's device.
 
     The policy must be complete: nothing can be injected afterwards. Weights that were left in their
     files are read block by block, so that one is whole at a time. Args: num_shards: ranks of the
-    mesh that together hold one copy.
+    mesh that together hold one copy. experts: ranks over which stacks of experts are dealt out.
     """
     unread = unread_of(getattr(policy, "language_model", policy))
     if unread is None and not config.cpu_offload:
@@ -87,11 +90,15 @@ def shard(
     for block in blocks:
         if unread is not None:
             unread.read_into(block.modules())
+        if experts is not None:
+            _shard_experts(block, experts, options)
         if config.torch_compile:
             block.compile()
         fully_shard(block, **options)
     if unread is not None:
         unread.read_into(policy.modules())
+    if experts is not None:
+        _shard_experts(policy, experts, options)
     if config.root_wrap:
         fully_shard(policy, **options)
     else:
@@ -115,6 +122,7 @@ def gathered(policy: P, config: FSDPConfig, num_shards: int) -> Iterator[P]:
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(whole_experts(policy))
             stack.enter_context(evaluation_mode(policy))
             if next(policy.parameters()).device.type == "cpu":
                 # A CPU unpacks more slowly than it multiplies, token by token.
@@ -166,6 +174,15 @@ def _is_sharded(parameter: nn.Parameter) -> bool:
     return isinstance(parameter, DTensor) and SHARD_DIMENSION in (
         parameter.device_mesh.mesh_dim_names or ()
     )
+
+
+def _shard_experts(module: nn.Module, experts: ExpertParallel, options: dict[str, Any]) -> None:
+    """Deal out the stacks of experts inside a module, and wrap each with the ranks that hold the
+    same ones."""
+    # The block has cast its inputs already; the router's weights keep the format that it gave them.
+    policy = replace(options["mp_policy"], cast_forward_inputs=False)
+    for stack in experts.cut(module):
+        fully_shard(stack, **{**options, "mesh": experts.shard_mesh, "mp_policy": policy})
 
 
 def _prefetch(blocks: list[nn.Module], ahead: int) -> None:

@@ -64,28 +64,46 @@ def num_parameters(config: Mapping[str, Any]) -> int:
 def _mlps(shape: Mapping[str, Any]) -> int:
     """Return the MLP parameters of all blocks, experts and their router included."""
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
-    width = shape.get("intermediate_size") or 4 * hidden
+    matrices, width = _num_matrices(shape), shape.get("intermediate_size") or 4 * hidden
+    num_sparse = _num_sparse(shape)
+    dense = (layers - num_sparse) * matrices * hidden * width
+    if not num_sparse:
+        return dense
+    shared = shape.get("shared_expert_intermediate_size") or (
+        shape.get("n_shared_experts") or 0
+    ) * _expert_width(shape)
+    beside = matrices * hidden * shared + shape["num_experts"] * hidden
+    return dense + _experts(shape) + num_sparse * beside
+
+
+def _experts(shape: Mapping[str, Any]) -> int:
+    """Return the parameters of the experts of all blocks, without shared ones and the router."""
+    each = _num_matrices(shape) * shape["hidden_size"] * _expert_width(shape)
+    return _num_sparse(shape) * (shape.get("num_experts") or 0) * each
+
+
+def _expert_width(shape: Mapping[str, Any]) -> int:
+    width = shape.get("intermediate_size") or 4 * shape["hidden_size"]
+    return shape.get("moe_intermediate_size") or width
+
+
+def _num_matrices(shape: Mapping[str, Any]) -> int:
+    """Return the number of matrices of an MLP."""
     is_gated = shape.get("model_type") not in UNGATED_TYPES and not any(
         name in shape for name in UNGATED
     )
-    matrices = 3 if is_gated else 2
-    dense = matrices * hidden * width
-    experts = shape.get("num_experts") or 0
-    if experts < 2:
-        return layers * dense
-    expert_width = shape.get("moe_intermediate_size") or width
-    shared = (
-        shape.get("shared_expert_intermediate_size")
-        or (shape.get("n_shared_experts") or 0) * expert_width
-    )
-    sparse = matrices * hidden * (experts * expert_width + shared) + experts * hidden
+    return 3 if is_gated else 2
+
+
+def _num_sparse(shape: Mapping[str, Any]) -> int:
+    """Return the number of blocks with experts."""
+    layers = shape["num_hidden_layers"]
+    if (shape.get("num_experts") or 0) < 2:
+        return 0
     num_dense = min(
         layers, shape.get("first_k_dense_replace") or len(shape.get("mlp_only_layers") or ())
     )
-    num_sparse = (layers - num_dense) // next(
-        (shape[name] for name in PERIODS if shape.get(name)), 1
-    )
-    return num_sparse * sparse + (layers - num_sparse) * dense
+    return (layers - num_dense) // next((shape[name] for name in PERIODS if shape.get(name)), 1)
 
 
 def estimate_memory(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, float]:
@@ -159,14 +177,16 @@ def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     # FSDP2 gathers the next block while one runs.
     in_flight = min(layers, 2 + config.forward_prefetch) if _reshards(recipe) else layers
     root = _num_root_parameters(shape) * width / tp_size
+    # Only to sample does a rank gather those of the ranks that it shares experts with.
+    elsewhere = _experts(shape) * (1 - 1 / recipe.placement.ep_size)
+    blocks = whole - root - elsewhere * width
     parts = {
         ROLLOUT_WEIGHTS: whole,
-        "gathered weights (training)": (whole - root) * in_flight / layers + root,
+        "gathered weights (training)": blocks * in_flight / layers + root,
     }
     if config.defer_grad_sync:
-        parts["gradients before they are reduced"] = (
-            _num_trained(recipe, shape) * WIDTHS[config.reduce_dtype] / tp_size
-        )
+        trained = _num_trained(recipe, shape) - (0 if recipe.lora else elsewhere)
+        parts["gradients before they are reduced"] = trained * WIDTHS[config.reduce_dtype] / tp_size
     return parts
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from rl_core.train.sharding.expert_parallel import ExpertParallel
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
@@ -28,7 +30,8 @@ class Meshes:
     same weights from different positions, as replicas do from different rows, so FSDP shards over
     both together. With `shard_size` (HSDP) it shards over groups of so many of them, and a third
     dimension has the groups: weights are gathered within a group, which may be a machine with quick
-    links, and only gradients are summed between groups.
+    links, and only gradients are summed between groups. Experts that are dealt out over adjacent
+    ranks of a group are on a mesh of their own, of the same ranks.
     """
 
     def __init__(self, rank_info: RankInfo) -> None:
@@ -66,6 +69,18 @@ class Meshes:
         """Ranks that share each sequence."""
         self.tp_group: ProcessGroup = parameters["tp"].get_group()
         """Ranks that share each weight matrix."""
+        self.experts: ExpertParallel | None = None
+        """Ranks over which experts are dealt out, where there are several."""
+        if rank_info.ep_size > 1:
+            num_holders = self.num_shards // rank_info.ep_size
+            experts = init_device_mesh(
+                kind,
+                (num_copies, num_holders, rank_info.ep_size),
+                mesh_dim_names=(COPIES, SHARD_DIMENSION, "ep"),
+            )
+            # Norms are then summed over all ranks at once, and come out alike on each.
+            experts[(*along, "ep")]._flatten()
+            self.experts = ExpertParallel(experts["ep"], experts[along])
         self._device = rank_info.device
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:

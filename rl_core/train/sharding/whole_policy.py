@@ -9,6 +9,7 @@ from rl_core.models.policy import Policy
 from rl_core.train.bundle import Bundle
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks
+from rl_core.train.sharding.expert_parallel import check_expert_parallel, stacks_of_experts
 from rl_core.train.sharding.sequence_parallel import SequenceParallel, check_sequence_parallel
 from rl_core.train.sharding.tensor_parallel import apply_tensor_parallel
 from schemas.recipe import FSDPConfig
@@ -25,7 +26,7 @@ def shard_policy(
     policy: Policy, settings: FSDPOptions, config: FSDPConfig, rank_info: RankInfo, meshes: Meshes
 ) -> None:
     """Cut a complete policy over the ranks, in place: its matrices, its sequences, its
-    parameters."""
+    experts, its parameters."""
     # Recipes of other domains have one rank a copy in both.
     tokens = cast("CausalLMPolicy", policy)
     if rank_info.tp_size > 1:
@@ -35,8 +36,12 @@ def shard_policy(
         # A policy asks for two numbers an action, and gets as many.
         shared = cast("SharedSequences", SequenceParallel(meshes.sp_group))
         tokens.sequence_parallel = shared
+    # A teacher beside the policy may have no experts.
+    learns = any(parameter.requires_grad for parameter in policy.parameters())
+    if rank_info.ep_size > 1 and (learns or stacks_of_experts(policy)):
+        check_expert_parallel(policy.model, rank_info.ep_size)
     chosen = chosen_blocks(policy, settings)
-    fsdp_wrap.shard(policy, chosen, config, meshes.shard, meshes.num_shards)
+    fsdp_wrap.shard(policy, chosen, config, meshes.shard, meshes.num_shards, meshes.experts)
 
 
 def frozen_copy(

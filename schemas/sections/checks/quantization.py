@@ -43,6 +43,9 @@ def check_quantized(
         )
     elif placement.tp_size > 1:
         problem = f"placement.tp_size: {placement.tp_size} cuts matrices, and packed ones are not"
+    elif placement.ep_size > 1:
+        problem = f"placement.ep_size: {placement.ep_size} deals out stacks of experts, and packed "
+        problem += "ones are not"
     elif model.exact:
         problem = "model.exact computes with matrices as they are stored; leave out one of them"
     else:

@@ -221,3 +221,15 @@ def test_what_an_estimate_lacks_is_named() -> None:
         "num_attention_heads"
     ]
     assert unknown_sizes({"text_config": {}, "vocab_size": 8})[0] == "hidden_size"
+
+
+def test_experts_on_other_ranks_are_gathered_to_sample_alone() -> None:
+    shape = SHAPE | {"num_experts": 8, "moe_intermediate_size": 256}
+    whole = estimate_memory(recipe(), shape)
+    dealt = estimate_memory(recipe(placement={"num_devices": 2, "ep_size": 2}), shape)
+    differing = {name for name in whole if whole[name] != dealt[name]}
+    assert differing == {"gathered weights (training)"}
+    # Two blocks are in flight, of eight experts with three matrices, in bfloat16.
+    half = 2 * 8 * 3 * 512 * 256 * 2 / 2
+    name = "gathered weights (training)"
+    assert whole[name] - dealt[name] == half
