@@ -2,7 +2,6 @@
 
 import logging
 import resource
-from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
 
@@ -25,7 +24,7 @@ def answer(sides: tuple[str, str]) -> bool:
         return False
 
 
-def _parse(text: str) -> list[Any]:
+def _parse(text: str) -> list[object]:
     return parse(
         f"\\boxed{{{text}}}",
         extraction_config=[LatexExtractionConfig(boxed_match_priority=0)],
