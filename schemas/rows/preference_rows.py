@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rl_core.errors import DataError
 from schemas.rows.contract import FieldRule, RowContract, SchemaName
@@ -63,7 +64,7 @@ def preference_contract(
     return RowContract(SchemaName.PREFERENCE, preference_values, fields, _answers_differ)
 
 
-def preference_values(row: Mapping[str, object]) -> dict[str, object]:
+def preference_values(row: Mapping[str, object]) -> dict[str, Any]:
     """Return the fields of a row, whatever system wrote it."""
     return {"image": get(row, "image"), "margin": get(row, "margin"), **pair_of(row)}
 

@@ -2,6 +2,7 @@
 
 import logging
 import resource
+from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
 
@@ -24,7 +25,7 @@ def answer(sides: tuple[str, str]) -> bool:
         return False
 
 
-def _parse(text: str) -> list[object]:
+def _parse(text: str) -> list[Any]:
     return parse(
         f"\\boxed{{{text}}}",
         extraction_config=[LatexExtractionConfig(boxed_match_priority=0)],
