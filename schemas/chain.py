@@ -26,7 +26,7 @@ class StageSpec(Section):
 
     @field_validator("overrides", mode="before")
     @classmethod
-    def _mapping_in_the_form_of_a_recipe(cls, value: Any) -> Any:
+    def _mapping_in_the_form_of_a_recipe(cls, value: object) -> Any:
         if isinstance(value, Mapping):
             return list(assignments(value))
         return value

@@ -19,7 +19,7 @@ NUMBER = re.compile(r"\d+")
 
 def starts(
     smallest: int = 3, largest: int = 20, takes: tuple[int, ...] = (2, 3, 4)
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """Yield the starts of the game, each once with either seat first."""
     for most in takes:
         for heap in range(smallest, largest + 1):
@@ -43,7 +43,7 @@ def question(heap: int, most: int) -> list[ChatCompletionMessageParam]:
     return [{"role": "user", "content": text}]
 
 
-async def play(row: dict[str, Any], client: AsyncOpenAI) -> dict[str, Any]:
+async def play(row: dict[str, Any], client: AsyncOpenAI) -> dict[str, object]:
     """Play a game. Returns: 1 for the seat that won and 0 for the other."""
     start = row["extra_info"]
     heap, moves, allowed = start["heap"], 0, True

@@ -2,7 +2,7 @@
 
 import json
 from math import fsum, isnan
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -100,7 +100,7 @@ def _facts(row: Row) -> list[str]:
     return [f"{name}: {value}" for name, value in facts.items() if value]
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return "" if value is None else f"{value:.4g}"
 
 

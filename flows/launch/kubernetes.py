@@ -89,7 +89,7 @@ def _worker_resources(job: Job) -> dict[str, str]:
     return {"cpu": str(job.devices), "memory": f"{4 * job.devices}Gi"}
 
 
-def _pod(name: str, image: str, wanted: dict[str, str], mlflow: str | None) -> dict[str, Any]:
+def _pod(name: str, image: str, wanted: dict[str, str], mlflow: str | None) -> dict[str, object]:
     limits = {"memory": wanted["memory"]}
     if "gpu" in wanted:
         limits["nvidia.com/gpu"] = wanted["gpu"]

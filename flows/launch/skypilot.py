@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import yaml
 
 from flows.launch.job import RAY_PORT, Job
@@ -32,7 +30,7 @@ def task(job: Job, accelerator: str) -> str:
     the GPU, as SkyPilot calls it."""
     devices = f"--num-gpus={job.gpus}" if job.gpus else f"--num-cpus={job.devices} --num-gpus=0"
     run = RUN.format(port=RAY_PORT, devices=devices, command=job.command(f'"$address:{RAY_PORT}"'))
-    resources: dict[str, Any] = {"use_spot": False}
+    resources: dict[str, object] = {"use_spot": False}
     if job.gpus:
         resources["accelerators"] = f"{accelerator}:{job.gpus}"
     else:

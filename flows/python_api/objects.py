@@ -68,7 +68,7 @@ def _is_importable(thing: Any) -> bool:
     return thing.__module__ != "__main__" and getattr(module, thing.__qualname__, None) is thing
 
 
-def _search_module_of(thing: Any) -> None:
+def _search_module_of(thing: object) -> None:
     """Let workers search the folder of the module that a class or function is from."""
     file = getattr(sys.modules.get(thing.__module__), "__file__", None)
     if thing.__module__ == "__main__" or file is None:

@@ -45,12 +45,10 @@ def _registered(title: str, place: str, registry: Registry[Any]) -> Iterator[str
 
 def _sections(configs: Iterable[Settings]) -> Iterator[str]:
     """Yield the sections inside the plug-ins' configs, each once."""
-    named = {
-        inner: key
-        for config in configs
-        for key, f in config.model_fields.items()
-        for inner in sections(f.annotation)
-    }
+    named: dict[Settings, str] = {}
+    for config in configs:
+        for key, f in config.model_fields.items():
+            named |= dict.fromkeys(sections(f.annotation), key)
     for inner, key in named.items():
         yield f"### Section `{key}`\n\n{purpose(inner)}\n\n{keys(inner, key)}"
 

@@ -28,11 +28,10 @@ def recipe_page() -> str:
 def _section(model: Settings, path: str, described: dict[Settings, str]) -> Iterator[str]:
     """Yield a section's keys, then its subsections; a section that was described before is only
     referred to."""
-    below = [
-        (inner, f"{path}.{name}".strip("."))
-        for name, f in model.model_fields.items()
-        for inner in sections(f.annotation)
-    ]
+    below = []
+    for name, f in model.model_fields.items():
+        place = f"{path}.{name}".strip(".")
+        below += [(inner, place) for inner in sections(f.annotation)]
     for inner, place in below:
         described.setdefault(inner, place)
     yield (

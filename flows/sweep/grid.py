@@ -57,7 +57,9 @@ def split_values(text: str) -> list[str]:
 
 def varied(runs: Sequence[Sequence[str]]) -> list[str]:
     """Return what tells each run from the others, such as `algorithm.name=grpo seed=1`."""
-    return [
-        " ".join(text for text in run if any(text not in other for other in runs)) or "as it is"
-        for run in runs
-    ]
+    shared = set(runs[0]).intersection(*runs) if runs else set()
+    named = []
+    for run in runs:
+        own = [text for text in run if text not in shared]
+        named.append(" ".join(own) or "as it is")
+    return named

@@ -117,12 +117,12 @@ class DistillationConfig(PolicyGradient.Config):
 
     @field_validator("teacher", mode="before")
     @classmethod
-    def _text_is_a_path(cls, value: Any) -> Any:
+    def _text_is_a_path(cls, value: object) -> Any:
         return teacher_block(value)
 
     @field_validator("teachers", mode="before")
     @classmethod
-    def _texts_are_paths(cls, value: Any) -> Any:
+    def _texts_are_paths(cls, value: object) -> Any:
         if not isinstance(value, Mapping):
             return value
         return {source: teacher_block(one) for source, one in value.items()}

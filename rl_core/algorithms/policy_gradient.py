@@ -269,7 +269,7 @@ class PolicyGradient(StageAlgorithm):
                 )
 
 
-def _stated_only(measured: Mapping[str, Any]) -> dict[str, Any]:
+def _stated_only(measured: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in measured.items() if value is not None}
 
 

@@ -82,7 +82,7 @@ class TeacherConfig(Section):
         return self.path or self.url or f"the policy's {self.own} weights"
 
 
-def teacher_block(value: Any) -> Any:
+def teacher_block(value: object) -> Any:
     """Return a teacher's block; a text alone is a path."""
     if isinstance(value, str):
         return {"path": value}

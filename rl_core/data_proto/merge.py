@@ -3,7 +3,7 @@ changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -100,9 +100,11 @@ def merged_meta(metas: Sequence[MetaInfo]) -> MetaInfo:
                 "dicts"
             )
     if metrics:
-        merged[METRICS] = {
-            name: [one[name] for one in metrics if name in one] for name in _names(metrics)
-        }
+        values_by_name: dict[str, list[object]] = {}
+        for one in metrics:
+            for name, value in one.items():
+                values_by_name.setdefault(name, []).append(value)
+        merged[METRICS] = values_by_name
     return merged
 
 
@@ -159,7 +161,3 @@ def _cat(key: str, values: Sequence[Value], shared_offsets: dict[tuple[int, ...]
                 f"concat: {key!r} differs: {describe(first)} and {describe(tensor)}"
             )
     return torch.cat(tensors)
-
-
-def _names(metrics: Iterable[Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(name for one in metrics for name in one))

@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -50,7 +50,7 @@ class AgentSettings(PluginConfig):
         return {}
 
     @property
-    def program_settings(self) -> dict[str, Any] | None:
+    def program_settings(self) -> dict[str, object] | None:
         """Argument with which the function makes the one that plays; None if it plays itself."""
         return None
 

@@ -96,8 +96,8 @@ class ReasoningGymEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Config | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         """Check the row.
 
@@ -118,7 +118,7 @@ class ReasoningGymEnv(BaseTextEnv):
         # Made here, so that a row that cannot be graded is refused before any run.
         self.question: str = self.entry["question"]
 
-    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
+    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, object]]:
         """Return the prompt unchanged, and the task's name and question."""
         return prompt, {"task": self.task, "question": self.question}
 

@@ -81,7 +81,9 @@ def before_and_after(
     ]
     if not pairs:
         return False
-    strips = [_strip(one["made"]) for pair in pairs for one in pair if "made" in one]
+    strips = []
+    for one, two in pairs:
+        strips += [_strip(row["made"]) for row in (one, two) if "made" in row]
     width = 2 * max(strip.width for strip in strips) + 3 * MARGIN
     width = max(width, WRAP * 6 + 2 * MARGIN)
     sheet = Image.new(

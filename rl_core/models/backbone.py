@@ -91,12 +91,10 @@ def _parameters(backbone_class: type) -> tuple[frozenset[str], bool]:
 def blocks_named(model: nn.Module, class_names: Collection[str]) -> list[nn.Module]:
     """Return the outermost modules of some classes, wrapped by FSDP or not; those that share a
     parameter with a module elsewhere are left out."""
-    names = set(class_names)
-    found = [
-        module
-        for module in model.modules()
-        if names & {cls.__name__ for cls in type(module).__mro__}
-    ]
+    names, found = set(class_names), []
+    for module in model.modules():
+        if any(cls.__name__ in names for cls in type(module).__mro__):
+            found.append(module)
     inside = {id(part) for block in found for part in block.modules() if part is not block}
     everywhere = _num_places(model)
     apart = [module for module in found if _num_places(module).items() <= everywhere.items()]
@@ -105,6 +103,7 @@ def blocks_named(model: nn.Module, class_names: Collection[str]) -> list[nn.Modu
 
 def _num_places(module: nn.Module) -> Counter[int]:
     """Count the modules that share each parameter."""
-    return Counter(
-        id(one) for part in module.modules() for one in part._parameters.values() if one is not None
-    )
+    num_places: Counter[int] = Counter()
+    for part in module.modules():
+        num_places.update(id(one) for one in part._parameters.values() if one is not None)
+    return num_places

@@ -76,10 +76,12 @@ def joined(media: Sequence[PromptMedia], device: torch.device) -> dict[str, Tens
     Raises: ModelError when their images cannot be stacked.
     """
     stacked: dict[str, Tensor] = {}
-    for name in {name: None for one in media for name in one.tensors}:
-        stacked[name] = _stack(
-            name, [one.tensors[name].to(device) for one in media if name in one.tensors]
-        )
+    rows: dict[str, list[Tensor]] = {}
+    for one in media:
+        for name, tensor in one.tensors.items():
+            rows.setdefault(name, []).append(tensor.to(device))
+    for name, tensors in rows.items():
+        stacked[name] = _stack(name, tensors)
     return stacked
 
 

@@ -67,14 +67,13 @@ def quantize(policy: Policy, form: str | None) -> None:
     """
     if form is None:
         return
-    found = [
-        (module, name, layer)
-        for block in policy.modules()
-        if type(block).__name__ in policy.block_classes
-        for module in block.modules()
-        for name, layer in module.named_children()
-        if type(layer) is nn.Linear and layer.weight.numel() % BLOCK == 0
-    ]
+    blocks = [one for one in policy.modules() if type(one).__name__ in policy.block_classes]
+    found: list[tuple[nn.Module, str, nn.Linear]] = []
+    for block in blocks:
+        for module in block.modules():
+            for name, layer in module.named_children():
+                if type(layer) is nn.Linear and layer.weight.numel() % BLOCK == 0:
+                    found.append((module, name, layer))
     if not found:
         raise ModelError(
             f"model.quantize: no block of {type(policy.model).__name__} has a plain linear layer; "

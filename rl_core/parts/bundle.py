@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ class Family(Protocol):
         ...
 
     # Any: each bundle takes policies of its own class alone.
-    def said_by(self, policy: Any, device: torch.device) -> Tensor:
+    def said_by(self, policy: object, device: torch.device) -> Tensor:
         """Return a policy's results on the probe inputs, [N], on the CPU."""
         ...
 

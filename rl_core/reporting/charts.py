@@ -80,7 +80,9 @@ def line_chart(
         parts.append(
             f'<text x="{LEFT - 12}" y="{HEIGHT - 28}" text-anchor="end">{escape(x_label)}</text>'
         )
-        named = [(one.label, {point.x: _said(point) for point in one.points}) for one in drawn]
+        named = []
+        for one in drawn:
+            named.append((one.label, {point.x: _said(point) for point in one.points}))
         parts += columns(named, x_label, axes.x, Frame(LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM))
     label = escape(f"{title}: {', '.join(one.label for one in drawn)}", quote=True)
     body = "\n".join(parts)

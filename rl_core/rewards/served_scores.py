@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from rl_core.rewards.base import Unscored
 from rl_core.rewards.posting import open_client, posted
@@ -51,7 +50,7 @@ class ServedScores:
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
             return Unscored(f"{type(error).__name__}: {error}")
 
-    def _read(self, answer: Any) -> float:
+    def _read(self, answer: object) -> float:
         """Raises: ValueError when an answer is not one score."""
         data = answer.get("data") if isinstance(answer, Mapping) else None
         first = data[0] if isinstance(data, list) and len(data) == 1 else None

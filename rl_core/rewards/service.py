@@ -101,7 +101,9 @@ class RewardService:
                     errors[row][key] = reason
             for place, text in scored.verdicts.items():
                 verdicts[rows[place]][key] = text
-        metrics = {name: one for key in found.by_key for name, one in self._metrics(key, found)}
+        metrics: dict[str, Metric] = {}
+        for key in found.by_key:
+            metrics.update(self._metrics(key, found))
         texts = {ERRORS: errors, VERDICTS: verdicts}
         return DataProto.from_dict({SCORES: scores_BK}, texts, {"metrics": metrics})
 
@@ -111,9 +113,11 @@ class RewardService:
         yield f"reward/{key}/retried", Metric(MetricKind.SUM, scored.num_retried, 1)
         for name, count in self.asked[key].scorer.counts().items():
             yield f"reward/{key}/{name}", Metric(MetricKind.SUM, count, 1)
-        names = {name: None for parts in scored.parts.values() for name in parts}
-        for name in names:
-            values = [parts[name] for parts in scored.parts.values() if name in parts]
+        criteria: dict[str, list[float]] = {}
+        for parts in scored.parts.values():
+            for name, value in parts.items():
+                criteria.setdefault(name, []).append(value)
+        for name, values in criteria.items():
             yield (
                 f"reward/{key}/criterion/{name}",
                 Metric(MetricKind.MEAN, math.fsum(values), len(values)),

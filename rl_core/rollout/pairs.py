@@ -218,11 +218,10 @@ class PairEngine:
 
 
 def _stored_references(items: list[PairItem], mask_BT: Tensor) -> Tensor:
-    rows = [
-        torch.tensor(values, dtype=torch.float32)
-        for item in items
-        for values in item.get("reference", ())
-    ]
+    rows = []
+    for item in items:
+        for values in item.get("reference", ()):
+            rows.append(torch.tensor(values, dtype=torch.float32))
     for row, (values, length) in enumerate(zip(rows, mask_BT.sum(1).tolist(), strict=True)):
         if len(values) != length:
             raise RLTrainError(

@@ -12,9 +12,10 @@ def is_unreachable(error: BaseException | None) -> bool:
     huggingface_hub changes its HTTP library between versions; each calls such errors
     `TransportError`.
     """
-    return any(
-        kind.__name__ == "TransportError" for one in causes(error) for kind in type(one).__mro__
-    )
+    for one in causes(error):
+        if any(kind.__name__ == "TransportError" for kind in type(one).__mro__):
+            return True
+    return False
 
 
 def hub_problem() -> str | None:

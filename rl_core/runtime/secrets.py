@@ -25,7 +25,8 @@ everywhere."""
 _NAME = (
     r"\w*pass(?:word|wd|phrase)|(?<=[_.\-])pwd|secret|credentials?|private[_-]?key|"
     r"(?:api|access|account|secret)[_-]?key|"
-    r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|"
+    r"sas[_-]?token|"
+    r"(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|"
     r"auth[_-]?string"
 )
 _KEY = rf"(?:[\w.\-]*[_.\-])?(?:{_NAME})(?:[_-]?id)?"

@@ -149,8 +149,8 @@ async def _events(answer: ChatAnswer | CompletionAnswer) -> AsyncIterator[str]:
 
 
 async def _unless_gone(
-    work: Coroutine[Any, Any, dict[str, Any]], http: Request
-) -> dict[str, Any] | None:
+    work: Coroutine[object, object, dict[str, object]], http: Request
+) -> dict[str, object] | None:
     """Return the result of `work`; None if the client went away, which cancels it."""
     task = asyncio.ensure_future(work)
     try:

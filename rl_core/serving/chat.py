@@ -39,7 +39,7 @@ class ChatAnswer:
             None if self.form is None else CallWatch(self.form, self.begun) for _ in self.choices
         ]
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> dict[str, object]:
         """Return the answer when everything is sampled."""
         try:
             async for token in self.stream:
@@ -69,7 +69,7 @@ class ChatAnswer:
                 choice, watch = self.choices[token.index], self.watches[token.index]
                 piece = choice.add(token, self.endpoint.model.eos_ids)
                 said = piece if watch is None else watch.add(piece)
-                delta: dict[str, Any] = {"content": said} if said else {}
+                delta: dict[str, object] = {"content": said} if said else {}
                 finish = choice.finish
                 if watch is not None and finish is not None:
                     parsed = self._parsed(watch.end(), choice)
@@ -102,13 +102,13 @@ class ChatAnswer:
         finally:
             self.stream.cancel()
 
-    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> Any:
+    def _chunk(self, index: int, delta: dict[str, object], finish: str | None = None) -> Any:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         text, finish = "".join(choice.pieces), choice.finish
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
         if self.form is not None:
             parsed = self._parsed(self.form.parse(self.begun + text), choice)
             message["content"] = parsed.content
@@ -209,11 +209,11 @@ class ChatAnswer:
         return prompt + begun
 
 
-def _templated(message: Message) -> dict[str, Any]:
+def _templated(message: Message) -> dict[str, object]:
     """Return a message as chat templates read it: `system` for `developer`, arguments of calls as
     objects."""
     role = "system" if message.role == "developer" else message.role
-    made: dict[str, Any] = {"role": role, "content": message.text}
+    made: dict[str, object] = {"role": role, "content": message.text}
     for key in ("name", "tool_call_id"):
         if (value := getattr(message, key)) is not None:
             made[key] = value

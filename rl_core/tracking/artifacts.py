@@ -192,8 +192,8 @@ def with_artifacts(values: Mapping[str, Any], tracking_uri: str) -> dict[str, An
     return found
 
 
-def _located(entries: Sequence[Any], split: str, tracking_uri: str) -> list[Any]:
-    located: list[Any] = []
+def _located(entries: Sequence[object], split: str, tracking_uri: str) -> list[object]:
+    located: list[object] = []
     for entry in entries:
         if isinstance(entry, str) and entry.startswith(SCHEME):
             located += map(str, split_files(resolve(tracking_uri, entry).path, split))
@@ -216,7 +216,7 @@ def _artifact(run: Run) -> PreparedArtifact:
     )
 
 
-def _metadata(receipt: PrepReceipt) -> dict[str, Any]:
+def _metadata(receipt: PrepReceipt) -> dict[str, object]:
     return {
         "elapsed_sec": receipt.elapsed_sec,
         "run_hash": receipt.run_hash,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from rl_core.data.store.atomic import storage_error, sync_path
@@ -195,7 +195,7 @@ def _without_waiting_for_the_disk(file: Path) -> Iterator[None]:
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
-    def _connected(connection: Any, _: Any) -> None:
+    def _connected(connection: object, _: object) -> None:
         if isinstance(connection, sqlite3.Connection):
             (_, _, name), *_ = connection.execute("PRAGMA database_list")
             if name and Path(name) == file.resolve():

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
@@ -58,11 +57,11 @@ class RunLineage:
         """Files that the training and held-out rows were made from."""
         return self.cache.sources
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the whole lineage in JSON's types."""
         return asdict(self) | {"cache": self.cache.model_dump(mode="json")}
 
-    def public(self) -> dict[str, Any]:
+    def public(self) -> dict[str, object]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
         return {
             "run_id": self.run_id,
@@ -97,7 +96,7 @@ class Lineage(RunLineage):
     ancestors: list[Ancestor]
     """Earlier versions that this one was made with, the nearest first."""
 
-    def public(self) -> dict[str, Any]:
+    def public(self) -> dict[str, object]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
         return super().public() | {
             "name": self.name,

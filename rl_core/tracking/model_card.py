@@ -177,7 +177,7 @@ def _data(lineage: RunLineage) -> str:
     return "\n".join(["## Data", "", counts, "", *files])
 
 
-def _loading(folder: Path, recipe: Mapping[str, Any]) -> str:
+def _loading(folder: Path, recipe: Mapping[str, object]) -> str:
     kind = TRAITS[_domain(recipe)].model
     if _is_adapter(folder):
         code = (
@@ -214,7 +214,7 @@ def _recipe(lineage: RunLineage) -> str:
     return f"## Recipe\n\n```yaml\n{lineage.recipe.strip()}\n```"
 
 
-def _domain(recipe: Mapping[str, Any]) -> Domain:
+def _domain(recipe: Mapping[str, object]) -> Domain:
     return Domain(recipe["domain"])
 
 

@@ -89,7 +89,10 @@ def table_entry(rows: Sequence[Mapping[str, object]], artifact: str) -> Entry:
     """Return an entry with rows that the MLflow UI shows as a table; values that JSON cannot
     represent become text."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    table = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
+    data = []
+    for row in rows:
+        data.append([row.get(column) for column in columns])
+    table = {"columns": columns, "data": data}
     return {
         "kind": "table",
         "table": json.dumps(table, ensure_ascii=False, default=str),

@@ -453,8 +453,7 @@ def _with_prefixes(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, floa
     """Merge the metrics of all tracks; names get the track's as a prefix if there are several."""
     if len(metrics) == 1:
         return dict(*metrics.values())
-    return {
-        f"{track}/{name}": value
-        for track, found in metrics.items()
-        for name, value in found.items()
-    }
+    merged: dict[str, float] = {}
+    for track, found in metrics.items():
+        merged |= {f"{track}/{name}": value for name, value in found.items()}
+    return merged

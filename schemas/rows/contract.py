@@ -84,9 +84,10 @@ class RowContract:
         if not rows:
             return []
         values = [self.extract(row) for row in rows]
-        frame = pd.DataFrame(
-            {f: pd.Series([v[f] for v in values], dtype=object) for f in self.fields}
-        )
+        columns = {}
+        for name in self.fields:
+            columns[name] = pd.Series([value[name] for value in values], dtype=object)
+        frame = pd.DataFrame(columns)
         rejections: list[Rejection] = []
         for i in failing_rows(self.schema(), frame):
             for problem in self._of_values(values[i]):

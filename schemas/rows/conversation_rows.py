@@ -147,7 +147,7 @@ def _env_class(row: Mapping[str, object], default: str | None) -> object:
     return default if named is None else named
 
 
-def _played(row: Mapping[str, Any]) -> dict[str, object]:
+def _played(row: Mapping[str, object]) -> dict[str, object]:
     return {"reward_spec": reward_spec_of(row) if "env_class" in row else None}
 
 

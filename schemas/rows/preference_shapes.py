@@ -118,7 +118,7 @@ def _spoken(said: object) -> Any:
     return said if items is None else items
 
 
-def _are_messages(said: Any) -> bool:
+def _are_messages(said: object) -> bool:
     return isinstance(said, list) and bool(said) and all(isinstance(one, Mapping) for one in said)
 
 

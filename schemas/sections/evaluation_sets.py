@@ -58,7 +58,7 @@ def check_set_name(name: str) -> None:
         )
 
 
-ADDED: Mapping[str, Any] = {
+ADDED: Mapping[str, object] = {
     "sets": {},
     "scorers": False,
     "pass_mark": None,

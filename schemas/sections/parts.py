@@ -18,7 +18,7 @@ USUAL_OPTIONS = frozenset({"name", "block_class_names", "trainable_attr"})
 """Keys of a block that names no class of the user's."""
 
 
-def without_unset_parts(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_unset_parts(values: Mapping[str, object]) -> dict[str, Any]:
     """Return a recipe's values without the blocks of parts that it leaves to the project.
 
     A recipe that replaces no part thereby has the identity that it had before parts could be

@@ -78,8 +78,9 @@ class PlacementConfig(Section):
     """Seconds to wait for nodes that are missing, at the start and after a loss. Unset: 300 after a
     loss; a cluster that never had enough is refused at once."""
     storage: str | None = None
-    """Place in which runs and checkpoints are kept if the nodes share no disk: `s3://BUCKET/FOLDER`,
-    `gs://BUCKET/FOLDER`, or a folder that all nodes see; unset is the home folder."""
+    """Place in which runs and checkpoints are kept if the nodes share no disk:
+    `s3://BUCKET/FOLDER`, `gs://BUCKET/FOLDER`, or a folder that all nodes see; unset is the home
+    folder."""
 
     @model_validator(mode="after")
     def _replicas_are_whole(self) -> "PlacementConfig":

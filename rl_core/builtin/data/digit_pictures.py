@@ -30,7 +30,7 @@ class DigitPicturesSpec(Section):
 
 def digit_picture_rows(
     spec: DigitPicturesSpec, folder: Path
-) -> Iterator[tuple[str, dict[str, Any], Mapping[str, str]]]:
+) -> Iterator[tuple[str, dict[str, object], Mapping[str, str]]]:
     """Draw the pictures into `folder`, and yield the text, metadata and picture of each row, the
     picture as a reference relative to the folder's parent.
 

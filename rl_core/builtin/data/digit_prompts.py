@@ -49,12 +49,13 @@ def wordings(split: str) -> list[str]:
 
 def digit_prompts(split: str) -> list[DigitPrompt]:
     """Return every prompt of a split: each wording with each name of each digit."""
-    return [
-        DigitPrompt(wording.format(name), digit, is_quoted=name.startswith('"'))
-        for wording in wordings(split)
-        for digit, word in enumerate(NAMES)
-        for name in (word, str(digit), f'"{digit}"')
-    ]
+    prompts = []
+    for wording in wordings(split):
+        for digit, word in enumerate(NAMES):
+            prompts.append(DigitPrompt(wording.format(word), digit))
+            prompts.append(DigitPrompt(wording.format(digit), digit))
+            prompts.append(DigitPrompt(wording.format(f'"{digit}"'), digit, is_quoted=True))
+    return prompts
 
 
 def draw_prompts(split: str, count: int, seed: int, *, quoted: bool = False) -> list[DigitPrompt]:
@@ -70,9 +71,9 @@ def draw_prompts(split: str, count: int, seed: int, *, quoted: bool = False) -> 
             "number"
         )
     rng = random.Random(f"digits {split} {seed}")
-    by_digit = [
-        [prompt for prompt in known if prompt.digit == digit] for digit in range(len(NAMES))
-    ]
+    by_digit: list[list[DigitPrompt]] = [[] for _ in NAMES]
+    for prompt in known:
+        by_digit[prompt.digit].append(prompt)
     for prompts in by_digit:
         rng.shuffle(prompts)
     return [by_digit[place % len(NAMES)][place // len(NAMES)] for place in range(count)]

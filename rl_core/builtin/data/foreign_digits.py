@@ -92,7 +92,18 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     ),
     "esperanto": ("nulo", "unu", "du", "tri", "kvar", "kvin", "ses", "sep", "ok", "naŭ"),
     "hungarian": ("nulla", "egy", "kettő", "három", "négy", "öt", "hat", "hét", "nyolc", "kilenc"),
-    "turkish": ("sıfır", "bir", "iki", "üç", "dört", "beş", "altı", "yedi", "sekiz", "dokuz"),  # noqa: RUF001
+    "turkish": (
+        "sıfır",  # noqa: RUF001
+        "bir",
+        "iki",
+        "üç",
+        "dört",
+        "beş",
+        "altı",  # noqa: RUF001
+        "yedi",
+        "sekiz",
+        "dokuz",
+    ),
     "indonesian": (
         "nol",
         "satu",

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rl_core.builtin.data.picture_rows import write_mmpr_tiny, write_zip
 from rl_core.data.store.atomic import atomic_write_text, storage_error
@@ -151,7 +150,7 @@ def _text(folder: Path, num_rows: int, rng: random.Random) -> None:
                 }
             )
             continue
-        template: Any = {"prefix": "Solve this: ", "suffix": "\nAnswer with a number."}
+        template: object = {"prefix": "Solve this: ", "suffix": "\nAnswer with a number."}
         template = template if index % 4 == 1 else "{question} Give the number alone."
         pointer = {"row": len(table), "question_template": template}
         pointing.append(

@@ -69,12 +69,11 @@ class OddPrompt:
 def odd_prompts(oddity: Oddity, split: str) -> list[OddPrompt]:
     """Return every prompt of one kind and split, `train` or `eval`."""
     questions, wordings = _QUESTIONS[oddity]
-    return [
-        OddPrompt(wording.format(text), digit, oddity)
-        for text, digit in questions().items()
-        if belongs_to_eval(text, EVAL_FRACTION) == (split == "eval")
-        for wording in wordings
-    ]
+    prompts = []
+    for text, digit in questions().items():
+        if belongs_to_eval(text, EVAL_FRACTION) == (split == "eval"):
+            prompts += [OddPrompt(wording.format(text), digit, oddity) for wording in wordings]
+    return prompts
 
 
 def draw_odd_prompts(
@@ -107,12 +106,12 @@ def _drawn(oddity: Oddity, split: str, count: int, seed: int) -> list[OddPrompt]
 
 
 def _languages() -> dict[str, int]:
-    return {
-        word: digit
-        for words in FOREIGN.values()
-        for digit, word in enumerate(words)
-        if word not in NAMES
-    }
+    digits: dict[str, int] = {}
+    for words in FOREIGN.values():
+        for digit, word in enumerate(words):
+            if word not in NAMES:
+                digits[word] = digit
+    return digits
 
 
 def _romans() -> dict[str, int]:

@@ -12,7 +12,6 @@ import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rl_core.builtin.data.courteous_replies import courteous_replies
 from rl_core.data.store.atomic import atomic_writer
@@ -129,7 +128,7 @@ def _prepare_drawn(root: Path, source: PairSource) -> None:
 
     root.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{root}.lock"):
-        raw: dict[str, Any] = {"mpo": root / "fixture" / "mpo" / "raw"}
+        raw: dict[str, Path] = {"mpo": root / "fixture" / "mpo" / "raw"}
         if not root.is_dir():
             raw = make_fixture(root / "fixture", num_rows=source.num_rows, seed=source.seed)
         prepare_stage(load_stage("mpo", input_dir=raw["mpo"], output_dir=root / "prepared"))

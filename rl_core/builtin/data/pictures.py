@@ -7,6 +7,7 @@ determined by the given random generator. An answer comes with the notes that le
 
 import io
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -130,15 +131,13 @@ def _shapes(pen: "Pen", rng: random.Random) -> tuple[list[str], list[Question]]:
         _shape(pen, rng, _corner(rng, place), colour, shape)
     colour, shape = rng.choice(things)[0], rng.choice(things)[1]
     notes = " ".join(f"{hue} {name}" for hue, name in things)
-    of_colour, of_shape = (
-        str(sum(asked in thing for thing in things)) for asked in (colour, shape)
-    )
+    counts = Counter(hue for hue, _ in things) + Counter(name for _, name in things)
     questions = [
-        Question(f"How many shapes are {colour}?", of_colour, notes),
-        Question(f"How many {shape}s are there?", of_shape, notes),
+        Question(f"How many shapes are {colour}?", str(counts[colour]), notes),
+        Question(f"How many {shape}s are there?", str(counts[shape]), notes),
         Question("How many shapes are there?", str(len(things)), notes),
     ]
-    lone = [name for name in SHAPES if sum(name == other for _, other in things) == 1]
+    lone = [name for name in SHAPES if counts[name] == 1]
     if lone:
         asked = rng.choice(lone)
         hue = next(hue for hue, name in things if name == asked)

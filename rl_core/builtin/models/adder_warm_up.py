@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from torch import Tensor, nn
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise
 from rl_core.errors import ModelError
 from rl_core.models.chat.tokenizer import encode_chat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NUM_TRAIN, NUM_HELD_OUT = 67, 54
 """Number of questions of each split: all sums of two numbers up to ten."""
@@ -41,7 +44,7 @@ SEED = 3
 class Lesson:
     """A conversation up to the reply, and the reply."""
 
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, str]]
     answer: str
 
 
@@ -94,7 +97,7 @@ def build(folder: Path) -> float:
 
 
 def warm_up(
-    model: Any,
+    model: PreTrainedModel,
     tokenizer: Any,
     known: Sequence[Lesson],
     held_out: Sequence[Lesson],
@@ -131,7 +134,7 @@ def warm_up(
     return adapted.merge_and_unload(), able
 
 
-def losses(model: Any, tokenizer: Any, asked: Sequence[Lesson]) -> Tensor:
+def losses(model: nn.Module, tokenizer: Any, asked: Sequence[Lesson]) -> Tensor:
     """Return the cross-entropy of each whole answer with its end, [B]."""
     answers = [
         [*tokenizer(one.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]

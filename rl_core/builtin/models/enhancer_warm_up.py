@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from rl_core.builtin.data.digit_prompts import NAMES
 from rl_core.builtin.data.odd_prompts import OddPrompt, draw_odd_prompts
 from rl_core.errors import ModelError
 from rl_core.models.chat.tokenizer import encode_chat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SYSTEM = "Name the digit that is meant."
 """System message of every prompt, in recipes too."""
@@ -68,7 +71,7 @@ def build(folder: Path) -> WarmUp:
 
 
 def warm_up(
-    model: Any,
+    model: PreTrainedModel,
     tokenizer: Any,
     *,
     steps: tuple[int, int] = (NAME_STEPS, HABIT_STEPS),
@@ -100,7 +103,7 @@ def warm_up(
 
 
 def learn(
-    model: Any,
+    model: nn.Module,
     tokenizer: Any,
     optimizer: torch.optim.Optimizer,
     steps: int,
@@ -124,7 +127,7 @@ def learn(
 
 
 @torch.no_grad()
-def named_probability(model: Any, tokenizer: Any, prompts: Sequence[OddPrompt]) -> float:
+def named_probability(model: nn.Module, tokenizer: Any, prompts: Sequence[OddPrompt]) -> float:
     """Return the mean probability of the complete right names."""
     found = []
     for start in range(0, len(prompts), JUDGED):
@@ -135,7 +138,7 @@ def named_probability(model: Any, tokenizer: Any, prompts: Sequence[OddPrompt]) 
 
 
 def losses(
-    model: Any, tokenizer: Any, prompts: Sequence[OddPrompt], answers: Sequence[str]
+    model: nn.Module, tokenizer: Any, prompts: Sequence[OddPrompt], answers: Sequence[str]
 ) -> Tensor:
     """Return the cross-entropy of each answer's token and of its end, [B, 2]."""
     answers_BA = torch.tensor(
@@ -156,7 +159,7 @@ def losses(
     return nn.functional.cross_entropy(logits_BTV[:, :-1].float().mT, answers_BA, reduction="none")
 
 
-def _messages(prompt: OddPrompt) -> list[dict[str, Any]]:
+def _messages(prompt: OddPrompt) -> list[dict[str, str]]:
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt.text}]
 
 

@@ -11,12 +11,19 @@ transformer are trained together by `rl_core.builtin.models.tiny_sd3_warm_up`.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from rl_core.builtin.data.digit_prompts import digit_prompts
+
+if TYPE_CHECKING:
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+    from diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3 import (
+        StableDiffusion3Pipeline,
+    )
+    from transformers import CLIPTextModelWithProjection, CLIPTokenizer
 
 SIDE = 32
 """Side of a picture in pixels."""
@@ -36,7 +43,7 @@ HEADROOM = 1e3
 """Ratio of the pixel codec's constant channels to the largest pixel."""
 
 
-def make_pipeline(seed: int = 0) -> Any:
+def make_pipeline(seed: int = 0) -> StableDiffusion3Pipeline:
     """Return the untrained pipeline, in float32."""
     import diffusers
 
@@ -75,7 +82,7 @@ def make_pipeline(seed: int = 0) -> Any:
     return pipeline
 
 
-def make_tokenizer() -> Any:
+def make_tokenizer() -> CLIPTokenizer:
     """Return a CLIP tokenizer with the prompts' words as whole tokens, which spells everything else
     out."""
     from tokenizers import pre_tokenizers, trainers
@@ -97,7 +104,7 @@ def make_tokenizer() -> Any:
     return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=TEXT_LENGTH)
 
 
-def _text_encoder(tokenizer: Any, activation: str) -> Any:
+def _text_encoder(tokenizer: Any, activation: str) -> CLIPTextModelWithProjection:
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
     config = CLIPTextConfig(
@@ -121,7 +128,7 @@ def _text_encoder(tokenizer: Any, activation: str) -> Any:
     return encoder
 
 
-def pixel_codec() -> Any:
+def pixel_codec() -> AutoencoderKL:
     """Return an AutoencoderKL whose latent is the picture in grey, each latent pixel the scaled
     mean of `SCALE` x `SCALE` pixels.
 

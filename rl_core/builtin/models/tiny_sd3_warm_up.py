@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,11 @@ from torch import Tensor, nn
 from rl_core.builtin.data.digit_prompts import DigitPrompt, digit_prompts, draw_prompts
 from rl_core.builtin.models.tiny_sd3 import SCALE, TEXT_LENGTH, make_pipeline
 from rl_core.errors import ModelError
+
+if TYPE_CHECKING:
+    from diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3 import (
+        StableDiffusion3Pipeline,
+    )
 
 STOP_AT = 0.5
 """Mean probability of the requested digit at which training ends, by the `network` judge of
@@ -69,7 +74,9 @@ def build(folder: Path) -> WarmUp:
     return result
 
 
-def warm_up(pipeline: Any, *, stop_at: float = STOP_AT, max_steps: int = MAX_STEPS) -> WarmUp:
+def warm_up(
+    pipeline: StableDiffusion3Pipeline, *, stop_at: float = STOP_AT, max_steps: int = MAX_STEPS
+) -> WarmUp:
     """Train in place until `stop_at` is reached. Raises: ModelError when that takes more than
     `max_steps`."""
     digits, judged = load(pipeline), draw_prompts("train", NUM_JUDGED, SEED)
@@ -98,13 +105,13 @@ def warm_up(pipeline: Any, *, stop_at: float = STOP_AT, max_steps: int = MAX_STE
     )
 
 
-def trained_parts(pipeline: Any) -> tuple[Any, ...]:
+def trained_parts(pipeline: StableDiffusion3Pipeline) -> tuple[nn.Module, ...]:
     """Return the parts that are trained: all but the autoencoder."""
     return pipeline.transformer, pipeline.text_encoder, pipeline.text_encoder_2
 
 
 @torch.no_grad()
-def load(pipeline: Any) -> Digits:
+def load(pipeline: StableDiffusion3Pipeline) -> Digits:
     """Encode scikit-learn's digits with the pipeline's autoencoder."""
     from sklearn.datasets import load_digits
 
@@ -117,10 +124,9 @@ def load(pipeline: Any) -> Digits:
     latents = (
         vae.encode(pictures).latent_dist.mode() - vae.config.shift_factor
     ) * vae.config.scaling_factor
-    targets = dataset.target.tolist()
-    places = [
-        [place for place, digit in enumerate(targets) if digit == asked] for asked in range(10)
-    ]
+    places: list[list[int]] = [[] for _ in range(10)]
+    for place, digit in enumerate(dataset.target.tolist()):
+        places[digit].append(place)
     return Digits(latents, places, digit_prompts("train"))
 
 
@@ -145,7 +151,10 @@ def loss_of(pipeline: Any, digits: Digits, rng: random.Random) -> Tensor:
 
 
 def probability_of(
-    pipeline: Any, prompts: Sequence[DigitPrompt], *, guidance_scale: float = 1.0
+    pipeline: Any,
+    prompts: Sequence[DigitPrompt],
+    *,
+    guidance_scale: float = 1.0,
 ) -> float:
     """Return the judge's mean probability of the requested digits in samples of a fixed seed."""
     from rl_core.rewards.base import Sample

@@ -9,13 +9,18 @@ whose autoencoder it shares. Both are trained together by
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from rl_core.builtin.data.digit_prompts import NAMES
 from rl_core.builtin.models.tiny_sd3 import PATCH, SCALE, SIDE, pixel_codec
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from rl_core.models.unified.pipeline import CompactUnifiedPipeline
 
 WIDTH = 128
 """Width of the decoder's hidden states, which condition the transformer."""
@@ -34,18 +39,20 @@ TEMPLATE = (
 it."""
 
 
-def make_pipeline(seed: int = 0) -> Any:
+def make_pipeline(seed: int = 0) -> CompactUnifiedPipeline:
     """Return the untrained pipeline, in float32."""
-    import diffusers
+    from diffusers.models.transformers.transformer_sd3 import SD3Transformer2DModel
+    from diffusers.schedulers.scheduling_flow_match_euler_discrete import (
+        FlowMatchEulerDiscreteScheduler,
+    )
 
     from rl_core.models.unified.pipeline import CompactUnifiedPipeline
 
-    library: Any = diffusers  # its lazy module hides its classes from the type checker
     tokenizer = make_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = _decoder(tokenizer)
-        transformer = library.SD3Transformer2DModel(
+        transformer = SD3Transformer2DModel(
             sample_size=SIDE // SCALE,
             patch_size=PATCH,
             in_channels=1,
@@ -60,13 +67,13 @@ def make_pipeline(seed: int = 0) -> Any:
             qk_norm="rms_norm",
         )
         vae = pixel_codec()
-    scheduler = library.FlowMatchEulerDiscreteScheduler(shift=1.0)
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0)
     return CompactUnifiedPipeline(
         decoder, tokenizer, transformer, vae, scheduler, context_length=CONTEXT_LENGTH
     )
 
 
-def make_tokenizer() -> Any:
+def make_tokenizer() -> PreTrainedTokenizerFast:
     """Return a byte-level tokenizer, so that any prompt can be decoded again, with the plan's words
     as whole tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -89,7 +96,7 @@ def make_tokenizer() -> Any:
     )
 
 
-def _decoder(tokenizer: Any) -> Any:
+def _decoder(tokenizer: Any) -> LlamaForCausalLM:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,9 @@ from rl_core.errors import ModelError
 from rl_core.models.chat.tokenizer import encode_chat
 from rl_core.models.diffusion.base import Condition
 from rl_core.models.unified.compact import CONTEXT, ROWS, CompactUnified
+
+if TYPE_CHECKING:
+    from rl_core.models.unified.pipeline import CompactUnifiedPipeline
 
 VAGUE, VAGUE_DRAWN = 0.6, 0.2
 """Shares of vague plans: among those that are written, and among those that are drawn."""
@@ -68,7 +71,10 @@ def build(folder: Path) -> WarmUp:
 
 
 def warm_up(
-    pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int = MAX_DRAW_STEPS
+    pipeline: CompactUnifiedPipeline,
+    *,
+    plan_steps: int = PLAN_STEPS,
+    max_draw_steps: int = MAX_DRAW_STEPS,
 ) -> WarmUp:
     """Train in place. Raises: ModelError when it reaches less than `PLANNED` or `DRAWN`."""
     family, rng = CompactUnified(pipeline), random.Random(SEED)

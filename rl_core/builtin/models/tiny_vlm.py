@@ -13,12 +13,19 @@ from __future__ import annotations
 import re
 import string
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from rl_core.builtin.data.pictures import COLOURS, SHAPES, SIDE
+
+if TYPE_CHECKING:
+    from transformers import (
+        Idefics3ForConditionalGeneration,
+        Idefics3Processor,
+        PreTrainedTokenizerFast,
+    )
 
 PATCH = 8
 SHUFFLE = 2
@@ -50,7 +57,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_processor() -> Any:
+def make_processor() -> Idefics3Processor:
     """Return tokenizer, chat template and image processor; pictures of another size are scaled."""
     from transformers import Idefics3ImageProcessorPil, Idefics3Processor
 
@@ -68,7 +75,7 @@ def make_processor() -> Any:
     return processor
 
 
-def make_tokenizer() -> Any:
+def make_tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer that matches the longest known piece: whole words and marks, anything else
     character by character."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -98,7 +105,7 @@ def make_tokenizer() -> Any:
     )
 
 
-def make_model(tokenizer: Any, seed: int = 0) -> Any:
+def make_model(tokenizer: Any, seed: int = 0) -> Idefics3ForConditionalGeneration:
     """Return the untrained model. Every linear layer is initialised so that it preserves the scale
     of its input.
 
@@ -152,7 +159,9 @@ def _initialise(model: Any) -> None:
     nn.init.normal_(tower.position_embedding.weight, std=0.3)
 
 
-def save(model: Any, processor: Any, folder: Path) -> None:
+def save(
+    model: Idefics3ForConditionalGeneration, processor: Idefics3Processor, folder: Path
+) -> None:
     """Write an ordinary Hugging Face folder."""
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

@@ -7,13 +7,17 @@ import random
 import string
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.builtin.data.pictures import COLOURS, SHAPES, Picture, Question
 from rl_core.builtin.models.tiny_vlm import END
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from transformers import Idefics3ForConditionalGeneration, Idefics3Processor
 
 QUESTIONS = 2
 """Maximum number of questions about a picture."""
@@ -35,7 +39,10 @@ SHARPNESS = 4.0
 
 
 def naming_loss(
-    model: Any, processor: Any, features: Tensor, cells: Sequence[Sequence[str]]
+    model: Idefics3ForConditionalGeneration,
+    processor: Idefics3Processor,
+    features: Tensor,
+    cells: Sequence[Sequence[str]],
 ) -> Tensor:
     """Return the cross-entropy of naming each cell's tint and form, with features as logits against
     the words' embeddings.
@@ -63,8 +70,8 @@ def naming_loss(
 
 
 def answering_loss(
-    model: Any,
-    processor: Any,
+    model: Idefics3ForConditionalGeneration,
+    processor: Idefics3Processor,
     features: Tensor,
     rows: Sequence[tuple[int, Question]],
     taught: Sequence[str],
@@ -92,7 +99,7 @@ def answering_loss(
     return nn.functional.cross_entropy(model.lm_head(hidden[:, :-1][keep]), ids_BL[:, 1:][keep])
 
 
-def features_of(model: Any, processor: Any, images: Sequence[Any]) -> Tensor:
+def features_of(model: Any, processor: Idefics3Processor, images: Sequence[Image]) -> Tensor:
     """Return the image features, [pictures, image tokens, hidden]."""
     inputs = processor.image_processor([[image] for image in images], return_tensors="pt")
     encoded = model.model.get_image_features(
@@ -103,11 +110,11 @@ def features_of(model: Any, processor: Any, images: Sequence[Any]) -> Tensor:
 
 def ask(pictures: Sequence[Picture], rng: random.Random) -> list[tuple[int, Question]]:
     """Draw questions, each with the index of its picture."""
-    return [
-        (owner, question)
-        for owner, picture in enumerate(pictures)
-        for question in rng.sample(picture.questions, min(QUESTIONS, len(picture.questions)))
-    ]
+    asked = []
+    for owner, picture in enumerate(pictures):
+        num_asked = min(QUESTIONS, len(picture.questions))
+        asked += [(owner, question) for question in rng.sample(picture.questions, num_asked)]
+    return asked
 
 
 def careless_replies(questions: Sequence[Question], rng: random.Random) -> list[str]:
@@ -164,7 +171,7 @@ def reply_of(question: Question, *, noted: bool = True) -> str:
     )
 
 
-def prompt_of(processor: Any, question: str) -> str:
+def prompt_of(processor: Idefics3Processor, question: str) -> str:
     """Return the templated question, with its image token expanded as the processor does."""
     expanded = (
         "<fake_token_around_image><global-img>"

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -32,6 +32,9 @@ from rl_core.builtin.models.tiny_vlm_lessons import (
 )
 from rl_core.builtin.models.warm_up_optimizer import WarmUpOptimizer
 from rl_core.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import Idefics3ForConditionalGeneration, Idefics3Processor
 
 SEE_STEPS, ANSWER_STEPS, GUESS_STEPS = 250, 500, 100
 ANSWERED = 0.7
@@ -61,8 +64,8 @@ def build(folder: Path) -> WarmUp:
 
 
 def warm_up(
-    model: Any,
-    processor: Any,
+    model: Idefics3ForConditionalGeneration,
+    processor: Idefics3Processor,
     *,
     steps: tuple[int, int, int] = (SEE_STEPS, ANSWER_STEPS, GUESS_STEPS),
 ) -> WarmUp:
@@ -80,7 +83,9 @@ def warm_up(
     return WarmUp(able, accuracy_on(model, processor, held_out))
 
 
-def learn_to_see(model: Any, processor: Any, steps: int) -> None:
+def learn_to_see(
+    model: Idefics3ForConditionalGeneration, processor: Idefics3Processor, steps: int
+) -> None:
     """Train the tower, the projector and the word embeddings on crowded pictures, and on some of
     the kind used in questions."""
     rng = random.Random(SEED)
@@ -95,7 +100,9 @@ def learn_to_see(model: Any, processor: Any, steps: int) -> None:
         optimizer.step()
 
 
-def learn_to_answer(model: Any, processor: Any, steps: int) -> None:
+def learn_to_answer(
+    model: Idefics3ForConditionalGeneration, processor: Idefics3Processor, steps: int
+) -> None:
     """Train the text model on right answers with notes."""
     optimizer = WarmUpOptimizer(
         model, model.model.text_model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03
@@ -109,7 +116,9 @@ def learn_to_answer(model: Any, processor: Any, steps: int) -> None:
     )
 
 
-def learn_to_guess(model: Any, processor: Any, steps: int) -> None:
+def learn_to_guess(
+    model: Idefics3ForConditionalGeneration, processor: Idefics3Processor, steps: int
+) -> None:
     """Train the text model on replies that include guesses."""
     optimizer = WarmUpOptimizer(
         model, model.model.text_model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1
@@ -118,8 +127,8 @@ def learn_to_guess(model: Any, processor: Any, steps: int) -> None:
 
 
 def _teach(
-    model: Any,
-    processor: Any,
+    model: Idefics3ForConditionalGeneration,
+    processor: Idefics3Processor,
     optimizer: WarmUpOptimizer,
     steps: int,
     replies: Callable[..., list[str]],

@@ -79,12 +79,9 @@ def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
     file = check_file(path)
     if format_of(file) == PARQUET:
         with open_parquet(file) as table:
-            first = list(islice(table.iter_batches(NUM_LOOKED_AT), 1))
-            values = [
-                raw.value
-                for batch in first
-                for raw in batch_values(batch, 1, file, lambda *_: None)
-            ]
+            values = []
+            for batch in islice(table.iter_batches(NUM_LOOKED_AT), 1):
+                values += [raw.value for raw in batch_values(batch, 1, file, lambda *_: None)]
     else:
         raws = raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None)
         values = [raw.value for raw in islice(raws, NUM_LOOKED_AT)]

@@ -302,9 +302,11 @@ def _contamination_path(rejects_path: Path) -> Path:
 
 
 def _identity(sides: Sides) -> str:
-    return run_hash(
-        {f"{at} {rows.file}": rows.identity for at, side in enumerate(sides) for rows in side}
-    )
+    identities = {}
+    for number, side in enumerate(sides):
+        for rows in side:
+            identities[f"{number} {rows.file}"] = rows.identity
+    return run_hash(identities)
 
 
 def _names_files(report: ValidationReport, compared: Sides) -> bool:

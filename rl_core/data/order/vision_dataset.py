@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.data.read.files.parquet_files import read_parquet
 from rl_core.data.store.publish import files_below, open_published
@@ -71,7 +71,7 @@ class VisionRow:
     """Row number in the Parquet file, from 1."""
 
 
-def vision_row(row: Mapping[str, Any], number: int) -> VisionRow:
+def vision_row(row: Mapping[str, object], number: int) -> VisionRow:
     """Return the question, answer and image of an MMPR-Tiny row; no file is opened. Raises:
     RowRefused."""
     messages = []

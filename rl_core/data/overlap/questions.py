@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rl_core.errors import DataError
 from schemas.rows.media_checks import is_remote, load_image, local_path, resolve_uri
@@ -25,7 +25,7 @@ Question: TypeAlias = tuple[str, str]
 """Text and media of a row's question."""
 
 
-def question_of(row: Mapping[str, Any]) -> Question:
+def question_of(row: Mapping[str, object]) -> Question:
     """Return the question of a row as it is written; its text is empty if the row asks nothing.
 
     Two rows ask the same if their messages agree in role and text up to surrounding spaces, and
@@ -42,13 +42,13 @@ def question_of(row: Mapping[str, Any]) -> Question:
     return _MESSAGE.join(parts).strip(_MESSAGE), _PART.join(map(_medium, media_of(row)))
 
 
-def text_of(row: Mapping[str, Any]) -> str:
+def text_of(row: Mapping[str, object]) -> str:
     """Return the text of all messages of a row's question, a line each."""
     asked = [one for one in _messages(row) if one.get("role") != "system"]
     return "\n".join(_text(message.get("content")) for message in asked)
 
 
-def media_of(row: Mapping[str, Any]) -> list[Any]:
+def media_of(row: Mapping[str, object]) -> list[object]:
     """Return the pictures of a row's question as they are written: paths, URIs, or objects that
     hold one, or bytes."""
     media = as_list(get(row, "media_refs", "media", "images")) or []
@@ -61,7 +61,7 @@ def media_of(row: Mapping[str, Any]) -> list[Any]:
     return media
 
 
-def digest(row: Mapping[str, Any]) -> bytes:
+def digest(row: Mapping[str, object]) -> bytes:
     """Return a digest of `question_of`."""
     joined = "\x00".join(question_of(row))
     return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=12).digest()
@@ -77,11 +77,11 @@ class Pixels:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
-    def of(self, media: Sequence[Any], folder: Path | str) -> tuple[str, ...]:
+    def of(self, media: Sequence[object], folder: Path | str) -> tuple[str, ...]:
         """Return the identity of each picture. Args: folder: where relative paths begin."""
         return tuple(self._of(one, folder) for one in media)
 
-    def _of(self, one: Any, folder: Path | str) -> str:
+    def _of(self, one: object, folder: Path | str) -> str:
         content = one.get("bytes") if isinstance(one, Mapping) else one
         if isinstance(content, bytes):
             return self._decoded(hashlib.sha256(content).hexdigest(), content)
@@ -104,7 +104,7 @@ class Pixels:
         return self._known[key]
 
 
-def _messages(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _messages(row: Mapping[str, object]) -> list[Mapping[str, object]]:
     params = row.get(PARAMS)
     prompt = get(params, "input") if isinstance(params, Mapping) else get(row, *COLUMNS)
     if isinstance(prompt, Mapping):  # OpenAI's pairs: the conversation lies in `input`
@@ -114,7 +114,7 @@ def _messages(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in as_list(prompt) or [] if isinstance(one, Mapping)]
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     if isinstance(content, str):
         return content
     parts = []
@@ -124,7 +124,7 @@ def _text(content: Any) -> str:
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
-def _medium(one: Any) -> str:
+def _medium(one: object) -> str:
     if isinstance(one, Mapping):
         content = one.get("bytes")
         if isinstance(content, bytes):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from rl_core.data.overlap.boilerplate import Templates
 from rl_core.data.overlap.compare import Likeness, compare
@@ -39,13 +38,15 @@ class Search:
         """True if a held-out row has pictures."""
         self.templates, self.pixels = Templates(), Pixels()
         self.is_benchmark = {rows.file: rows.benchmark for rows in held_out}
-        samples = [[_segments(row) for _, row in islice(rows.read(), SAMPLE)] for rows in train]
-        for sample in samples:
-            self.templates.learn(sample)
+        sample = []
+        for rows in train:
+            of_file = [_segments(row) for _, row in islice(rows.read(), SAMPLE)]
+            self.templates.learn(of_file)
+            sample += of_file
         held = {rows.file: _read(rows) for rows in held_out}
         for rows in held.values():
             self.templates.learn(one.segments for one in rows)
-        sampled = {self.templates.without(one) for sample in samples for one in sample if one}
+        sampled = {self.templates.without(one) for one in sample if one}
         self.index = HeldIndex(self._texts(held, held_out), sorted(sampled))
 
     def _texts(
@@ -113,7 +114,7 @@ class Search:
 class _HeldRow:
     number: int
     segments: list[Segment]
-    media: list[Any]
+    media: list[object]
     digest: bytes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rl_core.data.check.contracts import recognise
 from rl_core.data.overlap.rows import Row, Rows
@@ -63,7 +63,7 @@ def rows_of(
     return sides
 
 
-def row_of_pair(pair: PreferencePair) -> dict[str, Any]:
+def row_of_pair(pair: PreferencePair) -> dict[str, object]:
     """Return what a pair asks, as a row."""
     return {"prompt": pair.prompt, "images": list(pair.images)}
 

@@ -27,7 +27,7 @@ from schemas.sections.policy import reserved_template_kwargs
 
 Message = dict[str, Any]
 Conversation = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, object]]
 PROBE = "\u241fprobe\u241f"
 """A text that no template contains by itself."""
 PROBE_TOOL = {

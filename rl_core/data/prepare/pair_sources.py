@@ -65,11 +65,10 @@ def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[s
     entries = {"train": recipe.data.train, "eval": recipe.data.eval}
     located: dict[str, list[Located]] = {}
     for split in SPLITS:
-        located[split] = [
-            Located(source, path, number, goes_on=position > 0)
-            for number, entry in enumerate(entries[split])
-            for position, (source, path) in enumerate(_locate(entry, data_dir / "generated", make))
-        ]
+        located[split] = []
+        for number, entry in enumerate(entries[split]):
+            for position, (source, path) in enumerate(_locate(entry, data_dir / "generated", make)):
+                located[split].append(Located(source, path, number, goes_on=position > 0))
     return located
 
 

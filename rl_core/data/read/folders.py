@@ -22,7 +22,8 @@ from rl_core.errors import DataError
 CARD = "README.md"
 _SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"
 _METADATA = re.compile(
-    r"(readme|license|licence|requirements)\b.*|dataset_infos?\.json|state\.json|dataset_dict\.json",
+    r"(readme|license|licence|requirements)\b.*|"
+    r"dataset_infos?\.json|state\.json|dataset_dict\.json",
     re.IGNORECASE,
 )
 _SPLIT_WORDS = {

@@ -195,7 +195,7 @@ def _image_judge(
             seen[path] = (work / path).is_file()
         return seen[path]
 
-    def judge(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    def judge(row: Mapping[str, object]) -> tuple[str, str] | None:
         value = preference_values(row)["image"]
         for image in [value] if isinstance(value, str) else as_list(value) or []:
             path = PurePosixPath(subset.root, image).as_posix()

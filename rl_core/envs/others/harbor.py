@@ -8,7 +8,7 @@ reward.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -77,7 +77,7 @@ class HarborEnv(AgentEnv):
             return f"{PROGRAMS}.harbor_program:play"
 
         @property
-        def program_settings(self) -> dict[str, Any]:
+        def program_settings(self) -> dict[str, object]:
             """The folder, the sandbox, and the limits of an episode."""
             names = {"harbor", "max_turns", "calls", "command_timeout_s", "max_answer_characters"}
             return self.model_dump(mode="json", include=names | {"sandbox"})

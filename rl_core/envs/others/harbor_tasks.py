@@ -125,7 +125,7 @@ class _Dockerfile:
             self.workdir = self._absolute(words[0])
             self._needs_own(self.workdir, line)
         elif word == "ENV" and words and all("=" in one for one in words):
-            self.env |= {name: value for name, _, value in (one.partition("=") for one in words)}
+            self.env |= dict(one.split("=", 1) for one in words)
         elif word == "COPY" and len(words) >= 2 and not words[0].startswith(("-", "[")):
             for source in words[:-1]:
                 self._needs_own(self._copy(source, words[-1], several=len(words) > 2), line)

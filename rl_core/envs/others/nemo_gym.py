@@ -7,7 +7,6 @@ sessions of a server that runs. Nothing of NeMo Gym is needed here; its public p
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -43,7 +42,7 @@ class NemoGymEnv(AgentEnv):
             return f"{PROGRAMS}.nemo_gym_program:play"
 
         @property
-        def program_settings(self) -> dict[str, Any]:
+        def program_settings(self) -> dict[str, object]:
             """The server, and the limits of an episode."""
             return self.model_dump(include={"nemo_gym", "headers", "max_turns", "timeout_s"})
 

@@ -36,7 +36,9 @@ class OpenEnvEnv(AgentEnv):
         action that is no text."""
         max_turns: int = Field(default=8, ge=1)
         """Replies that the policy has in an episode; the environment may end it earlier."""
-        python: str = Field(default=".venv-openenv/bin/python", validate_default=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+        python: str = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
+            default=".venv-openenv/bin/python", validate_default=True
+        )
         """Python interpreter of the environment with openenv, and with the packages of a server
         that is started; a relative path starts at the project's folder."""
 
@@ -60,7 +62,7 @@ class OpenEnvEnv(AgentEnv):
             return f"{PROGRAMS}.openenv_program:play"
 
         @property
-        def program_settings(self) -> dict[str, Any]:
+        def program_settings(self) -> dict[str, object]:
             """The server, and how its episodes are played."""
             return self.model_dump(
                 include={"openenv", "reset", "instructions", "max_turns", "timeout_s"}

@@ -31,7 +31,9 @@ class VerifiersEnv(AgentEnv):
         and each seat's, such as a model for a simulated user."""
         max_turns: int | None = Field(default=None, ge=1)
         """Replies that the policy has in an episode; unset leaves it to the environment."""
-        python: str = Field(default=".venv-verifiers/bin/python", validate_default=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+        python: str = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
+            default=".venv-verifiers/bin/python", validate_default=True
+        )
         """Python interpreter of the environment with verifiers and the taskset's packages; a
         relative path starts at the project's folder."""
 
@@ -46,7 +48,7 @@ class VerifiersEnv(AgentEnv):
             return f"{PROGRAMS}.verifiers_program:play"
 
         @property
-        def program_settings(self) -> dict[str, Any]:
+        def program_settings(self) -> dict[str, object]:
             """The environment, its settings and the limit of turns."""
             return self.model_dump(include={"verifiers", "args", "env", "max_turns"})
 

@@ -153,7 +153,7 @@ class ToolEnv(BaseTextEnv):
             return (with_tools(prompt, tools) if tools else prompt), []
         return prompt, tools
 
-    def row_tools(self, extras: Mapping[str, Any]) -> list[Schema] | None:
+    def row_tools(self, extras: Mapping[str, object]) -> list[Schema] | None:
         """Return the tools that a row of this environment declares; None if it declares none.
 
         Raises: EnvError on a bad one.

@@ -59,7 +59,7 @@ class FunctionTool:
         self._running = 0
         self._lock = Lock()
 
-    def call(self, arguments: Mapping[str, Any], timeout_s: float) -> str:
+    def call(self, arguments: Mapping[str, object], timeout_s: float) -> str:
         """Call the function. Raises: ToolFault when arguments are of other types, when it raises,
         or when too many earlier calls hang."""
         with self._lock:

@@ -14,12 +14,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from rl_core.envs.tool_env.settings import McpServer
 from rl_core.envs.tool_env.tool import Schema, ToolFault, ToolTimeout, as_text, schema_of
 from rl_core.envs.tools.shared import Lease, Shared
 from rl_core.errors import EnvError
+
+if TYPE_CHECKING:
+    from mcp import Client, Tool
+    from mcp.client import Transport
+    from mcp.types import CallToolResult
+
+Result = TypeVar("Result")
 
 LONGEST_LOG = 500
 """Characters of a program's error output in a message."""
@@ -41,7 +48,7 @@ class McpConnection:
         self._session: _Session | None = None
         self.tools = self._connected().tools
 
-    def call(self, name: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
+    def call(self, name: str, arguments: Mapping[str, object], timeout_s: float) -> CallToolResult:
         """Return what a tool answers. Raises: ToolTimeout; ToolFault when the server refuses the
         call; EnvError when it cannot be reached."""
         from mcp import MCPError
@@ -92,12 +99,13 @@ class _Session:
 
     def __init__(self, settings: McpServer, where: str) -> None:
         self.settings, self.where, self.closed = settings, where, False
-        self.client: Any = None
-        self.tools: list[Any] = []
+        self.client: Client
+        """Set as soon as the server has answered, before `tools`."""
+        self.tools: list[Tool] = []
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._loop = asyncio.new_event_loop()
         self._life: asyncio.Task[None] | None = None
-        ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+        ready: concurrent.futures.Future[list[Tool]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True, name="mcp")
         self._thread.start()
         try:
@@ -113,7 +121,7 @@ class _Session:
             self.close()
             raise EnvError(f"{where}: cannot be used: {_innermost(error)}{said}") from error
 
-    def run(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
+    def run(self, work: Coroutine[object, object, Result], timeout_s: float) -> Result:
         """Return the result of a coroutine. Raises: TimeoutError, and what the coroutine raises."""
         if self.closed:
             work.close()
@@ -145,14 +153,14 @@ class _Session:
         self._thread.join(END_S)
         self._log.close()
 
-    def _run(self, ready: concurrent.futures.Future[list[Any]]) -> None:
+    def _run(self, ready: concurrent.futures.Future[list[Tool]]) -> None:
         try:
             self._loop.run_until_complete(self._live(ready))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
 
-    async def _live(self, ready: concurrent.futures.Future[list[Any]]) -> None:
+    async def _live(self, ready: concurrent.futures.Future[list[Tool]]) -> None:
         from mcp import Client
 
         self._life = asyncio.current_task()
@@ -167,7 +175,7 @@ class _Session:
             if not ready.done():
                 ready.set_exception(error)
 
-    async def _transport(self, stack: contextlib.AsyncExitStack) -> Any:
+    async def _transport(self, stack: contextlib.AsyncExitStack) -> Transport:
         from mcp import StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
         from mcp.shared._httpx_utils import create_mcp_http_client
@@ -196,11 +204,11 @@ class _Session:
 class McpTool:
     """A tool of a server."""
 
-    def __init__(self, connection: McpConnection, told: Any) -> None:
+    def __init__(self, connection: McpConnection, told: Tool) -> None:
         self.connection, self.name = connection, str(told.name)
         self.schema: Schema = schema_of(self.name, told.description or "", told.input_schema)
 
-    def call(self, arguments: Mapping[str, Any], timeout_s: float) -> str:
+    def call(self, arguments: Mapping[str, object], timeout_s: float) -> str:
         """Call the tool. Raises: ToolFault when it answers with an error; EnvError when it answers
         with anything but text, or the server is gone."""
         result = self.connection.call(self.name, arguments, timeout_s)
@@ -210,7 +218,7 @@ class McpTool:
                 f"{self.connection.where}: the tool {self.name} answers with {', '.join(kinds)}; "
                 "observations are text, so leave the tool out (only)"
             )
-        text = "\n".join(part.text for part in result.content)
+        text = "\n".join(part.text for part in result.content if part.type == "text")
         if result.is_error:
             raise ToolFault(text or "the tool failed")
         return text or (
@@ -245,8 +253,8 @@ def tools_of(connection: McpConnection, only: Sequence[str] | None) -> list[McpT
     return [McpTool(connection, known[name]) for name in (known if only is None else only)]
 
 
-async def _all_tools(client: Any) -> list[Any]:
-    tools: list[Any] = []
+async def _all_tools(client: Client) -> list[Tool]:
+    tools: list[Tool] = []
     cursor: str | None = None
     while True:
         page = await client.list_tools(cursor=cursor)

@@ -26,7 +26,7 @@ class Offers:
     Args: options: a recipe's `environments`.
     """
 
-    def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, options: Mapping[str, Mapping[str, object]]) -> None:
         self.options = options
         self._known: dict[str, ToolEnv | None] = {}
 
@@ -57,7 +57,7 @@ class Offers:
         return self._known[name]
 
 
-def is_tool_env(env_id: str, options: Mapping[str, Any] | None) -> bool:
+def is_tool_env(env_id: str, options: Mapping[str, object] | None) -> bool:
     """Return True if an environment's models call tools by their own template."""
     try:
         cls = spec(env_id, options).load()
@@ -66,10 +66,10 @@ def is_tool_env(env_id: str, options: Mapping[str, Any] | None) -> bool:
     return issubclass(cls, ToolEnv)
 
 
-def described_tools(options: Mapping[str, Mapping[str, Any]]) -> str:
+def described_tools(options: Mapping[str, Mapping[str, object]]) -> str:
     """Return what a recipe's environments say of their tools, as one part of a hash; empty if none
     has any. Servers are asked nothing: their addresses and programs stand for them."""
-    told: dict[str, Any] = {}
+    told: dict[str, object] = {}
     for name, own in options.items():
         if not is_tool_env(name, own):
             continue

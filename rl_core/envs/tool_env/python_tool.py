@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rl_core.envs.tool_env.tool import Schema, ToolFault, schema_of
 from rl_core.envs.tools.places.sandbox_choice import SandboxChoice
@@ -29,7 +28,7 @@ class PythonTool:
     def __init__(self, timeout_s: float, mode: SandboxChoice) -> None:
         self._group = PythonCodeExecutorToolGroup(timeout_s, mode)
 
-    def call(self, arguments: Mapping[str, Any], timeout_s: float) -> str:
+    def call(self, arguments: Mapping[str, object], timeout_s: float) -> str:
         """Run a program. Raises: ToolFault when the argument is missing."""
         if set(arguments) != {"code"} or not isinstance(arguments["code"], str):
             raise ToolFault("code: must be the text of a program, and the only argument")

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from rl_core.envs.calls.form import Call
 from rl_core.envs.tool_env.tool import Tool, ToolFault, ToolTimeout
@@ -62,7 +61,7 @@ def _answer(call: Call, tools: Mapping[str, Tool], timeout_s: float) -> Answered
     if tool is None:
         hint = nearest(call.name, list(tools))
         return Answered(f"error: there is no tool {call.name!r}{hint}", failed=True)
-    arguments: dict[str, Any] = json.loads(call.arguments)
+    arguments: dict[str, object] = json.loads(call.arguments)
     try:
         return Answered(tool.call(arguments, timeout_s))
     except ToolTimeout as error:

@@ -55,12 +55,12 @@ def step_of(env: Any, reply: ServedReply) -> Any:
     return _with_ids(turn, reply.calls)
 
 
-def _call(one: Mapping[str, Any]) -> Call | None:
+def _call(one: Mapping[str, object]) -> Call | None:
     return call_of(one.get("function"))
 
 
 def _with_ids(
-    turn: BaseTextEnvStepOutput, calls: Sequence[Mapping[str, Any]]
+    turn: BaseTextEnvStepOutput, calls: Sequence[Mapping[str, object]]
 ) -> BaseTextEnvStepOutput:
     answers = turn["observations"]
     if turn["done"]:

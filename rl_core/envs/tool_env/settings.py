@@ -70,7 +70,7 @@ class ToolEntry(PluginConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_text(cls, value: Any) -> Any:
+    def _from_text(cls, value: object) -> Any:
         if not isinstance(value, str):
             return value
         if value == "bash":

@@ -15,7 +15,7 @@ TEXT = (
 """Text of the system message, as the templates of Hermes and Qwen write it, in fewer words."""
 
 
-def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Schema]) -> list[Any]:
+def with_tools(messages: Sequence[Mapping[str, object]], tools: Sequence[Schema]) -> list[Any]:
     """Return a prompt whose system message ends with the tools."""
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     told = TEXT.format(tools=listed)

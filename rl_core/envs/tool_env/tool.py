@@ -32,7 +32,7 @@ class Tool(Protocol):
         """Description of the tool."""
         ...
 
-    def call(self, arguments: Mapping[str, Any], timeout_s: float) -> str:
+    def call(self, arguments: Mapping[str, object], timeout_s: float) -> str:
         """Return the result as text. Called in a thread of its own.
 
         Args: timeout_s: deadline in seconds, after which nobody waits any more.
@@ -42,7 +42,7 @@ class Tool(Protocol):
         ...
 
 
-def schema_of(name: str, description: str, parameters: Mapping[str, Any]) -> Schema:
+def schema_of(name: str, description: str, parameters: Mapping[str, object]) -> Schema:
     """Return a tool in OpenAI's form.
 
     Args: parameters: JSON schema of an object. Titles that repeat names are left out, since each
@@ -59,7 +59,7 @@ def as_text(result: object) -> str:
     return json.dumps(result, ensure_ascii=False, default=str)
 
 
-def _untitled(schema: Any) -> Any:
+def _untitled(schema: object) -> object:
     if isinstance(schema, list):
         return [_untitled(one) for one in schema]
     if not isinstance(schema, Mapping):

@@ -57,7 +57,9 @@ def start_shell(source: str, folders: Sequence[str]) -> subprocess.Popen[bytes]:
     Args: source: of the program. folders: that may be written, empty and in memory, besides `/tmp`.
     Raises: MachineLacks when bubblewrap cannot run here.
     """
-    places = [f for folder in folders for f in ("--size", str(SHELL_BYTES), "--tmpfs", folder)]
+    places = []
+    for folder in folders:
+        places += ["--size", str(SHELL_BYTES), "--tmpfs", folder]
     path = f"{sys.base_prefix}/bin:{ENVIRONMENT['PATH']}"
     return _popen((), ["-c", source], _identity(), [*places, "--setenv", "PATH", path])
 
@@ -233,8 +235,10 @@ def _package_folders(packages: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the folders of those `packages` that are installed, and of the shared libraries next
     to them (`numpy.libs`)."""
     roots = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    names = [name for package in packages for name in (package, f"{package}.libs")]
-    found = [Path(root) / name for root in sorted(roots) for name in names]
+    found = []
+    for root in sorted(roots):
+        for package in packages:
+            found += [Path(root) / package, Path(root) / f"{package}.libs"]
     return [(str(folder), f"{PACKAGES}/{folder.name}") for folder in found if folder.is_dir()]
 
 

@@ -26,7 +26,7 @@ class ToolGroup:
         Args: name: name of the group in metadata; the class's name by default.
         """
         self.name = name or type(self).__name__
-        self._tools: dict[str, Callable[..., Any]] = {
+        self._tools: dict[str, Callable[..., object]] = {
             attribute: getattr(self, attribute)
             for attribute in dir(type(self))
             if getattr(getattr(type(self), attribute), "_is_tool", False)
@@ -40,7 +40,7 @@ class ToolGroup:
         """Return the names of the group's tools, sorted."""
         return sorted(self._tools)
 
-    def get_tool(self, tool_name: str) -> Callable[..., Any] | None:
+    def get_tool(self, tool_name: str) -> Callable[..., object] | None:
         """Return the tool of that name, or None."""
         return self._tools.get(tool_name)
 

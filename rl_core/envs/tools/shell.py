@@ -119,7 +119,7 @@ class Shell:
                 pipe.close()
 
     def _asked(
-        self, request: Mapping[str, Any], timeout_s: float = START_TIMEOUT_S
+        self, request: Mapping[str, object], timeout_s: float = START_TIMEOUT_S
     ) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
         deadline = time.monotonic() + timeout_s + ANSWER_TIMEOUT_S

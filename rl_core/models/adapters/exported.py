@@ -131,7 +131,7 @@ def _read(file: Path, where: str) -> dict[str, Any]:
     return values
 
 
-def _base(values: Mapping[str, Any], where: str) -> str:
+def _base(values: Mapping[str, object], where: str) -> str:
     """Return the base that adapters name, with its revision."""
     name, revision = values.get("base_model_name_or_path"), values.get("revision")
     if not isinstance(name, str) or not name.strip():

@@ -96,7 +96,7 @@ def _header(file: Path, where: str) -> Shapes:
     return shapes
 
 
-def _check_shapes(shapes: Shapes, config: Mapping[str, Any], where: str) -> None:
+def _check_shapes(shapes: Shapes, config: Mapping[str, object], where: str) -> None:
     """Compare the embedding and the number of layers, under the names that most families have."""
     wanted = config.get("vocab_size"), config.get("hidden_size")
     tables = {name: shape for name, shape in shapes.items() if _EMBEDDING.fullmatch(name)}

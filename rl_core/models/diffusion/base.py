@@ -208,9 +208,9 @@ class DiffusionFamily(ABC):
                 f"{self.name}: either every prompt of a run has a condition image or none has; "
                 "some do"
             )
-        columns = {
-            name: [one.tensors[name] for one in conditions] for name in conditions[0].tensors
-        }
+        columns = {}
+        for name in conditions[0].tensors:
+            columns[name] = [one.tensors[name] for one in conditions]
         batched = {
             name: torch.stack(rows) for name, rows in columns.items() if name not in self.padded
         }

@@ -16,7 +16,7 @@ import selectors
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 DIE_WITH_PARENT = 1
@@ -165,7 +165,7 @@ def _read(result: Any) -> dict[str, object]:
     if isinstance(result, (list, tuple)) and result:
         if _are_numbers(result):
             return {"rewards": [float(one) for one in result]}
-        messages: list[Any] = []
+        messages: list[object] = []
         for one in result:
             if hasattr(one, "model_dump"):
                 messages.append(one.model_dump(exclude_none=True))
@@ -257,7 +257,7 @@ def _told(error: BaseException, agent: str) -> str:
     return f"{place}{type(error).__name__}: {error}"
 
 
-def _say(pipe: int, message: dict[str, Any]) -> None:
+def _say(pipe: int, message: Mapping[str, object]) -> None:
     data = (json.dumps(message) + "\n").encode()
     while data:
         data = data[os.write(pipe, data) :]

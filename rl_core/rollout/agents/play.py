@@ -174,12 +174,11 @@ class _Rollout:
         self.seats = {
             name: config.seated(evaluation=one_row) for name, config in self.configs.items()
         }
-        self.players = {
-            (name, seat): stage.opponent(who)
-            for name, seats in self.seats.items()
-            for seat, who in seats.items()
-            if who != POLICY
-        }
+        self.players: dict[tuple[str, str], Opponent] = {}
+        for name, seats in self.seats.items():
+            for seat, who in seats.items():
+                if who != POLICY:
+                    self.players[name, seat] = stage.opponent(who)
         changed = threading.Condition(threading.RLock())
         played = [(group, item) for group, item in items for _ in range(group_size)]
         self.plays = [
@@ -422,7 +421,9 @@ def _metrics(
     play: Play, rows: list[Episode], trained: list[str], rewards: Mapping[str, float]
 ) -> dict[str, float]:
     """Return counts of the requests of trained seats, and the reward of each seat."""
-    asked = [[turn for turn in play.logs[seat].turns if turn.delivered] for seat in trained]
+    asked = []
+    for seat in trained:
+        asked.append([turn for turn in play.logs[seat].turns if turn.delivered])
     delivered = sum(map(len, asked))
     return {
         "requests": float(delivered),

@@ -42,7 +42,7 @@ class Tried:
 
     reward: float | None
     """Sum of the rewards; None without a verdict."""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, object] = field(default_factory=dict)
     """Numbers that the environment measured, and facts that it read in the last reply."""
     error: str | None = None
     """Reason why there is no verdict."""
@@ -94,14 +94,14 @@ def _stepped(env: Any, prompt: Messages, speak: Speak, show: Show) -> Tried:
     return Tried(sum(rewards), {**read, **own})
 
 
-def _to_stop(text: str, env: Any) -> str:
+def _to_stop(text: str, env: object) -> str:
     """Return a reply up to the string that ends a turn of this environment; a server says all of
     it."""
     ends = [text.index(stop) + len(stop) for stop in getattr(env, "stop", ()) or () if stop in text]
     return text[: min(ends)] if ends else text
 
 
-def _result(value: Any) -> Any:
+def _result(value: object) -> Any:
     if not inspect.isawaitable(value):
         return value
 
@@ -111,7 +111,7 @@ def _result(value: Any) -> Any:
     return asyncio.run(waited())
 
 
-def _agent(name: str, env: AgentEnv, row: Mapping[str, Any], speak: Speak, show: Show) -> Tried:
+def _agent(name: str, env: AgentEnv, row: Mapping[str, object], speak: Speak, show: Show) -> Tried:
     seats = env.config.seated(evaluation=True)
     conversation = _Conversation(speak, show, tuple(seats))
     ended: list[Ended] = []

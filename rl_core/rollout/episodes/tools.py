@@ -27,7 +27,7 @@ def offer_tools(env: object, episode: Episode, chat: ChatFormat) -> frozenset[st
     return env.call_form.tags
 
 
-def check_shows_tools(chat: ChatFormat, options: Mapping[str, Mapping[str, Any]]) -> None:
+def check_shows_tools(chat: ChatFormat, options: Mapping[str, Mapping[str, object]]) -> None:
     """Check that the model can read the tools of a recipe's environments, and that the form of its
     calls is known.
 
@@ -59,7 +59,7 @@ def template_text(chat: ChatFormat) -> str:
     return str(template or getattr(chat.tokenizer, "chat_template", None) or "")
 
 
-def _settings(name: str, options: Mapping[str, Any]) -> ToolEnv.Config | None:
+def _settings(name: str, options: Mapping[str, object]) -> ToolEnv.Config | None:
     if not is_tool_env(name, options):
         return None
     known = spec(name, options)

@@ -48,14 +48,14 @@ def processor_class() -> type[Any]:
     class KeptTokens(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
         """Masks the logits of requests with a `CHOICE`, after the temperature."""
 
-        def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:
             self.replies: dict[int, _Reply] = {}
 
         def is_argmax_invariant(self) -> bool:
             """True: the most probable token stays. Such processors run after the temperature."""
             return True
 
-        def update_state(self, batch_update: Any) -> None:
+        def update_state(self, batch_update: object) -> None:
             """Follow the requests of the batch to their places."""
             process_dict_updates(self.replies, batch_update, _reply)
 

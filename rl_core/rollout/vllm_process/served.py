@@ -41,7 +41,7 @@ class ServedVllm:
         self,
         url: str,
         folder: Path,
-        config: Mapping[str, Any],
+        config: Mapping[str, object],
         weights: str,
         max_length: int,
         timeout_s: float,
@@ -64,7 +64,7 @@ class ServedVllm:
                 "rollout.max_context_length"
             )
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: object) -> Any:
         """Call a method, as of an object in another process."""
         return getattr(self, method)(*args)
 

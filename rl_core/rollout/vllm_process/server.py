@@ -250,7 +250,7 @@ def check_file(weights: str, expected: Mapping[str, Checksum], dtype: str, where
     check_same(expected, found, where)
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
+def check_arguments(arguments: Mapping[str, object]) -> None:
     """Compare the recipe's arguments with those of the vLLM that is installed here.
 
     Raises: RecipeError naming one that it does not have.

@@ -139,7 +139,7 @@ class ServedTeacher:
         raise AssertionError("unreachable")
 
 
-def _pairs(places: Sequence[Any], row: Sequence[int]) -> list[tuple[Any, int]]:
+def _pairs(places: Sequence[object], row: Sequence[int]) -> list[tuple[Any, int]]:
     return list(zip(places[1 : len(row)], row[1:], strict=True))
 
 

@@ -64,7 +64,7 @@ class CompositeRows(EnvironmentRows):
         """False: the tasks are drawn at random already."""
         return False
 
-    def tasks(self) -> Iterator[dict[str, Any]]:
+    def tasks(self) -> Iterator[dict[str, object]]:
         """Yield problems, each question once."""
         num_draws = _EXTRA_DRAWS + int(_DRAWS_PER_ROW * self.size / min(self.eval_fraction, 0.5))
         first = self.seed or 0
@@ -107,7 +107,7 @@ class CompositeRows(EnvironmentRows):
             }
 
 
-def _config(member: Member) -> dict[str, Any]:
+def _config(member: Member) -> dict[str, object]:
     """Return a task's settings: those of its level, with its own over them."""
     from reasoning_gym.factory import DATASETS, create_curriculum, has_curriculum
 
@@ -115,7 +115,7 @@ def _config(member: Member) -> dict[str, Any]:
         raise DataError(
             f"unknown reasoning_gym task {member.task!r}{nearest(member.task, list(DATASETS))}"
         )
-    levelled: dict[str, Any] = {}
+    levelled: dict[str, object] = {}
     if member.level is not None:
         if not has_curriculum(member.task):
             raise DataError(f"task {member.task}: level {member.level}: it has no curriculum")

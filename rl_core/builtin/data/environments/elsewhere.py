@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from rl_core.envs.others.interpreters import PROGRAMS, PROJECT, module_paths
 from rl_core.errors import DataError
@@ -14,8 +13,8 @@ _ROWS_MAIN = PROJECT / "rl_core" / "rollout" / "agents" / "programs" / "rows_mai
 
 
 def told_by(
-    python: str, program: str, settings: Mapping[str, Any], source: str
-) -> Iterator[dict[str, Any]]:
+    python: str, program: str, settings: Mapping[str, object], source: str
+) -> Iterator[dict[str, object]]:
     """Yield what a program in another interpreter tells."""
     order = {
         "path": module_paths(True),

@@ -44,7 +44,7 @@ class FunctionRows(EnvironmentRows):
             ) from error
         return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
-    def tasks(self) -> Iterator[dict[str, Any]]:
+    def tasks(self) -> Iterator[dict[str, object]]:
         """Yield the rows. Raises: DataError when the function cannot be called, or a row is
         none."""
         number = 0
@@ -69,7 +69,7 @@ class FunctionRows(EnvironmentRows):
                 f"{self.function}: no row {number}: {type(error).__name__}: {error}"
             ) from error
 
-    def _loaded(self) -> Callable[..., Iterable[Any]]:
+    def _loaded(self) -> Callable[..., Iterable[object]]:
         try:
             function = import_target(self.function)
         except RecipeError as error:

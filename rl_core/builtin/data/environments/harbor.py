@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -44,7 +43,7 @@ class HarborRows(EnvironmentRows):
             digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
         return digest.hexdigest()
 
-    def tasks(self) -> Iterator[dict[str, Any]]:
+    def tasks(self) -> Iterator[dict[str, object]]:
         """Yield a row for each task. Raises: DataError with the folder that is no task."""
         folder = user_path(self.harbor)
         try:

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -34,7 +33,7 @@ class NemoGymRows(EnvironmentRows):
         path = user_path(self.nemo_gym)
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
-    def tasks(self) -> Iterator[dict[str, Any]]:
+    def tasks(self) -> Iterator[dict[str, object]]:
         """Yield the rows. Raises: DataError with the line that is none."""
         path = user_path(self.nemo_gym)
         if not path.is_file():

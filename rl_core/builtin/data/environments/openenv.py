@@ -36,7 +36,7 @@ class OpenEnvRows(EnvironmentRows):
         """False: `seed` is the first one that an episode is reset with."""
         return False
 
-    def tasks(self) -> Iterator[dict[str, Any]]:
+    def tasks(self) -> Iterator[dict[str, object]]:
         """Yield a row for each seed or task, without an end."""
         for number in count(self.seed or 0):
             own = {"seed": number}

@@ -39,7 +39,7 @@ class VerifiersRows(EnvironmentRows):
         """Name of the environment in the rows' `data_source`."""
         return f"verifiers/{self.verifiers}"
 
-    def tasks(self) -> Iterator[dict[str, Any]]:
+    def tasks(self) -> Iterator[dict[str, object]]:
         """Yield every task as a row with its `key`. Raises: DataError, with what is wrong."""
         settings = self.model_dump(include={"verifiers", "args", "env"})
         settings |= {"max_turns": None, "wanted": self.read}

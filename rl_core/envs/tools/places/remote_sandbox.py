@@ -80,7 +80,7 @@ class RemoteProgram:
         """Close the connections."""
         self._http.close()
 
-    def _asked(self, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    def _asked(self, body: dict[str, object], timeout_s: float) -> dict[str, Any]:
         why = ""
         for pause_s in PAUSES_S:
             try:

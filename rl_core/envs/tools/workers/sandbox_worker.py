@@ -338,7 +338,7 @@ def _find(names: dict[str, Any], name: str) -> Callable[..., object]:
     return names[name]
 
 
-def _bare_function(names: dict[str, Any]) -> Function | None:
+def _bare_function(names: dict[str, object]) -> Function | None:
     """Return the function to call in a program that only defines functions, neither reading nor
     writing; None for other programs."""
     _flush_all()

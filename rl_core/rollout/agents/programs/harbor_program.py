@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ LOGS, TESTS = "/logs", "/tests"
 REWARDS = f"{LOGS}/verifier"
 
 
-def play(settings: dict[str, Any]) -> Callable[..., Any]:
+def play(settings: dict[str, Any]) -> Callable[..., Awaitable[dict[str, object]]]:
     """Return the function that plays a row.
 
     Args: settings: as `HarborEnv.Config` has them. Raises: MachineLacks when the sandbox that they
@@ -103,7 +103,7 @@ async def _work(
     settings: dict[str, Any],
     task: HarborTask,
     shell: Shell,
-    prompt: list[dict[str, Any]],
+    prompt: Sequence[Mapping[str, object]],
     client: openai.AsyncOpenAI,
 ) -> int:
     """Let the policy run commands. Returns: how many it ran."""

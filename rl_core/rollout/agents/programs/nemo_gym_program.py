@@ -8,7 +8,7 @@ OpenAI's Responses and answers with `reward`. An answer with `mask_sample` is no
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion_message_function_tool_call import Function
 
 
-def play(settings: dict[str, Any]) -> Callable[..., Any]:
+def play(settings: dict[str, Any]) -> Callable[..., Awaitable[dict[str, object]]]:
     """Return the function that plays a row. Args: settings: as `NemoGymEnv.Config` has them."""
 
     async def played(row: dict[str, Any], client: "openai.AsyncOpenAI") -> dict[str, object]:
@@ -52,7 +52,7 @@ class _Episode:
         self.outputs: list[dict[str, Any]] = []
         self.params = source["responses_create_params"]
 
-    async def played(self, prompt: list[dict[str, Any]]) -> dict[str, object]:
+    async def played(self, prompt: Sequence[Mapping[str, object]]) -> dict[str, object]:
         """Play it. Returns: the reward, and the numbers of the verdict."""
         (await self.post("seed_session", self.source)).raise_for_status()
         messages: list[Any] = [dict(one) for one in prompt]
@@ -142,7 +142,7 @@ class _Episode:
             ) from error
 
 
-def _chat_tool(tool: dict[str, Any]) -> dict[str, object]:
+def _chat_tool(tool: Mapping[str, object]) -> dict[str, object]:
     """Return a tool of Responses as chat completions have it."""
     names = ("name", "description", "parameters")
     return {"type": "function", "function": {k: tool[k] for k in names if tool.get(k) is not None}}

@@ -10,7 +10,11 @@ import json
 from contextlib import AsyncExitStack
 
 import openai
-from verifiers.v1 import Harness, HarnessConfig, ProgramResult  # pyright: ignore[reportMissingImports]
+from verifiers.v1 import (  # pyright: ignore[reportMissingImports]
+    Harness,
+    HarnessConfig,
+    ProgramResult,
+)
 from verifiers.v1.dialects.chat import message_to_wire  # pyright: ignore[reportMissingImports]
 from verifiers.v1.harnesses.utils import mcp  # pyright: ignore[reportMissingImports]
 

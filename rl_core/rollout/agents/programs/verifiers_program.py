@@ -22,7 +22,11 @@ def play(settings):
     task_type = type(env.taskset).task_type()
 
     async def played(row, client):
-        from verifiers.v1 import EvalClientConfig, ModelContext, SamplingConfig  # pyright: ignore[reportMissingImports]
+        from verifiers.v1 import (  # pyright: ignore[reportMissingImports]
+            EvalClientConfig,
+            ModelContext,
+            SamplingConfig,
+        )
 
         asked = json.loads(row["extra_info"]["verifiers_task"])
         task = task_type(task_type.data_type().model_validate(asked), env.taskset.config.task)
@@ -75,7 +79,9 @@ def _row(task, data):
 
 def _environment(settings):
     """Return the environment, and the seat that the policy plays: its one free one."""
-    from verifiers.v1.configs.agent import agent_config_fields  # pyright: ignore[reportMissingImports]
+    from verifiers.v1.configs.agent import (  # pyright: ignore[reportMissingImports]
+        agent_config_fields,
+    )
     from verifiers.v1.utils.loaders import (  # pyright: ignore[reportMissingImports]
         env_config_type,
         load_environment,
