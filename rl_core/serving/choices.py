@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rl_core.envs.calls.form import Call
 from rl_core.models.decoding.decode import StopReason
@@ -50,7 +51,7 @@ class Choice:
         self.pieces.append(piece)
         return piece
 
-    def extension(self) -> dict[str, object]:
+    def extension(self) -> dict[str, Any]:
         """Return the tokens with the log-probabilities that they were sampled with."""
         return {
             "token_ids": [token.token_id for token in self.tokens],
@@ -58,7 +59,7 @@ class Choice:
         }
 
 
-def chat_log_prob(token: Token, model: KnownModel) -> dict[str, object]:
+def chat_log_prob(token: Token, model: KnownModel) -> dict[str, Any]:
     """Return the entry of a token in `logprobs.content`."""
     likely = [_entry(one, log_prob, model) for one, log_prob in exact(token)]
     return _entry(token.token_id, token.log_prob, model) | {"top_logprobs": likely}
@@ -72,7 +73,7 @@ def exact(token: Token) -> Likely:
     return likely
 
 
-def _entry(token_id: int, log_prob: float, model: KnownModel) -> dict[str, object]:
+def _entry(token_id: int, log_prob: float, model: KnownModel) -> dict[str, Any]:
     word = model.word(token_id)
     # Bytes of a part of a character are not known from its text.
     in_bytes = None if UNFINISHED in word else list(word.encode())
@@ -84,7 +85,7 @@ def finite(log_prob: float) -> float:
     return max(log_prob, IMPOSSIBLE)
 
 
-def called(calls: list[Call], *, indexed: bool = False) -> list[dict[str, object]]:
+def called(calls: list[Call], *, indexed: bool = False) -> list[dict[str, Any]]:
     """Return calls in OpenAI's form. Args: indexed: with their numbers, as in a stream."""
     return [
         {

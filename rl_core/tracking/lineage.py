@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
@@ -57,11 +58,11 @@ class RunLineage:
         """Files that the training and held-out rows were made from."""
         return self.cache.sources
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the whole lineage in JSON's types."""
         return asdict(self) | {"cache": self.cache.model_dump(mode="json")}
 
-    def public(self) -> dict[str, object]:
+    def public(self) -> dict[str, Any]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
         return {
             "run_id": self.run_id,
@@ -96,7 +97,7 @@ class Lineage(RunLineage):
     ancestors: list[Ancestor]
     """Earlier versions that this one was made with, the nearest first."""
 
-    def public(self) -> dict[str, object]:
+    def public(self) -> dict[str, Any]:
         """Return the lineage in JSON's types without folders and addresses of this machine."""
         return super().public() | {
             "name": self.name,

@@ -63,7 +63,7 @@ def input_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return as_list(given) or []
 
 
-def as_prompt_row(row: Mapping[str, object]) -> dict[str, object]:
+def as_prompt_row(row: Mapping[str, object]) -> dict[str, Any]:
     """Return a response row as a prompt row, as far as it can be one.
 
     `instructions` and `input` become the prompt, texts of content parts are joined,
@@ -84,7 +84,7 @@ def as_prompt_row(row: Mapping[str, object]) -> dict[str, object]:
     for key, value in params.items():
         if key not in ("input", "instructions"):
             others[key] = value
-    made: dict[str, object] = {
+    made: dict[str, Any] = {
         "prompt": messages,
         **{key: value for key, value in row.items() if key != PARAMS},
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -57,7 +57,7 @@ PLACES = (("optimizer",), ("value_model", "optimizer"), ("tracks", "images", "op
 """Keys under which a recipe has an optimizer."""
 
 
-def without_default_optimizer(values: Mapping[str, object]) -> dict[str, object]:
+def without_default_optimizer(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's values without the newer settings of its optimizers at their default.
 
     A recipe of AdamW thereby has the identity that it had before there was another optimizer.
@@ -68,7 +68,7 @@ def without_default_optimizer(values: Mapping[str, object]) -> dict[str, object]
     return changed
 
 
-def _without_added(values: Mapping[str, object], place: tuple[str, ...]) -> dict[str, object]:
+def _without_added(values: Mapping[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
     """Return values without the added keys at their default in the block at a place."""
     if not place:
         defaults = OptimizerConfig().model_dump(mode="json")

@@ -42,7 +42,7 @@ class IsolatedObject:
         """Return the process id."""
         return os.getpid()
 
-    def build(self, cls: type[Any], args: tuple[object, ...]) -> Trouble | None:
+    def build(self, cls: type[Any], args: tuple[Any, ...]) -> Trouble | None:
         """Build the object."""
 
         def make() -> None:
@@ -50,12 +50,12 @@ class IsolatedObject:
 
         return _attempt(make)
 
-    def call(self, method: str, args: tuple[object, ...]) -> Any:
+    def call(self, method: str, args: tuple[Any, ...]) -> Any:
         """Call a method of the object. Returns: its answer, or the Trouble."""
         return _attempt(lambda: getattr(self._object, method)(*args))
 
 
-def _attempt(work: Callable[[], object]) -> object:
+def _attempt(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Exception as error:  # whatever it is, the caller raises it

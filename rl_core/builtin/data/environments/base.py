@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -40,6 +40,6 @@ class EnvironmentRows(Section):
         """Text that the rows depend on besides the entry itself, such as a digest of a file."""
         return ""
 
-    def tasks(self) -> Iterator[dict[str, object]]:
+    def tasks(self) -> Iterator[dict[str, Any]]:
         """Yield every task as a row with its `key`. Raises: DataError, with what is wrong."""
         raise NotImplementedError(f"{type(self).__name__}.tasks")
