@@ -6,11 +6,11 @@ from prefect.cache_policies import NO_CACHE
 
 from rl_core.runs.session import session_for
 from rl_core.runtime.home import Home
-from rl_core.tracking.model_versions import champion, promote
+from rl_core.tracking.model_versions import champion
 from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, VersionReceipt
 from tasks.prefect_ui import artifacts
 from tasks.prefect_ui.artifacts import as_it_is
-from tasks.prefect_ui.champion_events import emit_champion
+from tasks.prefect_ui.champion_events import make_champion
 
 
 @task(name="promote-model", cache_policy=NO_CACHE)
@@ -46,6 +46,4 @@ def _move_alias(plan: RunPlan, version: VersionReceipt, reason: str, approval: A
     present = champion(uri, version.name)
     if present is None or present.version != version.version:
         by = approval.by or f"gate of run {plan.mlflow_run_id}"
-        promote(uri, version.name, version.version, reason, by=by)
-        before = None if present is None else present.version
-        emit_champion(version.name, version.version, before, reason, by)
+        make_champion(uri, version.name, version.version, reason, by)

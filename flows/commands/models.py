@@ -54,11 +54,12 @@ def promote(
     ],
     reason: Annotated[str, typer.Option(help="Why, for those who ask later")] = "by hand",
 ) -> None:
-    """Make a version the champion, and record the person, the time and the reason."""
-    from rl_core.tracking import model_versions
+    """Make a version the champion, and record the person, the time and the reason; automations of
+    the Prefect server hear of it."""
+    from tasks.prefect_ui.champion_events import make_champion
 
-    check_addresses(Server.MLFLOW)
-    done = model_versions.promote(Home.default().mlflow_uri, name, version, reason)
+    check_addresses(Server.MLFLOW, Server.PREFECT)
+    done = make_champion(Home.default().mlflow_uri, name, version, reason)
     before = f"it was v{done.over}" if done.over else "there was none"
     typer.echo(f"{name} v{version} is champion ({before}); {done.at} by {done.by}: {done.reason}")
 

@@ -12,7 +12,10 @@ from rl_core.services.addresses import Server, check_addresses
 if TYPE_CHECKING:
     from rl_core.reporting.compare import Compared
 
-RUN = "Name of the run's folder, its MLflow run id, or models:/NAME@champion"
+RUN = (
+    "Name of the run's folder or the start of it, its recipe's name if it has one run, its MLflow "
+    "run id, or models:/NAME@champion"
+)
 
 
 def report(

@@ -39,23 +39,23 @@ def rollouts(
     """Show what a run sampled: conversations, rewards, advantages and log-probabilities."""
     from rl_core.reporting.run_record import find_run
 
-    folder = find_run(Home.default(), run).folder.rollouts
-    rows = select(folder, Wanted(step, track, group, grep), sort, limit)
+    record = find_run(Home.default(), run)
+    rows = select(record.folder.rollouts, Wanted(step, track, group, grep), sort, limit)
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row, ensure_ascii=False))
         return
-    _print(rows, full)
+    _print(record.name, rows, full)
 
 
-def _print(rows: list[Row], full: bool) -> None:
+def _print(run: str, rows: list[Row], full: bool) -> None:
     from flows.console import Console, Table
 
     console = Console()
     if not rows:
         console.say("no stored row is like this")
         return
-    shown = Table(f"{len(rows)} rollouts")
+    shown = Table(f"{len(rows)} rollouts of {run}")
     for name in ("#", "step", "reward", "advantage", "|Δlogp|", "tokens"):
         shown.column(name, justify="right")
     shown.column("end")

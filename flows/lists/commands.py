@@ -32,19 +32,15 @@ def recipes(as_json: Json = False) -> None:
 def runs(as_json: Json = False) -> None:
     """List the runs of this home, the newest first, with what they reached."""
     from rl_core.reporting.run_record import RunRecord
-    from rl_core.runs.run_folder import RunFolder
+    from rl_core.runs.known_runs import known_runs
 
-    found = sorted(
-        Home.default().runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True
-    )
-    entries = [
-        _run_entry(RunRecord(RunFolder(path.parent)), path.stat().st_mtime) for path in found
-    ]
+    entries = [_run_entry(RunRecord(folder)) for folder in known_runs(Home.default()).values()]
     columns = ("run", "recipe", "started", "steps", "score", "before", "after", "version")
     print_list("Runs", columns, entries, as_json)
 
 
-def _run_entry(record: RunRecord, started: float) -> Entry:
+def _run_entry(record: RunRecord) -> Entry:
+    started = (record.folder.root / "run.json").stat().st_mtime
     before, after = record.evaluation("baseline"), record.evaluation("final")
     return {
         "run": record.name,

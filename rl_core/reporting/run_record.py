@@ -10,17 +10,16 @@ from pathlib import Path
 
 import yaml
 
-from rl_core.errors import StorageError
 from rl_core.evaluation.compared import compared_rows
 from rl_core.evaluation.row_scores import ACCURACY, MEAN_REWARD
 from rl_core.evaluation.rows import PlayedRow, Row
 from rl_core.evaluation.runner import read_samples
+from rl_core.runs.known_runs import find_folder
 from rl_core.runs.recipes import recorded_values
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import flatten
 from rl_core.runs.versions.best import RECEIPT
 from rl_core.runtime.home import Home
-from rl_core.runtime.registry import nearest
 from rl_core.tracking.model_versions import find_version
 from rl_core.watch.watch import Watch, stopping
 from rl_core.watch.watcher import Alarm
@@ -164,23 +163,13 @@ class RunRecord:
 
 
 def find_run(home: Home, run: str) -> RunRecord:
-    """Find a run by the name of its folder, its MLflow run id, or the model version it registered
-    (`models:/...`).
+    """Find a run as `find_folder` does, or by the model version it registered (`models:/...`).
 
-    Raises: StorageError naming the nearest known run.
+    Raises: StorageError naming the candidates, or the nearest known run.
     """
-    folders = {path.parent.name: path.parent for path in home.runs.glob("*/run.json")}
-    if run in folders:
-        return RunRecord(RunFolder(folders[run]))
     if run.startswith("models:/"):
-        wanted = find_version(home.mlflow_uri, run).tags["run_id"]
-    else:
-        wanted = run
-    records = [RunRecord(RunFolder(path)) for path in folders.values()]
-    found = next((record for record in records if record.mlflow_run_id == wanted), None)
-    if found is None:
-        raise StorageError(f"no run {run!r} under {home.runs}{nearest(run, sorted(folders))}")
-    return found
+        run = find_version(home.mlflow_uri, run).tags["run_id"]
+    return RunRecord(find_folder(home, run))
 
 
 def embedded_pictures(record: RunRecord) -> list[Path]:

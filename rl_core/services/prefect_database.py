@@ -1,12 +1,16 @@
 """The database of the home's Prefect servers, looked at before one starts: a damaged file is set
-aside. It holds the history that the UI shows, and nothing that a run needs."""
+aside, and one of a newer Prefect is refused. It holds the history that the UI shows, and nothing
+that a run needs."""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from contextlib import closing, suppress
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from rl_core.errors import StorageError
@@ -15,12 +19,16 @@ from rl_core.runtime.home import Home
 ELSEWHERE = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
 """Settings that name another database."""
 _PARTS = ("", "-wal", "-shm", "-journal")
+_MIGRATIONS = "server/database/_migrations/versions/sqlite"
+"""Folder in Prefect's package with a file for each change of the tables."""
+_REVISION = re.compile(r"^revision\b[^=\n]*=\s*[\"'](\w+)[\"']", re.MULTILINE)
 
 
 def set_aside_if_damaged(home: Home) -> str | None:
     """Rename the home's Prefect database if it cannot be read. Returns: a sentence that says so.
 
-    Raises: StorageError when there is a file where the folder of the database should be.
+    Raises: StorageError when there is a file where the folder of the database should be, or when a
+    newer Prefect has changed the tables: its server may be running, and it can read them again.
     """
     if any(os.environ.get(name) for name in ELSEWHERE):
         return None
@@ -29,6 +37,12 @@ def set_aside_if_damaged(home: Home) -> str | None:
     file = home.prefect / "prefect.db"
     damage = _damage(file)
     if damage is None:
+        if revision := _unknown_revision(file):
+            raise StorageError(
+                f"{file} is of a newer Prefect than {version('prefect')}, which is installed (its "
+                f"tables have the unknown revision {revision}); install that Prefect again, or "
+                "move the file away: the Prefect UI then begins a new history, and runs go on"
+            )
         return None
     aside = file.with_name(f"prefect.db.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     for part in _PARTS:
@@ -68,3 +82,25 @@ def _missing_end(file: Path) -> str | None:
     if file.stat().st_size < whole:
         return f"{file.stat().st_size} bytes are left of {whole}"
     return None
+
+
+def _unknown_revision(file: Path) -> str | None:
+    """Return the revision of the tables if the installed Prefect has no such migration. Those are
+    read as text, since importing Prefect takes seconds."""
+    if not file.is_file() or file.stat().st_size == 0:
+        return None
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+            found = database.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.DatabaseError:
+        return None  # locked, or without the table: the first migration has not ended
+    package = find_spec("prefect")
+    if found is None or package is None or not package.submodule_search_locations:
+        return None
+    folder = Path(package.submodule_search_locations[0]) / _MIGRATIONS
+    known = {
+        revision
+        for path in folder.glob("*.py")
+        for revision in _REVISION.findall(path.read_text(encoding="utf-8"))
+    }
+    return None if not known or found[0] in known else str(found[0])

@@ -247,8 +247,8 @@ def test_runs_are_found_by_name_id_and_version(home: Home, runs: list[MadeRun]):
         "models:/rl-train-made/1",
     ):
         assert find_run(home, words).name == name
-    with pytest.raises(StorageError, match=f"no run '{name[:-1]}' .*did you mean '{name}'"):
-        find_run(home, name[:-1])
+    with pytest.raises(StorageError, match=f"no run 'x{name[1:]}' .*did you mean '{name}'"):
+        find_run(home, f"x{name[1:]}")
 
 
 def test_a_comparison_names_what_differs_and_by_how_much(home: Home, runs: list[MadeRun]):

@@ -11,10 +11,10 @@ import yaml
 
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import ModelError, RecipeError, StorageError
+from rl_core.runs.known_runs import find_folder
 from rl_core.runs.recipes import recorded_values
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runtime.home import Home
-from rl_core.runtime.registry import nearest
 from rl_core.tracking.database import tracking_client
 from rl_core.tracking.lineage import IterationLineage, RunLineage, read_artifact, trace_run
 from rl_core.tracking.model_card import ensure_card
@@ -55,20 +55,13 @@ class KeptIteration:
 def find_iteration(text: str, home: Home) -> KeptIteration | None:
     """Find the iteration that `RUN@12` refers to; None if the text is no such reference.
 
-    Args: text: the run is the name of its folder, or its MLflow run id. Raises: StorageError naming
+    Args: text: the run is named as for `find_folder`. Raises: StorageError naming the candidates or
     the nearest run, or the iterations whose checkpoints are there.
     """
     named = _REFERENCE.fullmatch(text)
     if named is None or Path(text).exists():
         return None
-    folders = {}
-    for path in home.runs.glob("*/run.json"):
-        folders[path.parent.name] = RunFolder(path.parent)
-    run = named["run"]
-    by_id = {folder.mlflow_run_id: folder for folder in folders.values()}
-    folder = folders.get(run) or by_id.get(run)
-    if folder is None:
-        raise StorageError(f"no run {run!r} under {home.runs}{nearest(run, sorted(folders))}")
+    folder = find_folder(home, named["run"])
     iteration, kept = int(named["iteration"]), folder.complete_iterations()
     if iteration not in kept:
         listed = ", ".join(map(str, kept)) or "none"
