@@ -14,7 +14,6 @@ from flows.prefect_settings import check_prefect_settings
 from flows.sweep.grid import combinations
 from rl_core.data.prepare.row_files import check_files_exist
 from rl_core.distributed.cluster import configured_address, early_cluster
-from rl_core.errors import causes
 from rl_core.models.checks.can_train import check_local_model
 from rl_core.models.locate import check_models
 from rl_core.runs.chain.chains import LoadedChain, is_chain, load_chain
@@ -203,17 +202,12 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _came_of_a_signal(error):
+        from tasks.retrying import came_of_a_signal
+
+        if came_of_a_signal(error):
             raise KeyboardInterrupt from error
         raise
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _came_of_a_signal(error: BaseException) -> bool:
-    # While a flow runs, SIGTERM is Prefect's, which raises this.
-    from prefect.exceptions import TerminationSignal
-
-    return any(isinstance(one, KeyboardInterrupt | TerminationSignal) for one in causes(error))

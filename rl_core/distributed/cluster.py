@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
 import sys
 import threading
+import time
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rl_core.distributed.nodes.driver import check_driver
 from rl_core.errors import Unreachable
+from rl_core.runtime.child_reaper import end_the_rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+HASTE_S = 5.0
+"""Seconds that the end of a failed or interrupted run waits for its cluster."""
+POLL_S = 0.05
+SIGACTION_BYTES = 256
+"""More than `struct sigaction` takes on any system."""
 _early: threading.Event | None = None
 """Event that is set once the cluster of `early_cluster` has started."""
 
@@ -39,7 +47,8 @@ def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
 
     Its first processes import the modules of workers in advance. With GPUs no cluster is started
     early: a process that looks for GPUs once, as imports may, does not see the ones it is given
-    later.
+    later. A cluster that is not gone `HASTE_S` after an error left the block, as when Ray is still
+    starting, is ended with the block of `no_orphans`.
     """
     global _early
     if device_kind != "cpu":
@@ -47,14 +56,20 @@ def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
         return
     _early, over = threading.Event(), threading.Event()
     # Ray's processes end with the thread that started them, so it stays until the block is over.
-    thread = threading.Thread(target=_hold, args=(num_devices, _early, over), name="early cluster")
+    # A daemon: the end of the process does not wait for a start that hangs, either.
+    thread = threading.Thread(
+        target=_hold, args=(num_devices, _early, over), name="early cluster", daemon=True
+    )
+    patience_s: float | None = HASTE_S
+    thread.start()
     try:
-        thread.start()
         yield
+        patience_s = None
     finally:
         over.set()
+        thread.join(patience_s)
         if thread.is_alive():
-            thread.join()
+            end_the_rest()
         _early = None
 
 
@@ -120,6 +135,7 @@ def _started(
         _keep_signal_handlers(),
         _sessions_of_their_own(private=private),
         _closed_to_other_machines(private=private),
+        _open_to_signals(),
     ):
         try:
             ray.init(
@@ -188,14 +204,53 @@ def _closed_to_other_machines(*, private: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _keep_signal_handlers() -> Iterator[None]:
-    """Restore the SIGTERM handler, by which Prefect cancels a run in an orderly way, after
-    `ray.init` replaced it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
+def _open_to_signals() -> Iterator[None]:
+    """Let other threads run, and with them signal handlers, while Ray waits for its servers.
+
+    Ray waits up to 30 s for the port of a server, in C++ and without releasing Python's lock: a
+    SIGTERM would wait as long. This replacement of a private name can go when Ray releases it.
+    """
+    from ray._private import node
+
+    usual = node.wait_for_persisted_port
+
+    def wait(*which: str, timeout_ms: int) -> int:
+        end = time.monotonic() + timeout_ms / 1000
+        while True:
+            try:
+                return usual(*which, timeout_ms=0)
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(POLL_S)
+
+    node.wait_for_persisted_port = wait
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        node.wait_for_persisted_port = usual
+
+
+@contextmanager
+def _keep_signal_handlers() -> Iterator[None]:
+    """Restore the SIGTERM handler, by which Prefect cancels a run in an orderly way, after
+    `ray.init` replaced it.
+
+    In the main thread Ray replaces Python's handler. In any thread it replaces the system's, under
+    Python's, by one that prints a stack trace and aborts the process three seconds later, in the
+    middle of its orderly end. Ray has no option for either.
+    """
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        return
+    # Only the main thread may set a handler of Python's, but the system's is the same for all.
+    libc, action = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
+    libc.sigaction(signal.SIGTERM, None, action)
+    try:
+        yield
+    finally:
+        libc.sigaction(signal.SIGTERM, action, None)

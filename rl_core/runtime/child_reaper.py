@@ -21,6 +21,8 @@ POLL_S = 0.5
 REPORT_S = 30.0
 """Seconds that the command of `run_if_killed` may take."""
 FAREWELL = "goodbye"
+END_THE_REST = "end the rest"
+_last_line = FAREWELL
 _watcher: "subprocess.Popen[bytes] | None" = None
 
 
@@ -28,10 +30,10 @@ _watcher: "subprocess.Popen[bytes] | None" = None
 def no_orphans() -> Iterator[None]:
     """If this process is killed inside the block, end all its descendants within seconds.
 
-    A normal end of the block ends nothing: whoever started a process ends it. Nested blocks have no
-    further effect.
+    A normal end of the block ends nothing, unless `end_the_rest` was called: whoever started a
+    process ends it. Nested blocks have no further effect.
     """
-    global _watcher
+    global _watcher, _last_line
     if _watcher is not None:
         yield
         return
@@ -50,7 +52,8 @@ def no_orphans() -> Iterator[None]:
         yield
     finally:
         watcher, _watcher = _watcher, None
-        watcher.communicate(_line(FAREWELL))
+        last_line, _last_line = _last_line, FAREWELL
+        watcher.communicate(_line(last_line))
 
 
 def run_if_killed(command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -67,6 +70,13 @@ def end_last(pid: int) -> None:
     """Leave a process for the command of `run_if_killed`, which may need it, and end it
     afterwards."""
     _tell({"last": pid})
+
+
+def end_the_rest() -> None:
+    """Have all descendants of this process ended at the end of the block of `no_orphans`, but that
+    of `end_last`: whoever started them cannot end them."""
+    global _last_line
+    _last_line = END_THE_REST
 
 
 def _tell(what: Mapping[str, object]) -> None:
@@ -94,8 +104,10 @@ def watch(parent: psutil.Process) -> None:
             written += part
             if written.endswith(_line(FAREWELL)):
                 return
-    told = {}
-    for line in written.splitlines(keepends=True):
+            if written.endswith(_line(END_THE_REST)):
+                break
+    told, is_killed = {}, not written.endswith(_line(END_THE_REST))
+    for line in written.removesuffix(_line(END_THE_REST)).splitlines(keepends=True):
         # The last one may be cut where the parent was killed.
         if line.endswith(b"\n"):
             told |= json.loads(line)
@@ -103,6 +115,8 @@ def watch(parent: psutil.Process) -> None:
     last = {process for process in below if process.pid == told.get("last")}
     last = last.union(*map(_descendants, last))
     _end(below - last, spared=last)
+    if not is_killed:
+        return
     if "command" in told:
         with suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(

@@ -1,16 +1,22 @@
-"""A signal that ends the run is heeded while workers are busy, not after their call."""
+"""A signal that ends the run is heeded at once: while workers are busy, and while Ray starts."""
 
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
+
+from tests.processes import command_line, still_running
 
 DRIVER = """
 import signal, sys, time
+from contextlib import nullcontext
 from rl_core.distributed import DevicePool, placement, ray_cluster, remote
+from rl_core.distributed.cluster import early_cluster
 from tests.distributed.sleeper import Sleeper
 
 def end(signum, frame):
@@ -18,7 +24,8 @@ def end(signum, frame):
 
 for one in (signal.SIGINT, signal.SIGTERM):
     signal.signal(one, end)
-with ray_cluster(None, 1, "cpu"):
+early = early_cluster(1, "cpu") if "early" in sys.argv else nullcontext()
+with early, ray_cluster(None, 1, "cpu"):
     for _ in range(2):
         with placement(DevicePool(1)) as block:
             sleeper = remote(Sleeper)
@@ -31,15 +38,34 @@ with ray_cluster(None, 1, "cpu"):
             block.close()
 """
 
+STARTING = """
+import signal, time
+from rl_core.distributed.cluster import early_cluster
+from rl_core.runtime.child_reaper import no_orphans
 
-@pytest.mark.slow
-def test_a_busy_worker_does_not_hold_up_an_interruption() -> None:
-    driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER],
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+with no_orphans(), early_cluster(1, "cpu"):
+    time.sleep(600)
+"""
+GONE_S = 10.0
+
+
+def started(program: str, *arguments: str) -> subprocess.Popen[str]:
+    """A program in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["early", "later"])
+def test_a_busy_worker_does_not_hold_up_an_interruption(cluster: str) -> None:
+    """Nor does a handler of Ray's, which aborts the process, take the place of the run's."""
+    driver = started(DRIVER, cluster)
     assert driver.stdout is not None
     try:
         for ending in (signal.SIGINT, signal.SIGTERM):
@@ -49,8 +75,41 @@ def test_a_busy_worker_does_not_hold_up_an_interruption() -> None:
             sent = time.monotonic()
             assert driver.stdout.readline() == "interrupted\n"
             assert time.monotonic() - sent < 90, "it waited for the end of the call"
-        assert driver.communicate(timeout=60)[0] == ""
+        said, errors = driver.communicate(timeout=60)
+        assert said == ""
         assert driver.returncode == 0
+        assert "SIGTERM received" not in errors
     finally:
         driver.kill()
         driver.communicate()
+
+
+@pytest.mark.slow
+def test_an_interruption_does_not_wait_for_a_cluster_that_does_not_start() -> None:
+    driver = started(STARTING)
+    below: list[psutil.Process] = []
+    try:
+        server = _first_server_of_ray(driver)
+        server.suspend()
+        time.sleep(1.0)
+        below = psutil.Process(driver.pid).children(recursive=True)
+        driver.send_signal(signal.SIGTERM)
+        errors = driver.communicate(timeout=GONE_S)[1]
+        assert errors.splitlines()[-1] == "KeyboardInterrupt"
+        assert not still_running(below)
+    finally:
+        for process in below:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        driver.kill()
+        driver.communicate()
+
+
+def _first_server_of_ray(driver: subprocess.Popen[str]) -> psutil.Process:
+    """The process that holds a cluster's state, without which Ray does not start."""
+    while driver.poll() is None:
+        for process in psutil.Process(driver.pid).children(recursive=True):
+            if any("gcs_server" in part for part in command_line(process)):
+                return process
+        time.sleep(0.01)
+    raise AssertionError("Ray never began to start")

@@ -1,5 +1,5 @@
 """`no_orphans`: what a process started goes when it is killed, and stays when it ends in an orderly
-way."""
+way, unless it asked otherwise."""
 
 import subprocess
 import sys
@@ -13,13 +13,14 @@ from tests.processes import still_running
 # A child with a child of its own in another session, as Ray's agents and API servers are.
 PARENT = """
 import subprocess, sys, time
-from rl_core.runtime.child_reaper import no_orphans
+from rl_core.runtime.child_reaper import end_the_rest, no_orphans
 child = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], \
 start_new_session=True); print(p.pid, flush=True); p.wait()"
 with no_orphans(), no_orphans():
     process = subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
     print(process.pid, flush=True)
-    sys.stdin.readline()
+    if sys.stdin.readline() == "end the rest\\n":
+        end_the_rest()
 """  # noqa: E501
 
 
@@ -58,3 +59,12 @@ def test_an_orderly_end_kills_nothing(parent: subprocess.Popen[str]) -> None:
     finally:
         for process in below:
             process.kill()
+
+
+def test_an_orderly_end_kills_what_it_is_asked_to(parent: subprocess.Popen[str]) -> None:
+    below = started_by(parent)
+    assert parent.stdin is not None
+    parent.stdin.write("end the rest\n")
+    parent.stdin.flush()
+    assert parent.wait(10) == 0
+    assert not still_running(below)

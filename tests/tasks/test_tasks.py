@@ -2,6 +2,7 @@
 
 import errno
 import json
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from prefect.client.schemas.objects import TaskRun
+from prefect.exceptions import TerminationSignal
 from prefect.logging import disable_run_logger
 from prefect.states import Completed, exception_to_crashed_state, exception_to_failed_state
 from prefect.utilities.asyncutils import run_coro_as_sync
@@ -206,6 +208,15 @@ def test_only_what_the_user_cannot_put_right_is_retried(error: Exception, expect
     task_run = TaskRun(task_key="train-iteration", dynamic_key="0")
     failed = run_coro_as_sync(exception_to_failed_state(error))
     assert worth_retrying(train_iteration, task_run, failed) is expected
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), TerminationSignal(signal.SIGTERM)])
+def test_an_error_that_a_library_made_of_an_interrupt_is_not_retried(ending: BaseException):
+    task_run = TaskRun(task_key="train-iteration", dynamic_key="0")
+    error = SystemError("returned a result with an exception set")
+    error.__cause__ = ending
+    failed = run_coro_as_sync(exception_to_failed_state(error))
+    assert not worth_retrying(train_iteration, task_run, failed)
 
 
 def test_a_crash_is_retried_and_a_success_is_not():
