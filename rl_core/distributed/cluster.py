@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 HASTE_S = 5.0
 """Seconds that the end of a failed or interrupted run waits for its cluster."""
 POLL_S = 0.05
+PORT_WAIT = "wait_for_persisted_port"
+"""Function by which Ray waits for the port of a server."""
 SIGACTION_BYTES = 256
 """More than `struct sigaction` takes on any system."""
 _early: threading.Event | None = None
@@ -208,11 +210,15 @@ def _open_to_signals() -> Iterator[None]:
     """Let other threads run, and with them signal handlers, while Ray waits for its servers.
 
     Ray waits up to 30 s for the port of a server, in C++ and without releasing Python's lock: a
-    SIGTERM would wait as long. This replacement of a private name can go when Ray releases it.
+    SIGTERM would wait as long. This replacement of a private name can go when Ray releases it. Not
+    every version of Ray waits so.
     """
     from ray._private import node
 
-    usual = node.wait_for_persisted_port
+    usual = getattr(node, PORT_WAIT, None)
+    if usual is None:
+        yield
+        return
 
     def wait(*which: str, timeout_ms: int) -> int:
         end = time.monotonic() + timeout_ms / 1000
@@ -224,11 +230,11 @@ def _open_to_signals() -> Iterator[None]:
                     raise
             time.sleep(POLL_S)
 
-    node.wait_for_persisted_port = wait
+    setattr(node, PORT_WAIT, wait)
     try:
         yield
     finally:
-        node.wait_for_persisted_port = usual
+        setattr(node, PORT_WAIT, usual)
 
 
 @contextmanager
