@@ -212,8 +212,9 @@ def _open_to_signals() -> Iterator[None]:
     Ray waits up to 30 s for the port of a server, in C++ and without releasing Python's lock: a
     SIGTERM would wait as long. This replacement of a private name can go when Ray releases it.
     """
-    from ray._private import node
+    import ray._private.node
 
+    node: Any = ray._private.node  # a type checker is not shown what it imports itself
     usual = node.wait_for_persisted_port
 
     def wait(*which: str, timeout_ms: int) -> int:
