@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -102,14 +103,11 @@ class WorkerGroup:
         Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that
         failed elsewhere.
         """
-        import ray
-
         if self._closed:
             raise WorkerDied(f"{method}: the workers were closed; build them anew")
         if self._left_over:
-            stuck = ray.wait(
-                list(self._left_over), num_returns=len(self._left_over), timeout=GRACE_S
-            )[1]
+            calls_left = [one.future() for one in self._left_over]
+            stuck = wait(calls_left, GRACE_S).not_done
             if stuck:
                 raise WorkerDied(
                     f"{method}: {len(stuck)} rank(s) still wait in an earlier call that failed "
@@ -168,6 +166,9 @@ class _Watch(Generic[A]):
         self, group: WorkerGroup, label: str, pending: dict[ObjectRef[A], int], timeout_s: float
     ) -> None:
         self.group, self.label, self.pending, self.timeout_s = group, label, pending, timeout_s
+        # `ray.wait` and `ray.get` run signal handlers, and may drop what one raises to end the run
+        # if that is not a KeyboardInterrupt, such as Prefect's TerminationSignal.
+        self.refs: dict[Future[A], ObjectRef[A]] = {ref.future(): ref for ref in pending}
         self.world = sorted(pending.values())
         self.answers: dict[int, A] = {}
         self.failures: list[Failure] = []
@@ -187,25 +188,13 @@ class _Watch(Generic[A]):
 
     def _take(self, timeout_s: float) -> None:
         """Wait for one more rank, and record how it ended."""
-        import ray
         from ray.exceptions import RayActorError, RayTaskError
 
-        raised = None
-        try:
-            done, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
-        except SystemError as error:
-            # Ray runs signal handlers while it waits; what one raised, to end the run, arrives as
-            # the cause of this.
-            if error.__cause__ is None:
-                raise
-            done, raised = [], error.__cause__
-        if raised is not None:
-            raise raised  # not within the handler, where its consequence would become its context
-        for future in done:
-            rank = self.pending.pop(future)
+        for future in wait(self.refs, timeout_s, FIRST_COMPLETED).done:
+            rank = self.pending.pop(self.refs.pop(future))
             self.first_end = self.first_end or time.monotonic()
             try:
-                answer = ray.get(future)
+                answer = future.result()
             except RayActorError as error:
                 answer = Failure(
                     rank, self.group.describe(rank, self.label), how_it_ended(error), died=True
