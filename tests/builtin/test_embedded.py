@@ -39,11 +39,11 @@ DECIDES_THE_WEIGHTS = {
     "smollm2-adder": (f"{MODELS}.adder_warm_up", "rl_core.builtin.data.reasoning_problems"),
 }
 KNOWN = {
-    "tiny-vlm": ("ceec7abfc6f9", "3cd4ad934449"),
-    "tiny-sd3": ("4e0c1ed776fc", "5dd294ae3f03"),
-    "tiny-unified": ("2fafcb2e4499", "ee93df8c7fc9"),
-    "smollm2-enhancer": ("8409b6d7db71", "a05b396c51c1"),
-    "smollm2-adder": ("9f54c10e0369", "9f54c10e0369"),
+    "tiny-vlm": ("ceec7abfc6f9", "c401033d6c38"),
+    "tiny-sd3": ("4e0c1ed776fc", "dfb591d9b76a"),
+    "tiny-unified": ("2fafcb2e4499", "a58be8565ebe"),
+    "smollm2-enhancer": ("8409b6d7db71", "10d213589cb6"),
+    "smollm2-adder": ("9f54c10e0369", "4a356d358f9e"),
 }
 """Model -> its version, and the digest of the code that gave it."""
 
