@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psutil
 import pytest
+from mlflow import MlflowClient
 
 from rl_core.runtime.home_keys import prefect_password
+from tasks.prefect_ui.champion_events import EVENT as CHAMPION
 from tests.command import answer, rl_train
 from tests.e2e.prefect_api import PrefectApi, wait_until
 
@@ -125,6 +128,25 @@ def test_announced_data_starts_the_deployment_that_waits_for_it(
         api.delete(f"flow_runs/{run['id']}")
     finally:
         api.patch("work_pools/rl-train", {"is_paused": False})
+
+
+def test_a_champion_by_hand_is_an_event_to_act_on(
+    home: Path, api: PrefectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # MLflow's registry looks there for the logged model.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'mlflow.db'}")
+    client = MlflowClient()
+    client.create_registered_model("made")
+    for _ in range(2):
+        logged = client.create_logged_model(client.create_experiment(uuid4().hex))
+        client.create_model_version("made", f"models:/{logged.model_id}")
+    wanted = {"filter": {"event": {"name": [CHAMPION]}}}
+    for version, before in ((1, None), (1, 1), (2, 1)):
+        done(home, "promote", "made", str(version), "--reason", "for the test")
+        found = api.post("events/filter", wanted)["events"][0]["payload"]
+        if before != version:
+            assert (found["version"], found["before"]) == (version, before)
+    assert len(api.post("events/filter", wanted)["events"]) == 2, "one replaced nothing"
 
 
 def test_a_schedule_that_is_switched_on_gets_its_runs(api: PrefectApi) -> None:
