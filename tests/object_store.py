@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import boto3
+from fsspec import get_filesystem_class
 from moto.server import ThreadedMotoServer
 
 BUCKET = "bucket"
@@ -38,6 +39,8 @@ class ObjectStore:
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
     """Run one while the block runs."""
+    # fsspec keeps the connection of its first use, which was to the server of another test.
+    get_filesystem_class("s3").clear_instance_cache()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
