@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: sbom audit siege help install train up down test test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves gpu-suite gpu-report
+.PHONY: sbom audit siege help install train up down test test-all test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves gpu-suite gpu-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +43,13 @@ down: $(STAMP) ## stop them
 
 # Two files at a time: most of them wait for processes to start, and share nothing between files. They start in the order
 # of tests/conftest.py, the longest first; xdist would begin with those of the most tests.
-test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+SUITE := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test: $(STAMP) ## run the tests, but those marked `long`
+	$(BIN)/python $(SUITE) -m "not long"
+
+test-all: $(STAMP) ## run all of them
+	$(BIN)/python $(SUITE)
 
 # What users without constraints.txt get: the newest of every package that pyproject.toml admits, and the oldest of
 # those that it names. uv resolves both within seconds; pip has no way to ask for the oldest.

@@ -8,12 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from rl_core.data.prepare.items import Item
 from rl_core.data.store.atomic import atomic_write_text
-from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef
 from rl_core.envs.faults import no_verdicts
 from rl_core.evaluation.calibration import calibration
 from rl_core.evaluation.intervals import wilson_interval
@@ -21,6 +19,10 @@ from rl_core.evaluation.passes import FULL_REWARD, is_binary
 from rl_core.evaluation.rows import PlayedRow, Row, number
 from rl_core.rollout.sample_ids import GROUP, SAMPLE, named_error
 from schemas.receipts import EvalReceipt
+
+if TYPE_CHECKING:
+    from rl_core.data_proto import DataProto
+    from rl_core.distributed import DataProtoRef
 
 WRITTEN = (GROUP, SAMPLE, "uid", "prompt", "response", "ground_truth", "stop_reason")
 """Columns of a batch that are stored with each row."""

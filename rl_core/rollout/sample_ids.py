@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from rl_core.data_proto import DataProto
+if TYPE_CHECKING:
+    from rl_core.data_proto import DataProto
 
 GROUP: Final = "group_id"
 SAMPLE: Final = "sample_id"

@@ -114,6 +114,7 @@ def test_a_stage_that_fails_its_gate_ends_the_chain_until_a_person_promotes_it(
     assert set(run_here(chain, tmp_path, *overrides).stages) == {"sft", "rl"}
 
 
+@pytest.mark.long
 def test_a_chain_killed_in_its_second_stage_goes_on_there_bit_identical(
     start: Callable[..., Run],
     chain: Path,

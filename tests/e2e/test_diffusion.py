@@ -98,6 +98,7 @@ def test_rewards_are_what_is_read_in_the_pictures_and_they_train(
     assert is_trained(tiny_sd3_dir, run / "model")
 
 
+@pytest.mark.long
 def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(
     recipe: Path, undisturbed_lettering: Path, start: Callable[..., Run], tmp_path: Path
 ) -> None:

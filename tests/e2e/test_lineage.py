@@ -80,6 +80,7 @@ def test_the_alias_moves_only_when_the_gate_holds(undisturbed: Path) -> None:
     assert aliases == ({"champion": str(receipt.version)} if receipt.promoted else {})
 
 
+@pytest.mark.long
 def test_a_version_trained_again_has_the_same_weights_and_a_changed_source_is_named(
     undisturbed: Path, tmp_path: Path
 ) -> None:

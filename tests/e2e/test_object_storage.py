@@ -68,6 +68,7 @@ def mlflow_server(store: ObjectStore, tmp_path: Path) -> Iterator[str]:
             psutil.wait_procs(below, timeout=15)
 
 
+@pytest.mark.long
 def test_a_run_killed_on_one_machine_goes_on_on_another_and_a_third_fetches_its_version(
     start: Callable[..., Run],
     mlflow_server: str,

@@ -140,6 +140,7 @@ def test_what_was_published_is_what_was_trained_on_by_digest(
     assert is_trained(tiny_vlm_dir, run_folder(trained.home) / "model")
 
 
+@pytest.mark.long
 def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(
     trained: StageRun, start: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_both_models_are_trained_and_exported(
     assert is_trained(tiny_sd3_dir, exported / "images")
 
 
+@pytest.mark.long
 def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(
     overrides: list[str], undisturbed_enhancer: Path, start: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ print(finished.model)
 """
 
 
+@pytest.mark.long
 def test_runs_in_one_process_leave_it_as_it_was(tiny_model_dir: Path, tmp_path: Path):
     (tmp_path / "notebook.py").write_text(NOTEBOOK)
     done = subprocess.run(

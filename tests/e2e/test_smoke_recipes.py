@@ -12,7 +12,7 @@ from tests.e2e.conftest import train_here
 from tests.e2e.outcomes import run_folder
 from tests.e2e.prefect_api import PrefectApi
 from tests.e2e.shown import assert_shown
-from tests.e2e.test_deployment import HAS_PICTURES as DEPLOYED
+from tests.e2e.test_deployment import DEPLOYED
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -26,6 +26,8 @@ HAS_PICTURES = {
     "selfplay": False,
     "tools": False,
     "pe": True,
+    "diffusion": True,
+    "unified": True,
 }
 ELSEWHERE = {
     "text",  # test_rollouts.py
@@ -34,7 +36,7 @@ ELSEWHERE = {
 
 
 def test_every_smoke_recipe_is_run() -> None:
-    assert {f"smoke/{name}" for name in {*HAS_PICTURES, *DEPLOYED, *ELSEWHERE}} == {
+    assert {f"smoke/{name}" for name in {*HAS_PICTURES, DEPLOYED, *ELSEWHERE}} == {
         name for name in recipe_names() if name.startswith("smoke/")
     }
 

@@ -49,6 +49,7 @@ def test_both_stages_are_measured_and_the_whole_model_is_exported(undisturbed_mo
     }
 
 
+@pytest.mark.long
 def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(
     overrides: list[str], undisturbed_model: Path, start: Callable[..., Run], tmp_path: Path
 ) -> None:
