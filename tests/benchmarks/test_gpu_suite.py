@@ -15,6 +15,7 @@ from benchmarks.gpu_suite.wheels import pinned
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_a_dry_run_measures_a_step_and_says_what_is_missing(tmp_path: Path):
     command = [sys.executable, "-m", "benchmarks.gpu_suite", "--dry", "--out", str(tmp_path)]
     subprocess.run([*command, "--only", "peer", "kernels"], cwd=ROOT, check=True, timeout=300)

@@ -153,7 +153,9 @@ def test_a_rank_killed_within_a_collective_is_named_within_seconds(start: Start)
         saboteur.meet()
 
 
-@pytest.mark.parametrize("method", ["stay_away", "stay_away_from_subgroup"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("stay_away", marks=pytest.mark.long), "stay_away_from_subgroup"]
+)
 def test_a_rank_that_never_comes_to_a_collective_is_named_with_its_place(start: Start, method: str):
     block, saboteur = start(3.0)
     with pytest.raises(WorkerHung, match="siblings waited 3 s") as caught:

@@ -120,6 +120,7 @@ def forgetful_model(tiny_model_dir: Path, tmp_path: Path) -> str:
     return str(tmp_path / "model")
 
 
+@pytest.mark.long
 def test_several_turns_that_a_template_cannot_carry_are_refused_at_the_dry_run(
     forgetful_model: str, tmp_path: Path
 ):

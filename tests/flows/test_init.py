@@ -13,8 +13,11 @@ from rl_core.runs.recipes import load_recipe
 from rl_core.runs.starters import PLACEHOLDER, starter_names, write_starter
 from tests.command import REPOSITORY, rl_train
 
+FIRST = "own"
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in starter_names() if name != FIRST]
 
-@pytest.mark.parametrize("name", starter_names())
+
+@pytest.mark.parametrize("name", [FIRST, *OTHERS])
 def test_a_new_project_passes_its_test_and_its_rows_are_good(name: str, tmp_path: Path):
     home, folder = tmp_path / "home", tmp_path / "My Project"
     done = rl_train(home, "init", str(folder), "--from", name)
@@ -76,6 +79,7 @@ def test_an_unknown_starter_is_answered_with_the_nearest(tmp_path: Path):
         write_starter("preferences", tmp_path / "project")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_new_project_trains(tiny_model_dir: Path, tmp_path: Path):
     home, folder = tmp_path / "home", tmp_path / "mine"

@@ -125,6 +125,7 @@ def test_each_field_has_its_own_line_and_text_is_no_markup(folder: Path) -> None
     assert "[bold]rows:train:.jsonl:1" in shown and "'[red]x[/red]'" in shown
 
 
+@pytest.mark.long
 def test_prompts_are_counted_as_the_run_counts_them(folder: Path, smollm2_dir: Path) -> None:
     (folder / "home").mkdir()
     Home(folder / "home").models.symlink_to(smollm2_dir.parent)

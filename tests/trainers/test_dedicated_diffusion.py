@@ -64,7 +64,11 @@ def running(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("adapters", [{}, {"lora": {"rank": 4, "alpha": 8}}], ids=["full", "lora"])
+@pytest.mark.parametrize(
+    "adapters",
+    [pytest.param({}, marks=pytest.mark.long), {"lora": {"rank": 4, "alpha": 8}}],
+    ids=["full", "lora"],
+)
 def test_a_dedicated_engine_changes_nothing(tiny_sd3_dir: Path, adapters: dict[str, Any]):
     outcomes = []
     for dedicated in (False, True):

@@ -129,8 +129,8 @@ def assert_same(one: Outcome, other: Outcome) -> None:
 @pytest.mark.parametrize(
     ("shared", "apart"),
     [
-        ({"num_devices": 2, "tp_size": 2}, {"num_devices": 1}),
-        ({"num_devices": 2, "sp_size": 2}, {"num_devices": 2}),
+        pytest.param({"num_devices": 2, "tp_size": 2}, {"num_devices": 1}, marks=pytest.mark.long),
+        pytest.param({"num_devices": 2, "sp_size": 2}, {"num_devices": 2}, marks=pytest.mark.long),
         ({"num_devices": 4, "tp_size": 2, "sp_size": 2}, {"num_devices": 2}),
     ],
     ids=["weights", "sequences", "both"],

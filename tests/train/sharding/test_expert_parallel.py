@@ -107,8 +107,8 @@ def test_two_ranks_that_share_experts_train_like_one(ranks: Ranks, mixture: str,
 @pytest.mark.parametrize(
     "topology",
     [
-        TrainTopology(ep_size=2),
-        TrainTopology(ep_size=4),
+        pytest.param(TrainTopology(ep_size=2), marks=pytest.mark.long),
+        pytest.param(TrainTopology(ep_size=4), marks=pytest.mark.long),
         TrainTopology(ep_size=2, shard_size=2),
         TrainTopology(ep_size=2, sp_size=2),
     ],
@@ -134,6 +134,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_experts_of_other_families_train_like_those_of_one_rank(
     ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, family: str
@@ -144,6 +145,7 @@ def test_experts_of_other_families_train_like_those_of_one_rank(
     assert_alike(whole, ranks.run(2, train, TrainTopology(ep_size=2), setup, STEPS)[0])
 
 
+@pytest.mark.long
 def test_holders_may_share_experts_unevenly(
     four_ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
@@ -184,6 +186,7 @@ def test_training_resumes_from_a_checkpoint_on_as_many_or_other_ranks(
     assert largest_difference(straight, resumed) < 1e-5
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_several_holders_loads_on_another_layout(
     four_ranks: Ranks, mixture: str, tmp_path: Path
 ) -> None:

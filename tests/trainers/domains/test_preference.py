@@ -225,7 +225,11 @@ def test_a_resumed_run_is_bit_identical_delta_included(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8}], ids=["whole", "adapters"])
+@pytest.mark.parametrize(
+    "lora",
+    [pytest.param(None, marks=pytest.mark.long, id="whole"), {"rank": 4, "alpha": 8}],
+    ids=[None, "adapters"],
+)
 def test_a_reference_from_the_cache_teaches_what_a_forward_pass_teaches(
     tiny_model_dir: Path,
     tmp_path: Path,
@@ -272,7 +276,13 @@ def test_overlong_and_equal_pairs_are_counted_and_teach_nothing(tiny_model_dir: 
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("name", ["dpo", "ipo", "simpo", "orpo", "kto"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dpo",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("ipo", "simpo", "orpo", "kto")),
+    ],
+)
 def test_the_siblings_of_mpo_learn_to_tell_the_answers_apart(
     tiny_model_dir: Path, name: str
 ) -> None:

@@ -199,6 +199,7 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor], atol: float =
         )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_models_on_devices_of_their_own_learn_and_judge_as_on_one(job: Job) -> None:

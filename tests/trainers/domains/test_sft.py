@@ -141,7 +141,9 @@ def test_the_loss_is_that_of_plain_transformers_on_the_assistants_turns(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("alpha", [0.0, 5.0], ids=["plain", "neftune"])
+@pytest.mark.parametrize(
+    "alpha", [pytest.param(0.0, marks=pytest.mark.long), 5.0], ids=["plain", "neftune"]
+)
 def test_packing_sharing_and_micro_batches_learn_the_same(
     tiny_model_dir: Path, alpha: float
 ) -> None:
