@@ -16,12 +16,16 @@ from rl_core.data.stages.run import prepare_stage
 from rl_core.runtime.home import Home
 from tests.data.stages.conftest import HERE, STAGES, content, start
 
+SHORTEST = "vision"
 NUM_KILLS = 8
 """Of each stage; one that comes after the end does not count."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name == SHORTEST else pytest.mark.long) for name in STAGES],
+)
 def test_after_a_kill_a_rerun_publishes_the_bytes_of_an_undisturbed_build(
     name: str,
     raw_dirs: dict[str, Path],
