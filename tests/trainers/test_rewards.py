@@ -55,7 +55,7 @@ class RowsHere(DataProtoRef):
 
     @property
     def non_tensor_batch(self):  # type: ignore[override]
-        return self.parts[0].narrow.non_tensor_batch | self._added.non_tensor_batch
+        return self.parts[0].narrow.non_tensor_batch | dict(held_objects(self))
 
     def fetch(self, keys=None):  # type: ignore[override]
         return self.parts[0].narrow.select(
