@@ -10,9 +10,11 @@ row: a shard is a list of (part, first row, end row).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -143,6 +145,7 @@ class DataProtoRef:
         self.parts = tuple(parts)
         self.meta_info = join_meta([part.meta_info for part in parts])
         self._num_rows = real_rows([part.num_rows for part in parts], num_rows)
+        self._ends = list(accumulate(part.num_rows for part in parts))
         self.layers: tuple[Layer, ...] = ()
         """Columns that this process put over the rows, the last on top."""
 
@@ -269,12 +272,15 @@ class DataProtoRef:
 
     def spans(self, start: int, stop: int) -> list[tuple[Part, int, int]]:
         """Return where some rows lie: parts, with first and end row in each."""
-        spans, first = [], 0
-        for one in self.parts:
+        spans = []
+        for place in range(bisect_right(self._ends, start), len(self.parts)):
+            one, end = self.parts[place], self._ends[place]
+            first = end - one.num_rows
+            if first >= stop:
+                break
             span = max(start - first, 0), min(stop - first, one.num_rows)
             if span[0] < span[1]:
                 spans.append((one, *span))
-            first += one.num_rows
         return spans
 
     def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
@@ -344,14 +350,18 @@ class Reordered:
     def __len__(self) -> int:
         return len(self.batch)
 
+    @cached_property
+    def order(self) -> np.ndarray:
+        """Numbers of the rows of the batch, in the new order."""
+        return np.concatenate([np.arange(*block) for block in self.blocks])
+
     def shard(self, num_parts: int, part: int) -> ShardRef:
         """Return one of `num_parts` shards of equal size, by reference. Raises: DataProtoError when
         the rows do not divide."""
         if len(self) % num_parts:
             raise DataProtoError(f"{len(self)} rows in an order do not divide into {num_parts}")
         size = len(self) // num_parts
-        order = np.concatenate([np.arange(*block) for block in self.blocks])
-        rows = order[part * size : (part + 1) * size]
+        rows = self.order[part * size : (part + 1) * size]
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         spans: list[tuple[Part, int, int]] = []
         for block in np.split(rows, breaks):

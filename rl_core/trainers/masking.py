@@ -11,6 +11,7 @@ from rl_core.distributed import DataProtoRef
 from rl_core.distributed.layers import Derived
 from rl_core.distributed.refs import NUM_ACTIONS
 from rl_core.ranks.dispatch import MASK
+from rl_core.trainers.step_record import column_names
 
 TURN_REWARDS = "turn_rewards"
 """Column of a rollout: rewards by action, [B, T]."""
@@ -27,11 +28,11 @@ def derive(rollout: DataProto | DataProtoRef, column: Derived) -> None:
 
 def num_actions(rollout: DataProto | DataProtoRef) -> torch.Tensor:
     """Return the number of actions of each row, [B]; the mask is read only where it lies here."""
-    by_reference = isinstance(rollout, DataProtoRef) and NUM_ACTIONS in rollout.keys
     # The ranks could not count a mask that was put over theirs as a whole.
-    if by_reference and not rollout.is_held(MASK):
-        return rollout.tensor(NUM_ACTIONS)
-    return (rollout.tensor(MASK) != 0).sum(1)
+    here = isinstance(rollout, DataProto) or rollout.is_held(MASK)
+    if here or NUM_ACTIONS not in column_names(rollout):
+        return (rollout.tensor(MASK) != 0).sum(1)
+    return rollout.tensor(NUM_ACTIONS)
 
 
 def leave_out(rollout: DataProtoRef, rows_B: torch.Tensor) -> None:

@@ -4,8 +4,8 @@ import torch
 from rl_core.algorithms.shaping import (
     curriculum_weights,
     informative_rows,
-    without_rows,
     soft_overlong_penalty,
+    without_rows,
 )
 from rl_core.errors import RewardError
 
