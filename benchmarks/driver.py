@@ -213,7 +213,7 @@ def main() -> None:
         with ray_cluster(None, 1, "cpu"):
             print(measure(asked.one, asked.rows, asked.tokens), flush=True)
         return
-    titles = f"{'ranks':>6} {'rows':>7} {'advantages s':>12} {'metrics s':>10} {'cut s':>6}"
+    titles = f"{'ranks':>6} {'rows':>7} {'advantages s':>12} {'metrics s':>10} {'deal s':>6}"
     titles += f" {'ms per rank':>12} {'memory/tok':>10}"
     for title in ("fetch/tok", "sent/tok", "fetch/row", "sent/row"):
         titles += f" {title:>9}"
