@@ -65,12 +65,6 @@ class Part:
     def keys(self) -> set[str]:
         return {*self.tensor_keys, *self.object_keys}
 
-    def column(self, key: str) -> DataProto:
-        """Return one column, fetched if it is wide."""
-        if key in self.wide:
-            return _get([self.wide[key]], key)[0]
-        return self.narrow.select([key], [])
-
     def only(self, keys: set[str]) -> Part:
         """Return the same rows with some of their columns, without fetching any."""
         return replace(
@@ -186,7 +180,17 @@ class DataProtoRef:
             raise DataProtoError(
                 f"no tensor {key!r} in the batch; it has {sorted(self.parts[0].tensor_keys)}"
             )
-        return torch.cat([part.column(key).tensor(key) for part in self.parts])[: len(self)]
+        return torch.cat([one.tensor(key) for one in self.column(key)])[: len(self)]
+
+    def column(self, key: str) -> list[DataProto]:
+        """Return one column of the parts without what this process put over them; those that are
+        wide are fetched at once."""
+        wide = [part.wide[key] for part in self.parts if key in part.wide]
+        found = iter(_get(wide, key) if wide else [])
+        columns = []
+        for part in self.parts:
+            columns.append(next(found) if key in part.wide else part.narrow.select([key], []))
+        return columns
 
     def is_held(self, key: str) -> bool:
         """Return True if this process has the values of a column, and has not derived others."""
@@ -399,7 +403,7 @@ class _ObjectColumns(Mapping[str, np.ndarray]):
                 return layer.non_tensor_batch[key]
         if key not in self._batch.parts[0].object_keys:
             raise KeyError(key)
-        columns = [part.column(key).non_tensor_batch[key] for part in self._batch.parts]
+        columns = [one.non_tensor_batch[key] for one in self._batch.column(key)]
         return np.concatenate(columns)[: len(self._batch)]
 
     def __iter__(self) -> Iterator[str]:
