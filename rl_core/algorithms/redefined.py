@@ -1,4 +1,4 @@
-"""Whether a class still means what one of its bases says about its methods.
+"""Check that a class keeps what one of its bases declares about its methods.
 
 A base may declare that one method gives the same as another. A class derived from it that writes
 the other anew has not declared that for its own.

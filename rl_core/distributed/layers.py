@@ -30,7 +30,7 @@ class Derived:
     rule: Callable[..., Tensor]
     """Function of a module, which every rank imports; it computes each row from that row alone."""
     numbers: tuple[Tensor, ...]
-    """What the rule gets after them: [rows, ...] each, few bytes a row."""
+    """Further arguments of the rule, [rows, ...] each, few bytes a row."""
 
     def of(self, columns: Callable[[str], Tensor]) -> Tensor:
         """Return the column. Args: columns: returns a column below this one by name."""

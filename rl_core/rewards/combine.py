@@ -40,7 +40,7 @@ class Rewarded:
 
     rewards_B: Tensor
     added_B: Tensor
-    """What a row earned more than its environment gave it; it belongs to the row's last action."""
+    """Part of the reward that is not the environment's; a row earns it at its last action."""
     dropped_B: Tensor
     """Mask of rows that earn nothing, at any action."""
     parts: dict[str, Tensor]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Inputs:
-    """What the inputs of both kinds have in common."""
+    """Base of the inputs of estimators, by whole rows or by action."""
 
     def required(self, name: str, why: str) -> Any:
         """Return the input of that name. Raises: ValueError when it is missing, naming who needs
