@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class RowMeasures(TypedDict, total=False):
+class RowParts(TypedDict, total=False):
+    """Optional inputs of advantages that are a number a row; None is the same as absent."""
+
+    greedy_rewards_B: Tensor | None
+    """Reward of the greedy rollout of the row's prompt; required if `needs_greedy_baseline`."""
+    rewards_by_key: Mapping[str, Tensor] | None
+    """Parts of the reward by name, [B] each; required by `gdpo`."""
+
+
+class RowMeasures(RowParts, total=False):
     """Optional inputs of advantages besides rewards, groups and mask; None is the same as
     absent."""
 
@@ -25,10 +34,6 @@ class RowMeasures(TypedDict, total=False):
     over the mask."""
     values_BT: Tensor | None
     """The critic's value before each action; required if `needs_critic`."""
-    greedy_rewards_B: Tensor | None
-    """Reward of the greedy rollout of the row's prompt; required if `needs_greedy_baseline`."""
-    rewards_by_key: Mapping[str, Tensor] | None
-    """Parts of the reward by name, [B] each; required by `gdpo`."""
     log_probs_BT: Tensor | None
     """Log-probabilities of the policy that sampled; required if `kl_in_reward` or
     `needs_sum_squared_probs`."""
@@ -143,6 +148,23 @@ class StageAlgorithm(ABC):
         Returns: [B, T], 0 where the mask is 0, and metrics.
         Raises: RewardError on a non-finite reward, ValueError on a missing input or a wrong shape.
         """
+
+    def row_advantages(
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        lengths_B: Tensor,
+        **parts: Unpack[RowParts],
+    ) -> tuple[Tensor, dict[str, Metric]] | None:
+        """Return the one advantage that all actions of a row have by `advantages`, [B], and the
+        same metrics; None if actions of a row differ, or more has to be known of them.
+
+        Where it answers, a run never brings what the rows have by action to the driver. It is asked
+        unless `advantages` is written by a class derived from the one that wrote this.
+
+        Args: lengths_B: number of actions of each row. Raises: as `advantages`.
+        """
+        return None
 
     @abstractmethod
     def loss(

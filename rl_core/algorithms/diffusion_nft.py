@@ -19,8 +19,19 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 from rl_core.algorithms import terms
-from rl_core.algorithms.advantages import AdvantageEstimator, AdvantageInputs, advantage_estimators
-from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
+from rl_core.algorithms.advantages import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    RowNumbers,
+    advantage_estimators,
+)
+from rl_core.algorithms.base import (
+    ActionMeasures,
+    RowMeasures,
+    RowParts,
+    StageAlgorithm,
+    algorithms,
+)
 from rl_core.algorithms.blocks import Block
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Aggregation, Denominators
@@ -108,6 +119,17 @@ class DiffusionNft(StageAlgorithm):
             if value is not None:
                 given[name] = value
         return self.estimator(AdvantageInputs(rewards_B, group_ids_B, mask_BT, **given))
+
+    def row_advantages(
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        lengths_B: Tensor,
+        **parts: Unpack[RowParts],
+    ) -> tuple[Tensor, dict[str, Metric]] | None:
+        """Return [B] by the configured estimator, and its metrics; None if it needs more of the
+        actions than their number."""
+        return self.estimator.of_rows(RowNumbers(rewards_B, group_ids_B, lengths_B, **parts))
 
     def loss(
         self,

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
+from rl_core.algorithms.advantages import over_actions
+from rl_core.algorithms.base import (
+    ActionMeasures,
+    RowMeasures,
+    RowParts,
+    StageAlgorithm,
+    algorithms,
+)
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Aggregation, Denominators, aggregate, cleaned
 from rl_core.sde.precision import at_least_float32
@@ -38,7 +45,17 @@ class FlowSft(StageAlgorithm):
         **measured: Unpack[RowMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return 1 at every noised copy, [B, T]: all pictures are good ones."""
-        return at_least_float32((mask_BT != 0).to(rewards_B)), {}
+        return over_actions(mask_BT, _ones(rewards_B)[:, None]), {}
+
+    def row_advantages(
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        lengths_B: Tensor,
+        **parts: Unpack[RowParts],
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return 1 for every row, [B]: all pictures are good ones."""
+        return _ones(rewards_B), {}
 
     def loss(
         self,
@@ -63,3 +80,7 @@ class FlowSft(StageAlgorithm):
         total = aggregate(errors_BT, mask_BT, Aggregation.TOKEN_MEAN, denominators)
         count = float((mask_BT != 0).sum())
         return total, {"loss": Metric(MetricKind.SUM, float(total.detach()), count)}
+
+
+def _ones(rewards_B: Tensor) -> Tensor:
+    return at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))

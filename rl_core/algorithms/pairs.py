@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rl_core.algorithms.base import RowMeasures, StageAlgorithm
+from rl_core.algorithms.advantages import over_actions
+from rl_core.algorithms.base import RowMeasures, RowParts, StageAlgorithm
 from rl_core.algorithms.metrics import Metric
 from rl_core.sde.precision import at_least_float32
 
@@ -31,10 +32,22 @@ class PairAlgorithm(StageAlgorithm):
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return +1 at the actions of chosen rows (reward above 0) and -1 at those of rejected
         ones, [B, T]."""
-        signs_B = (
-            at_least_float32(rewards_B.detach()).new_ones(len(rewards_B)).where(rewards_B > 0, -1.0)
-        )
-        return signs_B[:, None].expand(mask_BT.shape).masked_fill(mask_BT == 0, 0.0), {}
+        return over_actions(mask_BT, _signs(rewards_B)[:, None]), {}
+
+    def row_advantages(
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        lengths_B: Tensor,
+        **parts: Unpack[RowParts],
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return +1 for chosen rows and -1 for rejected ones, [B]."""
+        return _signs(rewards_B), {}
+
+
+def _signs(rewards_B: Tensor) -> Tensor:
+    ones_B = at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))
+    return ones_B.where(rewards_B > 0, -1.0)
 
 
 def paired_rows(advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:

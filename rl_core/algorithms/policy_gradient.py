@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_core.algorithms import terms
-from rl_core.algorithms.advantages import AdvantageEstimator, AdvantageInputs, advantage_estimators
-from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm
+from rl_core.algorithms.advantages import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    RowNumbers,
+    advantage_estimators,
+)
+from rl_core.algorithms.base import ActionMeasures, RowMeasures, RowParts, StageAlgorithm
 from rl_core.algorithms.blocks import Block, PolicyGradientConfig
 from rl_core.algorithms.correction import correction_weights
 from rl_core.algorithms.critic import CriticConfig
@@ -94,6 +99,19 @@ class PolicyGradient(StageAlgorithm):
         inputs, metrics = self._inputs(rewards_B, group_ids_B, mask_BT, measured)
         advantages_BT, counted = self.estimator(inputs)
         return advantages_BT, counted | metrics
+
+    def row_advantages(
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        lengths_B: Tensor,
+        **parts: Unpack[RowParts],
+    ) -> tuple[Tensor, dict[str, Metric]] | None:
+        """Return [B] by the configured estimator, and its metrics; None with `kl_in_reward`, or if
+        the estimator needs more of the actions than their number."""
+        if self.kl_in_reward:
+            return None
+        return self.estimator.of_rows(RowNumbers(rewards_B, group_ids_B, lengths_B, **parts))
 
     def returns(
         self,

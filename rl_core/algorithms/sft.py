@@ -10,7 +10,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
+from rl_core.algorithms.advantages import over_actions
+from rl_core.algorithms.base import (
+    ActionMeasures,
+    RowMeasures,
+    RowParts,
+    StageAlgorithm,
+    algorithms,
+)
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Aggregation, Denominators, aggregate, cleaned
 from rl_core.sde.precision import at_least_float32
@@ -52,7 +59,17 @@ class Sft(StageAlgorithm):
         **measured: Unpack[RowMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return 1 at every action, [B, T]: all answers are good ones."""
-        return at_least_float32((mask_BT != 0).to(rewards_B)), {}
+        return over_actions(mask_BT, _ones(rewards_B)[:, None]), {}
+
+    def row_advantages(
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        lengths_B: Tensor,
+        **parts: Unpack[RowParts],
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return 1 for every row, [B]: all answers are good ones."""
+        return _ones(rewards_B), {}
 
     def loss(
         self,
@@ -79,3 +96,7 @@ class Sft(StageAlgorithm):
             entropy = cleaned(entropy_BT.detach(), mask_BT).double().sum()
             metrics["entropy"] = Metric(MetricKind.MEAN, float(entropy), num_tokens)
         return total, metrics
+
+
+def _ones(rewards_B: Tensor) -> Tensor:
+    return at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))

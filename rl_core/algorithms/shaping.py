@@ -27,9 +27,10 @@ class OverlongConfig(Section):
     """Penalty of a reply that reaches the limit; less within the buffer."""
 
 
-def overlong_filter(mask_BT: Tensor, truncated_B: Tensor) -> Tensor:
-    """Return the mask with all actions of truncated rows set to 0, [B, T]."""
-    return mask_BT.masked_fill(truncated_B.bool()[:, None], 0)
+def without_rows(values_BT: Tensor, rows_B: Tensor) -> Tensor:
+    """Return values, or a mask, with all actions of some rows set to 0, [B, T]. Args: rows_B: True
+    for those rows."""
+    return values_BT.masked_fill(rows_B[:, None], 0)
 
 
 def soft_overlong_penalty(

@@ -10,23 +10,39 @@ row: a shard is a list of (part, first row, end row).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from rl_core.data_proto import DataProto, DataProtoError, MetaInfo
 from rl_core.distributed.collect import join_meta, real_rows
+from rl_core.distributed.layers import (
+    Derived,
+    Layer,
+    cut,
+    names_of,
+    needed,
+    only,
+    put_over,
+    side_by_side,
+    tensor_names,
+)
 from rl_core.errors import WorkerDied
-from rl_core.ranks.dispatch import fill_up, shard_rows
+from rl_core.ranks.dispatch import MASK, fill_up, shard_rows
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
+NUM_ACTIONS = "num_actions"
+"""Column that an answer with a mask gets where it is made: the number of actions of each row, which
+the driver then knows without the mask."""
 NARROW_BYTES = 64
 """Largest number of bytes per row at which a tensor column is sent with the description."""
 
@@ -49,12 +65,6 @@ class Part:
     def keys(self) -> set[str]:
         return {*self.tensor_keys, *self.object_keys}
 
-    def column(self, key: str) -> DataProto:
-        """Return one column, fetched if it is wide."""
-        if key in self.wide:
-            return _get([self.wide[key]], key)[0]
-        return self.narrow.select([key], [])
-
     def only(self, keys: set[str]) -> Part:
         """Return the same rows with some of their columns, without fetching any."""
         return replace(
@@ -73,7 +83,7 @@ class Part:
             *_get([self.wide[key] for key in wanted], wanted),
             *([narrow] if narrow.batch is not None else []),
         ]
-        return _side_by_side([piece[start:stop] for piece in pieces], self.meta_info)
+        return side_by_side([piece[start:stop] for piece in pieces], self.meta_info)
 
     @property
     def narrow_keys(self) -> list[str]:
@@ -94,6 +104,8 @@ def store(answer: object) -> Part:
         tensors = {}
     else:
         tensors = {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
+    if MASK in tensors and not tensors[MASK].is_nested:
+        tensors[NUM_ACTIONS] = (tensors[MASK] != 0).sum(1)
     wide: dict[str, ObjectRef[DataProto]] = {}
     for key, tensor in tensors.items():
         if tensor.is_nested or tensor.numel() * tensor.element_size() > NARROW_BYTES * len(answer):
@@ -127,7 +139,9 @@ class DataProtoRef:
         self.parts = tuple(parts)
         self.meta_info = join_meta([part.meta_info for part in parts])
         self._num_rows = real_rows([part.num_rows for part in parts], num_rows)
-        self._added = DataProto()
+        self._ends = list(accumulate(part.num_rows for part in parts))
+        self.layers: tuple[Layer, ...] = ()
+        """Columns that this process put over the rows, the last on top."""
 
     def __len__(self) -> int:
         return self._num_rows
@@ -141,7 +155,7 @@ class DataProtoRef:
     @property
     def keys(self) -> set[str]:
         """Names of all columns."""
-        return self.parts[0].keys | _names(self._added)
+        return self.parts[0].keys.union(*map(names_of, self.layers))
 
     @property
     def non_tensor_batch(self) -> Mapping[str, np.ndarray]:
@@ -149,27 +163,50 @@ class DataProtoRef:
         return _ObjectColumns(self)
 
     def tensor(self, key: str) -> Tensor:
-        """Return one tensor column, [rows, ...]; a narrow one without fetching. Raises:
-        DataProtoError when there is none."""
-        if self._added.batch is not None and key in list(self._added.batch.keys()):
-            return self._added.tensor(key)
+        """Return one tensor column, [rows, ...]; a narrow one without fetching. A derived one is
+        computed here, from columns that are fetched. Raises: DataProtoError when there is none."""
+        return self._tensor_below(len(self.layers), key)
+
+    def _tensor_below(self, height: int, key: str) -> Tensor:
+        """Return a tensor column as the first `height` layers leave it."""
+        for place in reversed(range(height)):
+            layer = self.layers[place]
+            if isinstance(layer, Derived):
+                if layer.key == key:
+                    return layer.of(partial(self._tensor_below, place))
+            elif key in tensor_names(layer):
+                return layer.tensor(key)
         if key not in self.parts[0].tensor_keys:
             raise DataProtoError(
                 f"no tensor {key!r} in the batch; it has {sorted(self.parts[0].tensor_keys)}"
             )
-        return torch.cat([part.column(key).tensor(key) for part in self.parts])[: len(self)]
+        return torch.cat([one.tensor(key) for one in self.column(key)])[: len(self)]
+
+    def column(self, key: str) -> list[DataProto]:
+        """Return one column of the parts without what this process put over them; those that are
+        wide are fetched at once."""
+        wide = [part.wide[key] for part in self.parts if key in part.wide]
+        found = iter(_get(wide, key) if wide else [])
+        columns = []
+        for part in self.parts:
+            columns.append(next(found) if key in part.wide else part.narrow.select([key], []))
+        return columns
+
+    def is_held(self, key: str) -> bool:
+        """Return True if this process has the values of a column, and has not derived others."""
+        layer = next((one for one in reversed(self.layers) if key in names_of(one)), None)
+        return isinstance(layer, DataProto)
 
     def union(self, other: DataProto) -> DataProtoRef:
         """Add columns that this process holds, in place, and return self. Raises: DataProtoError on
         a shared name."""
-        shared = self.keys & _names(other)
+        shared = self.keys & names_of(other)
         if shared or len(other) != len(self):
             raise DataProtoError(
-                f"union: {len(other)} rows of {sorted(_names(other))} do not go with {len(self)} "
+                f"union: {len(other)} rows of {sorted(names_of(other))} do not go with {len(self)} "
                 "rows" + (f"; shared columns: {sorted(shared)}" if shared else "")
             )
-        self._added = _side_by_side([self._added, other], {})
-        return self
+        return self._hold(other)
 
     def replace(self, other: DataProto) -> DataProtoRef:
         """Replace columns of the same name by columns of this process, or add them, and return
@@ -179,31 +216,51 @@ class DataProtoRef:
         """
         if len(other) != len(self):
             raise DataProtoError(
-                f"replace: {len(other)} rows of {sorted(_names(other))} for {len(self)} rows"
+                f"replace: {len(other)} rows of {sorted(names_of(other))} for {len(self)} rows"
             )
-        self._added = _side_by_side([self._added, other], {})
+        return self._hold(other)
+
+    def _hold(self, other: DataProto) -> DataProtoRef:
+        lower, last = self.layers[:-1], self.layers[-1:]
+        if last and isinstance(last[0], DataProto):
+            self.layers = (*lower, side_by_side([last[0], other], {}))
+        else:
+            self.layers = (*self.layers, side_by_side([other], {}))
+        return self
+
+    def derive(self, column: Derived) -> DataProtoRef:
+        """Add a column that consumers compute, or put it over one of the same name; return self.
+
+        Raises: DataProtoError when a column that it needs is missing, or its numbers are those of
+        other rows.
+        """
+        if missing := set(column.needs) - self.keys:
+            raise DataProtoError(f"{column.key} is derived from missing columns {sorted(missing)}")
+        if lengths := {len(one) for one in column.numbers} - {len(self)}:
+            raise DataProtoError(
+                f"{column.key} is derived from numbers of {sorted(lengths)} rows for {len(self)}"
+            )
+        self.layers = (*self.layers, column)
         return self
 
     def select(self, keys: Sequence[str]) -> DataProtoRef:
         """Return the same rows with some of their columns, for a consumer that needs no others;
-        nothing is fetched.
+        nothing is fetched. What a derived column is made of stays too.
 
         Raises: DataProtoError on an unknown column.
         """
+        layers, below = needed(self.layers, self._known(keys))
+        chosen = DataProtoRef([part.only(below) for part in self.parts])
+        chosen._num_rows, chosen.layers = self._num_rows, layers
+        return chosen
+
+    def _known(self, keys: Sequence[str]) -> set[str]:
         wanted = set(keys)
         if wanted - self.keys:
             raise DataProtoError(
                 f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}"
             )
-        chosen = DataProtoRef([part.only(wanted - _names(self._added)) for part in self.parts])
-        chosen._num_rows = self._num_rows
-        added = self._added.select(
-            [key for key in _tensor_names(self._added) if key in wanted],
-            [key for key in self._added.non_tensor_batch if key in wanted],
-        )
-        if _names(added):
-            return chosen.replace(added)
-        return chosen
+        return wanted
 
     def kept_here(self) -> DataProtoRef:
         """Return the same rows in the object store as this process's own, so that they stay when
@@ -214,17 +271,20 @@ class DataProtoRef:
             wide = {key: put(one).ref for key, one in zip(part.wide, columns, strict=True)}
             parts.append(replace(part, wide=wide))
         kept = DataProtoRef(parts)
-        kept._num_rows, kept._added = self._num_rows, self._added
+        kept._num_rows, kept.layers = self._num_rows, self.layers
         return kept
 
     def spans(self, start: int, stop: int) -> list[tuple[Part, int, int]]:
         """Return where some rows lie: parts, with first and end row in each."""
-        spans, first = [], 0
-        for one in self.parts:
+        spans = []
+        for place in range(bisect_right(self._ends, start), len(self.parts)):
+            one, end = self.parts[place], self._ends[place]
+            first = end - one.num_rows
+            if first >= stop:
+                break
             span = max(start - first, 0), min(stop - first, one.num_rows)
             if span[0] < span[1]:
                 spans.append((one, *span))
-            first += one.num_rows
         return spans
 
     def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
@@ -238,20 +298,17 @@ class DataProtoRef:
             raise DataProtoError(
                 f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows"
             )
-        wanted = self.keys if keys is None else set(keys)
-        if wanted - self.keys:
-            raise DataProtoError(
-                f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}"
-            )
+        wanted = self.keys if keys is None else self._known(keys)
+        layers, below = needed(self.layers, wanted)
         start, stop, num_copies = shard_rows(len(self), num_parts, part)
-        spans = self.spans(start, stop)
-        added = self._added.select(
-            [key for key in _tensor_names(self._added) if key in wanted],
-            [key for key in self._added.non_tensor_batch if key in wanted],
-        )
-        mine = added[start:stop] if _names(added) else added
         return ShardRef(
-            tuple(spans), wanted, mine, self.meta_info, num_copies, -(-len(self) // num_parts)
+            tuple(self.spans(start, stop)),
+            below,
+            cut(layers, slice(start, stop)),
+            wanted,
+            self.meta_info,
+            num_copies,
+            -(-len(self) // num_parts),
         )
 
 
@@ -260,9 +317,12 @@ class ShardRef:
     """Rows for one consumer; `fetch` brings these rows alone into its process."""
 
     spans: tuple[tuple[Part, int, int], ...]
+    below: set[str]
+    """Columns to fetch."""
+    layers: tuple[Layer, ...]
+    """Columns that the driver put over them, these rows only."""
     keys: set[str]
-    added: DataProto
-    """Columns that the driver added, these rows only."""
+    """Columns that the consumer gets."""
     meta_info: MetaInfo
     num_copies: int
     num_rows: int
@@ -271,12 +331,12 @@ class ShardRef:
     def fetch(self, *, with_padding_count: bool = True) -> DataProto:
         """Fetch the rows, padded with copies. Raises: WorkerDied when the worker that made them is
         gone."""
-        pieces = [part.rows(start, stop, self.keys) for part, start, stop in self.spans]
+        pieces = [part.rows(start, stop, self.below) for part, start, stop in self.spans]
         if len(pieces) == 1:
             rows = pieces[0]
         else:
             rows = DataProto.concat([_bare(piece) for piece in pieces])
-        whole = _side_by_side([rows, self.added], self.meta_info)
+        whole = only(put_over(side_by_side([rows], self.meta_info), self.layers), self.keys)
         if with_padding_count:
             return fill_up(whole, self.num_copies, self.num_rows)
         return whole
@@ -294,21 +354,25 @@ class Reordered:
     def __len__(self) -> int:
         return len(self.batch)
 
+    @cached_property
+    def order(self) -> np.ndarray:
+        """Numbers of the rows of the batch, in the new order."""
+        return np.concatenate([np.arange(*block) for block in self.blocks])
+
     def shard(self, num_parts: int, part: int) -> ShardRef:
         """Return one of `num_parts` shards of equal size, by reference. Raises: DataProtoError when
         the rows do not divide."""
         if len(self) % num_parts:
             raise DataProtoError(f"{len(self)} rows in an order do not divide into {num_parts}")
         size = len(self) // num_parts
-        order = np.concatenate([np.arange(*block) for block in self.blocks])
-        rows = order[part * size : (part + 1) * size]
+        rows = self.order[part * size : (part + 1) * size]
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         spans: list[tuple[Part, int, int]] = []
         for block in np.split(rows, breaks):
             spans += self.batch.spans(int(block[0]), int(block[-1]) + 1)
-        added = self.batch._added
-        mine = added[rows] if _names(added) else added
-        return ShardRef(tuple(spans), self.batch.keys, mine, self.batch.meta_info, 0, size)
+        layers, below = needed(self.batch.layers, self.batch.keys)
+        mine = cut(layers, rows)
+        return ShardRef(tuple(spans), below, mine, self.batch.keys, self.batch.meta_info, 0, size)
 
 
 @dataclass(frozen=True)
@@ -334,17 +398,18 @@ class _ObjectColumns(Mapping[str, np.ndarray]):
         self._batch = batch
 
     def __getitem__(self, key: str) -> np.ndarray:
-        if key in self._batch._added.non_tensor_batch:
-            return self._batch._added.non_tensor_batch[key]
+        for layer in reversed(self._batch.layers):
+            if isinstance(layer, DataProto) and key in layer.non_tensor_batch:
+                return layer.non_tensor_batch[key]
         if key not in self._batch.parts[0].object_keys:
             raise KeyError(key)
-        columns = [part.column(key).non_tensor_batch[key] for part in self._batch.parts]
+        columns = [one.non_tensor_batch[key] for one in self._batch.column(key)]
         return np.concatenate(columns)[: len(self._batch)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(
-            dict.fromkeys([*self._batch.parts[0].object_keys, *self._batch._added.non_tensor_batch])
-        )
+        held = [one for one in self._batch.layers if isinstance(one, DataProto)]
+        own = [key for layer in held for key in layer.non_tensor_batch]
+        return iter(dict.fromkeys([*self._batch.parts[0].object_keys, *own]))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -360,27 +425,5 @@ def _get(refs: list[ObjectRef[DataProto]], what: str | list[str]) -> list[DataPr
         raise WorkerDied(f"column {what} is gone with the worker that made it: {error}") from error
 
 
-def _side_by_side(pieces: Sequence[DataProto], meta_info: MetaInfo) -> DataProto:
-    """Join the columns of pieces with the same rows; empty pieces are left out."""
-    tensors: dict[str, Tensor] = {}
-    arrays: dict[str, np.ndarray] = {}
-    for piece in pieces:
-        arrays |= piece.non_tensor_batch
-        tensors |= (
-            {} if piece.batch is None else {str(key): tensor for key, tensor in piece.batch.items()}
-        )
-    num_rows = next((len(piece) for piece in pieces if _names(piece)), 0)
-    batch = TensorDict(tensors, batch_size=[num_rows]) if tensors else None
-    return DataProto(batch, arrays, dict(meta_info))
-
-
 def _bare(piece: DataProto) -> DataProto:
     return DataProto(piece.batch, piece.non_tensor_batch, {})
-
-
-def _tensor_names(piece: DataProto) -> list[str]:
-    return [] if piece.batch is None else [str(key) for key in piece.batch.keys()]  # noqa: SIM118
-
-
-def _names(piece: DataProto) -> set[str]:
-    return {*_tensor_names(piece), *piece.non_tensor_batch}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rl_core.algorithms.shaping import at_last_action, soft_overlong_penalty
+from rl_core.algorithms.shaping import soft_overlong_penalty
 from schemas.sections.rewards import RewardServiceConfig, Truncation
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ class Earned:
     """Rewards of a rollout's rows before any scorer."""
 
     rewards_B: Tensor
-    turn_rewards_BT: Tensor
-    mask_BT: Tensor
     lengths_B: Tensor
     """Length of the last reply in tokens."""
     truncated_B: Tensor
@@ -41,7 +39,10 @@ class Rewarded:
     """Rewards that the rows are trained on."""
 
     rewards_B: Tensor
-    turn_rewards_BT: Tensor
+    added_B: Tensor
+    """Part of the reward that is not the environment's; a row earns it at its last action."""
+    dropped_B: Tensor
+    """Mask of rows that earn nothing, at any action."""
     parts: dict[str, Tensor]
     """Weighted parts of the reward, [B] each: the environment and every scorer that counts; 0 where
     a row has none."""
@@ -69,12 +70,15 @@ def combine(
             parts[key] = weight * scores_B.nan_to_num(0.0)
     total_B = sum(parts.values(), start=earned.rewards_B.new_zeros(earned.rewards_B.shape))
     total_B = total_B + _penalties(earned, config, max_length)
-    rewards_BT = at_last_action(total_B - earned.rewards_B, earned.mask_BT) + earned.turn_rewards_BT
+    added_B, dropped_B = (
+        total_B - earned.rewards_B,
+        earned.failed_B.new_zeros(earned.failed_B.shape),
+    )
     if config.truncated is Truncation.ZERO:
-        total_B = total_B.masked_fill(earned.truncated_B, 0.0)
-        rewards_BT = rewards_BT.masked_fill(earned.truncated_B[:, None], 0.0)
-        parts = {key: part_B.masked_fill(earned.truncated_B, 0.0) for key, part_B in parts.items()}
-    return Rewarded(total_B, rewards_BT, parts, unscored_B & ~earned.failed_B)
+        dropped_B = earned.truncated_B
+        total_B = total_B.masked_fill(dropped_B, 0.0)
+        parts = {key: part_B.masked_fill(dropped_B, 0.0) for key, part_B in parts.items()}
+    return Rewarded(total_B, added_B, dropped_B, parts, unscored_B & ~earned.failed_B)
 
 
 def score_metrics(scores_BK: Tensor, keys: Sequence[str], earned: Earned) -> dict[str, float]:

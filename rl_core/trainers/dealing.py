@@ -8,6 +8,7 @@ the order of its sums changes.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,7 +32,8 @@ class DealingStack:
         """Train on one rollout. Its rows are dealt; its log-probabilities are in the order of the
         rows again."""
         groups = group_spans(shard.non_tensor_batch[GROUP].tolist())
-        tokens = [int(shard.tensor("num_tokens")[first:end].sum()) for first, end in groups]
+        tokens_B = shard.tensor("num_tokens")
+        tokens = [int(tokens_B[first:end].sum()) for first, end in groups]
         if not can_be_dealt(groups, self._num_replicas):
             return self._stack.train(shard)
         blocks = [groups[number] for number in dealt(tokens, self._num_replicas)]
@@ -72,14 +74,17 @@ def dealt(tokens_G: Sequence[int], num_replicas: int) -> list[int]:
     """
     room = len(tokens_G) // num_replicas
     parts: list[list[int]] = [[] for _ in range(num_replicas)]
-    sums = [0] * num_replicas
+    # Tokens and number of each rank with room, the fewest tokens first.
+    free = [(0, rank) for rank in range(num_replicas)]
+    most = 0
     for group in sorted(range(len(tokens_G)), key=lambda group: (-tokens_G[group], group)):
-        free = [rank for rank in range(num_replicas) if len(parts[rank]) < room]
-        rank = min(free, key=lambda rank: (sums[rank], rank))
+        held, rank = heapq.heappop(free)
         parts[rank].append(group)
-        sums[rank] += tokens_G[group]
+        most = max(most, held + tokens_G[group])
+        if len(parts[rank]) < room:
+            heapq.heappush(free, (held + tokens_G[group], rank))
     before = [sum(tokens_G[rank * room : (rank + 1) * room]) for rank in range(num_replicas)]
-    if max(sums) >= max(before):
+    if most >= max(before):
         return list(range(len(tokens_G)))
     return [group for part in parts for group in sorted(part)]
 

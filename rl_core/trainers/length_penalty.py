@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import torch
 
-from rl_core.algorithms.shaping import (
-    OverlongConfig,
-    at_last_action,
-    overlong_filter,
-    soft_overlong_penalty,
-)
+from rl_core.algorithms.shaping import OverlongConfig, soft_overlong_penalty
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.models.decoding.decode import StopReason
+from rl_core.trainers.masking import add_at_the_end, leave_out
 
 GREEDY = "greedy_rewards"
 """Column with the reward of the greedy reply to each row's prompt."""
@@ -28,27 +24,22 @@ def shape_overlong(
     A masked row keeps its reward, which counts in the mean of its group. Args: max_length: limit of
     one reply. Returns: metrics of the parts that are enabled.
     """
-    columns, metrics = {}, {}
-    mask_BT = rollout.tensor("response_mask")
+    metrics = {}
     if config is not None and config.buffer:
         lengths_B = rollout.tensor("last_reply_tokens")
         penalties_B = soft_overlong_penalty(
             lengths_B, max_length, config.buffer, config.penalty
         ).float()
         penalties_B = penalties_B.masked_fill(rollout.tensor("failed"), 0.0)
-        columns["rewards"] = rollout.tensor("rewards") + penalties_B
-        columns["turn_rewards"] = rollout.tensor("turn_rewards") + at_last_action(
-            penalties_B, mask_BT
-        )
+        rollout.replace(DataProto.from_dict({"rewards": rollout.tensor("rewards") + penalties_B}))
+        add_at_the_end(rollout, penalties_B)
         metrics["overlong_penalty_mean"] = float(penalties_B.mean())
     if config is not None and config.filter:
         truncated_B = torch.tensor(
             [StopReason(reason).is_truncated for reason in rollout.non_tensor_batch["stop_reason"]]
         )
-        columns["response_mask"] = overlong_filter(mask_BT, truncated_B)
+        leave_out(rollout, truncated_B)
         metrics["overlong_filtered_rows"] = float((truncated_B & ~rollout.tensor("failed")).sum())
-    if columns:
-        rollout.replace(DataProto.from_dict(columns))
     return metrics
 
 
@@ -65,7 +56,7 @@ def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str,
     objects = {}
     if bool(failed_B.any()):
         columns["failed"] = rollout.tensor("failed") | failed_B
-        columns["response_mask"] = rollout.tensor("response_mask").masked_fill(failed_B[:, None], 0)
+        leave_out(rollout, failed_B)
         reasons = []
         for reason in greedy.non_tensor_batch["error"]:
             for _ in range(group_size):

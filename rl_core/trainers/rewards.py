@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from rl_core.algorithms.base import RowMeasures
 from rl_core.algorithms.metrics import to_floats
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
@@ -18,6 +17,8 @@ from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rewards.service import ERRORS, SCORES, VERDICTS
 from rl_core.rollout.sample_ids import GROUP, named_error
 from rl_core.trainers.handles import ScorersHandle
+from rl_core.trainers.masking import add_at_the_end, drop_rewards, leave_out
+from rl_core.trainers.step_record import column_names
 from rl_core.trainers.track import Rollouts
 from schemas.recipe import Recipe
 from schemas.sections.rewards import FailurePolicy, RewardServiceConfig, Truncation
@@ -105,7 +106,7 @@ def add_scores(
         metrics = to_floats(found.meta_info.get("metrics", {}))
     earned = _earned(rollout)
     rewarded = combine(earned, scores_BK, dict(weights), config, max_length)
-    columns = {"rewards": rewarded.rewards_B, "turn_rewards": rewarded.turn_rewards_BT}
+    columns = {"rewards": rewarded.rewards_B}
     columns |= {PART + key: part_B for key, part_B in rewarded.parts.items()}
     columns |= {
         score_column(key): scores_B
@@ -121,8 +122,14 @@ def add_scores(
                 _complaint(rollout, unscored_B, reasons), [one for one in reasons if one]
             )
         changed = DataProto.from_dict(
-            columns | _without(unscored_B, earned), texts | _with_reasons(rollout, reasons)
+            columns | {"failed": earned.failed_B | unscored_B},
+            texts | _with_reasons(rollout, reasons),
         )
+    add_at_the_end(rollout, rewarded.added_B)
+    if bool(rewarded.dropped_B.any()):
+        drop_rewards(rollout, rewarded.dropped_B)
+    if bool(unscored_B.any()):
+        leave_out(rollout, unscored_B)
     rollout.replace(changed)
     return (
         score_metrics(scores_BK, list(weights), earned)
@@ -131,42 +138,25 @@ def add_scores(
     )
 
 
-def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor | slice) -> RowMeasures:
-    """Return the rewards of these rows by position and by part, as `RowMeasures` names them.
+def reward_parts(
+    rollout: DataProto | DataProtoRef, rows_B: torch.Tensor | slice
+) -> dict[str, torch.Tensor]:
+    """Return the parts of the reward of these rows by name, [B] each; none without scorers.
 
     Args: rows_B: [B] bool, or a slice.
     """
-    if isinstance(rollout, DataProtoRef):
-        keys = rollout.keys
-    else:
-        keys = set() if rollout.batch is None else set(map(str, rollout.batch.keys()))
-    measured: RowMeasures = {}
-    if "turn_rewards" in keys:
-        measured["rewards_BT"] = rollout.tensor("turn_rewards")[rows_B]
-    parts = sorted(key for key in keys if key.startswith(PART))
-    if parts:
-        measured["rewards_by_key"] = {
-            key.removeprefix(PART): rollout.tensor(key)[rows_B] for key in parts
-        }
-    return measured
+    parts = sorted(key for key in column_names(rollout) if key.startswith(PART))
+    return {key.removeprefix(PART): rollout.tensor(key)[rows_B] for key in parts}
 
 
 def _earned(rollout: DataProtoRef) -> Earned:
     reasons = rollout.non_tensor_batch["stop_reason"]
     return Earned(
         rewards_B=rollout.tensor("rewards"),
-        turn_rewards_BT=rollout.tensor("turn_rewards"),
-        mask_BT=rollout.tensor("response_mask"),
         lengths_B=rollout.tensor("last_reply_tokens"),
         truncated_B=torch.tensor([StopReason(reason).is_truncated for reason in reasons]),
         failed_B=rollout.tensor("failed"),
     )
-
-
-def _without(unscored_B: torch.Tensor, earned: Earned) -> dict[str, torch.Tensor]:
-    """Return the columns that exclude unscored rows from the step."""
-    mask_BT = earned.mask_BT.masked_fill(unscored_B[:, None], 0)
-    return {"failed": earned.failed_B | unscored_B, "response_mask": mask_BT}
 
 
 def _reasons(errors: list[dict[str, str]], weights: Mapping[str, float]) -> list[str | None]:

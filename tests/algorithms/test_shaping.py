@@ -4,8 +4,8 @@ import torch
 from rl_core.algorithms.shaping import (
     curriculum_weights,
     informative_rows,
-    overlong_filter,
     soft_overlong_penalty,
+    without_rows,
 )
 from rl_core.errors import RewardError
 
@@ -20,7 +20,7 @@ def test_overlong_penalty_by_hand() -> None:
 
 def test_cut_off_rows_lose_their_actions() -> None:
     mask_BT = torch.tensor([[1, 1], [1, 0], [0, 1]])
-    assert overlong_filter(mask_BT, torch.tensor([True, False, True])).tolist() == [
+    assert without_rows(mask_BT, torch.tensor([True, False, True])).tolist() == [
         [0, 0],
         [1, 0],
         [0, 0],

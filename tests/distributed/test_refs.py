@@ -8,6 +8,7 @@ import torch
 
 from rl_core.data_proto import DataProto, DataProtoError
 from rl_core.distributed import Block, DataProtoRef, Remote, refs
+from rl_core.distributed.layers import Derived
 from tests.distributed.components import WIDTH, count_fetches
 
 Pair = tuple[Block, Remote, Remote]
@@ -110,3 +111,56 @@ def test_a_missing_column_is_named(made: DataProtoRef):
     with pytest.raises(KeyError, match="uid"):
         made.non_tensor_batch["uid"]
     assert list(made.non_tensor_batch) == ["name"]
+
+
+def scaled(wide: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """A rule: each row times its own number."""
+    return wide * factors[:, None]
+
+
+FACTORS = torch.arange(6.0)
+
+
+def test_a_derived_column_is_computed_where_its_rows_are_read(
+    made: DataProtoRef, pair: Pair, fetches: list[int]
+):
+    wide = made.tensor("wide")
+    fetches.clear()
+    made.derive(Derived("wide", ("wide",), scaled, (FACTORS,)))
+    assert pair[1].consume(made) == [
+        (list(rows), float((wide * FACTORS[:, None])[list(rows)].sum()))
+        for rows in (range(3), range(3, 6))
+    ]
+    assert sum(fetches) == 0
+    # A rank is sent the numbers of its own rows.
+    whole, part = (len(pickle.dumps(made.shard(parts, 0).layers)) for parts in (1, 6))
+    assert part < whole
+    assert torch.equal(made.tensor("wide"), wide * FACTORS[:, None])
+    assert torch.equal(made.fetch(["wide"]).tensor("wide"), wide * FACTORS[:, None])
+
+
+def test_derived_and_held_columns_lie_over_each_other_in_order(made: DataProtoRef):
+    wide = made.tensor("wide")
+    made.derive(Derived("twice", ("wide",), scaled, (torch.full((6,), 2.0),)))
+    made.replace(DataProto.from_dict({"wide": torch.ones(6, WIDTH)}))
+    assert made.is_held("wide") and not made.is_held("twice")
+    made.derive(Derived("wide", ("wide",), scaled, (FACTORS,)))
+    assert not made.is_held("wide")
+    assert torch.equal(made.tensor("twice"), 2 * wide)
+    assert torch.equal(made.tensor("wide"), torch.ones(6, WIDTH) * FACTORS[:, None])
+    chosen = made.select(["twice"])
+    assert chosen.keys == {"twice", "wide"}
+    found = chosen.fetch(["twice"])
+    assert found.batch is not None and set(found.batch.keys()) == {"twice"}
+    assert torch.equal(found.tensor("twice"), 2 * wide)
+    whole = DataProto.concat([made.shard(4, part).fetch() for part in range(3)])
+    assert torch.equal(whole.tensor("twice"), 2 * wide)
+    made.replace(DataProto.from_dict({"twice": torch.zeros(6, 1)}))
+    assert made.tensor("twice").shape == (6, 1)
+
+
+def test_what_cannot_be_derived_is_named(made: DataProtoRef):
+    with pytest.raises(DataProtoError, match=r"x is derived from missing columns \['none'\]"):
+        made.derive(Derived("x", ("none",), scaled, (FACTORS,)))
+    with pytest.raises(DataProtoError, match=r"x is derived from numbers of \[5\] rows for 6"):
+        made.derive(Derived("x", ("wide",), scaled, (FACTORS[:5],)))

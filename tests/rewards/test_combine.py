@@ -13,9 +13,6 @@ from schemas.sections.rewards import RewardServiceConfig, Truncation
 NAN = math.nan
 EARNED = Earned(
     rewards_B=torch.tensor([1.0, 0.5, 0.0, 0.0]),
-    # The second row earned its half on its first turn.
-    turn_rewards_BT=torch.tensor([[0, 0, 1, 0], [0.5, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]),
-    mask_BT=torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]),
     lengths_B=torch.tensor([3, 2, 2, 0]),
     truncated_B=torch.tensor([False, True, False, False]),
     failed_B=torch.tensor([False, False, False, True]),
@@ -32,15 +29,11 @@ def combined(
     return combine(EARNED, SCORES, dict(zip(("a", "b"), weights, strict=True)), config, max_length)
 
 
-def test_weighted_scores_are_added_at_the_last_action():
+def test_weighted_scores_are_added():
     found = combined()
     assert found.rewards_B.tolist() == [3.0, 0.5, 0.0, 0.0]
-    assert found.turn_rewards_BT.tolist() == [
-        [0, 0, 3, 0],
-        [0.5, 0, 0, 0],
-        [0, 0, 0, 0],
-        [0, 0, 0, 0],
-    ]
+    assert found.added_B.tolist() == [2.0, 0.0, 0.0, 0.0]
+    assert not found.dropped_B.any()
     assert {key: part.tolist() for key, part in found.parts.items()} == {
         "environment": [1.0, 0.5, 0.0, 0.0],
         "a": [2.0, 0.0, 0.0, 0.0],
@@ -56,7 +49,7 @@ def test_rows_lack_a_score_only_where_it_counts_and_they_have_a_verdict():
 def test_cut_off_replies_get_zero():
     found = combined(Truncation.ZERO)
     assert found.rewards_B.tolist() == [3.0, 0.0, 0.0, 0.0]
-    assert found.turn_rewards_BT[1].tolist() == [0.0] * 4
+    assert found.dropped_B.tolist() == [False, True, False, False]
     assert found.parts["environment"].tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
@@ -65,8 +58,8 @@ def test_the_soft_penalty_sets_in_before_the_limit_and_is_whole_for_a_cut_off_re
     # Lengths 3 and 2 of 4 with a buffer of 2: half of the penalty, and none; the cut-off row pays
     # all of it.
     assert found.rewards_B.tolist() == pytest.approx([3.0 - 0.4, 0.5 - 0.8, 0.0, 0.0])
-    assert found.turn_rewards_BT[1].tolist() == pytest.approx([0.5, 0, 0, -0.8])
-    assert found.turn_rewards_BT.sum(1).tolist() == pytest.approx(found.rewards_B.tolist())
+    assert found.added_B.tolist() == pytest.approx([2.0 - 0.4, -0.8, 0.0, 0.0])
+    assert not found.dropped_B.any()
 
 
 def test_metrics_count_what_has_no_score_and_average_the_rest():

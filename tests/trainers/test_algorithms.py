@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from rl_core.algorithms import algorithms
+from rl_core.algorithms.policy_gradient import PolicyGradient
 from rl_core.algorithms.requirements.trainers import check_serves_tokens
-from rl_core.distributed import Block, DevicePool, Remote, placement
+from rl_core.distributed import Block, DevicePool, Remote, placement, refs
 from rl_core.distributed.blocks import _open_block
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.errors import RecipeError
@@ -23,6 +24,7 @@ from rl_core.trainers.length_penalty import GREEDY
 from rl_core.trainers.track import prompt_batch
 from rl_core.trainers.wiring import side_by_side
 from schemas.recipe import Recipe
+from tests.distributed.components import count_fetches
 
 NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS = 2, 4, 4
 
@@ -401,3 +403,28 @@ def test_what_tokens_cannot_serve_is_refused(algorithm: dict[str, Any], complain
     cls, config = algorithms.resolve(algorithm, "algorithm")
     with pytest.raises(RecipeError, match=complaint):
         check_serves_tokens(cls(config), recipe_of(Path("unused"), algorithm))
+
+
+def test_no_column_by_action_comes_to_the_driver_and_the_weights_are_those_of_the_other_way(
+    warm: Block, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refs, "_get", refs._get)
+    algorithm = {"name": "grpo", "overlong": {"buffer": 8, "penalty": 0.5}}
+    blocks = {"rollout": {"samples_per_prompt": NUM_SIBLINGS, "max_new_tokens": 24}}
+    learnt = []
+    for by_row in (True, False):
+        if not by_row:
+            monkeypatch.setattr(PolicyGradient, "row_advantages", lambda *_, **__: None)
+        trainer = start(warm, tiny_model_dir, recipe_of(tiny_model_dir, algorithm, **blocks))
+        fetches = count_fetches()
+        metrics = [trainer.step()[0] for _ in range(NUM_STEPS)]
+        assert (sum(fetches) == 0) == by_row
+        told = ("loss", "grad_norm", "zero_advantage_share", "overlong_penalty_mean")
+        learnt.append(
+            (
+                [[step[name] for name in told] for step in metrics],
+                trainer.wiring.policies["policy"].full_state()[0],  # pyright: ignore[reportAttributeAccessIssue]
+            )
+        )
+    assert learnt[0][0] == learnt[1][0]
+    assert all(torch.equal(one, learnt[1][1][name]) for name, one in learnt[0][1].items())

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_core.data_proto import DataProto
+from rl_core.distributed.layers import Derived
 from rl_core.distributed.refs import DataProtoRef, Part, Reordered
 from rl_core.train.result import TrainStepResult
 from rl_core.trainers.dealing import DealingStack, can_be_dealt, dealt, group_spans
@@ -57,10 +58,11 @@ def test_rows_by_reference_come_in_the_order_asked_for_with_what_the_driver_adde
         rows = DataProto.from_dict({"number": torch.arange(first, first + 4)})
         parts.append(Part(4, {}, rows, {}, ("number",), ()))
     batch = DataProtoRef(parts).union(DataProto.from_dict({"ten": torch.arange(8) * 10}))
+    batch.derive(Derived("ten", ("ten",), torch.add, (torch.arange(8),)))
     dealt_out = Reordered(batch, ((6, 8), (0, 2), (4, 6), (2, 4)))
     shards = [dealt_out.shard(2, part).fetch() for part in range(2)]
     assert [shard.tensor("number").tolist() for shard in shards] == [[6, 7, 0, 1], [4, 5, 2, 3]]
-    assert [shard.tensor("ten").tolist() for shard in shards] == [[60, 70, 0, 10], [40, 50, 20, 30]]
+    assert [shard.tensor("ten").tolist() for shard in shards] == [[66, 77, 0, 11], [44, 55, 22, 33]]
 
 
 def test_log_probabilities_are_those_of_the_rows_again():

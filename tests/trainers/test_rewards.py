@@ -11,7 +11,7 @@ from rl_core.distributed.refs import DataProtoRef, Part
 from rl_core.errors import RewardError
 from rl_core.rewards.service import RewardService
 from rl_core.trainers.metrics.env_metrics import environment_metrics
-from rl_core.trainers.rewards import add_scores, earned_parts
+from rl_core.trainers.rewards import add_scores, reward_parts
 from schemas.sections.rewards import FailurePolicy, RewardServiceConfig, Truncation
 
 QUICK = {"backoff_s": 0.0}
@@ -55,7 +55,10 @@ class RowsHere(DataProtoRef):
 
     @property
     def non_tensor_batch(self):  # type: ignore[override]
-        return self.parts[0].narrow.non_tensor_batch | self._added.non_tensor_batch
+        objects = dict(self.parts[0].narrow.non_tensor_batch)
+        for layer in self.layers:
+            objects |= layer.non_tensor_batch if isinstance(layer, DataProto) else {}
+        return objects
 
     def fetch(self, keys=None):  # type: ignore[override]
         return self.parts[0].narrow.select(
@@ -87,8 +90,8 @@ def test_scores_are_added_and_rows_without_one_are_taken_out():
         metrics["reward/math/mean"],
     ) == (1.0, 1.0, 1.0)
     assert metrics["reward/math/retried"] == 1.0
-    parts = earned_parts(batch, torch.tensor([True, False, False, True]))
-    assert {key: part.tolist() for key, part in parts["rewards_by_key"].items()} == {
+    parts = reward_parts(batch, torch.tensor([True, False, False, True]))
+    assert {key: part.tolist() for key, part in parts.items()} == {
         "environment": [1.0, 1.0],
         "math": [2.0, 2.0],
     }

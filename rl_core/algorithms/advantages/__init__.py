@@ -4,7 +4,9 @@ from rl_core.algorithms.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     RowEstimator,
+    RowNumbers,
     advantage_estimators,
+    over_actions,
 )
 from rl_core.algorithms.advantages.groups import Groups, group_ids
 from rl_core.algorithms.advantages.scaling import ScaledConfig, StdScope, whiten
@@ -14,9 +16,11 @@ __all__ = [
     "AdvantageInputs",
     "Groups",
     "RowEstimator",
+    "RowNumbers",
     "ScaledConfig",
     "StdScope",
     "advantage_estimators",
     "group_ids",
+    "over_actions",
     "whiten",
 ]

@@ -5,20 +5,49 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pydantic import Field
 
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.metrics import Metric
+from rl_core.algorithms.redefined import redefines
 from rl_core.runtime.registry import PluginConfig, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+class Inputs:
+    """Base of the inputs of estimators, by whole rows or by action."""
+
+    def required(self, name: str, why: str) -> Any:
+        """Return the input of that name. Raises: ValueError when it is missing, naming who needs
+        it."""
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"{name} is required by {why}")
+        return value
+
+
 @dataclass(frozen=True)
-class AdvantageInputs:
+class RowNumbers(Inputs):
+    """Inputs of a WHOLE batch that are one number a row, under the names of `AdvantageInputs`."""
+
+    rewards_B: Tensor
+    group_ids_B: Tensor
+    lengths_B: Tensor
+    """Number of actions of each row."""
+    greedy_rewards_B: Tensor | None = None
+    rewards_by_key: Mapping[str, Tensor] | None = None
+
+    def row_rewards(self) -> Tensor:
+        """Return [B]: the rewards, from which nothing is subtracted."""
+        return self.rewards_B
+
+
+@dataclass(frozen=True)
+class AdvantageInputs(Inputs):
     """Inputs of a WHOLE batch (groups must not be split). Raises: ValueError on shapes that do not
     match."""
 
@@ -63,13 +92,10 @@ class AdvantageInputs:
                     f"{name} has shape {tuple(tensor.shape)}, mask_BT {tuple(self.mask_BT.shape)}"
                 )
 
-    def required(self, name: str, why: str) -> Any:
-        """Return the input of that name. Raises: ValueError when it is missing, naming who needs
-        it."""
-        value = getattr(self, name)
-        if value is None:
-            raise ValueError(f"{name} is required by {why}")
-        return value
+    @property
+    def lengths_B(self) -> Tensor:
+        """Number of actions of each row."""
+        return (self.mask_BT != 0).sum(1)
 
     def row_rewards(self) -> Tensor:
         """Return [B]: the reward minus the penalties of all actions."""
@@ -100,6 +126,15 @@ class AdvantageInputs:
         return rewards_BT - self.penalties_BT.detach().double().masked_fill(~kept_BT, 0.0)
 
 
+RowInputs: TypeAlias = RowNumbers | AdvantageInputs
+"""Inputs of an estimator that reads numbers of rows alone."""
+
+
+def over_actions(mask_BT: Tensor, advantages_B1: Tensor) -> Tensor:
+    """Return advantages [B, 1] or [B, T] at the actions, [B, T]; 0 where the mask is 0."""
+    return advantages_B1.expand(mask_BT.shape).masked_fill(mask_BT == 0, 0.0)
+
+
 class AdvantageEstimator(ABC):
     """A named way to compute advantages from rewards, selected by a recipe's `advantage` block."""
 
@@ -128,21 +163,28 @@ class AdvantageEstimator(ABC):
         Raises: RewardError on a non-finite reward, ValueError on shapes that do not match or a
         missing input.
         """
+        groups = Groups.of(inputs.row_rewards(), inputs.group_ids_B)
+        # Rounded while a row is one number, so that the batch is in memory once.
+        advantages_BT = self._rounded(self.per_action(inputs, groups), inputs.rewards_B)
+        return over_actions(inputs.mask_BT, advantages_BT), groups.metrics()
+
+    def _rounded(self, advantages: Tensor, rewards_B: Tensor) -> Tensor:
+        """Return advantages of any shape, clipped, in the format of the rewards or float32."""
         from rl_core.sde.precision import at_least_float32
 
-        groups = Groups.of(inputs.row_rewards(), inputs.group_ids_B)
-        advantages_BT = self.per_action(inputs, groups)
         if self.config.clamp is not None:
-            advantages_BT = advantages_BT.clamp(-self.config.clamp, self.config.clamp)
-        dtype = at_least_float32(inputs.rewards_B[:0]).dtype
-        # Rounded while a row is one number, so that the batch is in memory once.
-        whole_BT = advantages_BT.to(dtype).expand(inputs.mask_BT.shape)
-        return whole_BT.masked_fill(inputs.mask_BT == 0, 0.0), groups.metrics()
+            advantages = advantages.clamp(-self.config.clamp, self.config.clamp)
+        return advantages.to(at_least_float32(rewards_B[:0]).dtype)
 
     @abstractmethod
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """Return the advantage of each action, [B, T], or [B, 1] where a row's are equal; values
         where the mask is 0 are ignored."""
+
+    def of_rows(self, rows: RowNumbers) -> tuple[Tensor, dict[str, Metric]] | None:
+        """Return the one advantage that a call gives at all actions of a row, [B], and the same
+        metrics; None for an estimator that needs the actions. Raises: as a call."""
+        return None
 
     def returns(self, inputs: AdvantageInputs) -> Tensor:
         """Return the targets of the critic, [B, T]. Raises: ValueError when there is no critic."""
@@ -154,13 +196,28 @@ class AdvantageEstimator(ABC):
 class RowEstimator(AdvantageEstimator):
     """An estimator that gives all actions of a row the same advantage."""
 
+    reads_rows_alone: ClassVar[bool] = False
+    """True if `per_row` reads its inputs only as far as `RowNumbers` has them: a run then computes
+    advantages without the mask. It does not count for a derived class with a `per_row` of its own,
+    which says so itself."""
+
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """Return `per_row`, [B, 1]."""
         return self.per_row(inputs, groups)[:, None]
 
     @abstractmethod
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """Return the advantage of each row, [B], in float64."""
+    def per_row(self, inputs: Any, groups: Groups) -> Tensor:
+        """Return the advantage of each row, [B], in float64. Args: inputs: `AdvantageInputs`, or
+        with `reads_rows_alone` either of `RowInputs`."""
+
+    def of_rows(self, rows: RowNumbers) -> tuple[Tensor, dict[str, Metric]] | None:
+        """Return `per_row`, clipped and rounded as a call does; None unless it reads rows alone."""
+        if not self.reads_rows_alone or redefines(
+            type(self), "reads_rows_alone", "per_row", "per_action", "__call__"
+        ):
+            return None
+        groups = Groups.of(rows.row_rewards(), rows.group_ids_B)
+        return self._rounded(self.per_row(rows, groups), rows.rewards_B), groups.metrics()
 
 
 advantage_estimators: Registry[AdvantageEstimator] = Registry(

@@ -3,11 +3,11 @@ rejection sampling, arXiv 2308.01825)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.base import RowEstimator, RowInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ class BestOfNAdvantage(RowEstimator):
         """Only a reply whose reward is greater than this is kept."""
 
     config: Config
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
         """Return [B]: B / K for kept rows, else 0; all 0 where no row is kept."""
         rewards_B = groups.rewards_B
         best_first = sorted(range(len(rewards_B)), key=lambda row: -float(rewards_B[row]))

@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rl_core.algorithms.advantages.base import (
-    AdvantageEstimator,
-    AdvantageInputs,
-    advantage_estimators,
-)
+from rl_core.algorithms.advantages.base import RowEstimator, RowInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.advantages.grpo import grpo
-from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
+from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten_rows
 from rl_core.errors import RewardError
 
 if TYPE_CHECKING:
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @advantage_estimators.register("gdpo")
-class GdpoAdvantage(AdvantageEstimator):
+class GdpoAdvantage(RowEstimator):
     """GDPO: each part of the reward is normalised separately within its group."""
 
     class Config(ScaledConfig):
@@ -34,9 +30,10 @@ class GdpoAdvantage(AdvantageEstimator):
 
     config: Config
     needs_siblings: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """Return [B, T]: whiten(sum_k w_k grpo(r_k)). Raises: RewardError when a weighted part is
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
+        """Return [B]: whiten(sum_k w_k grpo(r_k)). Raises: RewardError when a weighted part is
         missing."""
         parts = inputs.required("rewards_by_key", "the advantage gdpo")
         config = self.config
@@ -50,4 +47,4 @@ class GdpoAdvantage(AdvantageEstimator):
         for key, rewards_B in parts.items():
             part_B = grpo(Groups.of(rewards_B, inputs.group_ids_B), **scale)
             total_B = total_B + config.weights.get(key, 1.0) * part_B
-        return whiten(total_B[:, None].expand(inputs.mask_BT.shape), inputs.mask_BT, **scale)
+        return whiten_rows(total_B, inputs.lengths_B, **scale)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.base import RowEstimator, RowInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ class GpgAdvantage(RowEstimator):
     """GPG: centred rewards, scaled up by the share of rows without reward."""
 
     needs_siblings: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
         """Return the advantages, [B]."""
         num_rewarded = max(int((groups.rewards_B != 0).sum()), 1)
         return groups.centred() * (len(groups.rewards_B) / num_rewarded)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.base import RowEstimator, RowInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class MaxrlAdvantage(RowEstimator):
 
     config: Config
     needs_siblings: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
         """Return the advantages, [B]."""
         means_B = groups.means_G[groups.index_B]
         usable_B = means_B > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.base import RowEstimator, RowInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 
 if TYPE_CHECKING:
@@ -17,11 +17,12 @@ class OpoAdvantage(RowEstimator):
     """OPO: rewards minus the group's length-weighted mean."""
 
     needs_siblings: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
         """Return [B]: R - sum(length R) / sum(length) over the group; 0 in a group of equal
         rewards."""
-        lengths_B = (inputs.mask_BT != 0).sum(1).double()
+        lengths_B = inputs.lengths_B.double()
         baselines_G = groups.total(lengths_B * groups.rewards_B) / groups.total(lengths_B).clamp(
             min=1.0
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.base import RowEstimator, RowInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.advantages.scaling import ScaledConfig, over_std
 
@@ -35,8 +35,9 @@ class GrpoPasskAdvantage(RowEstimator):
 
     config: Config
     needs_siblings: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
         """Return [B]: r_max - r_2nd for the best row, 0 if two share the lead; 0 in a group of
         one."""
         config, rewards_B, index_B = self.config, groups.rewards_B, groups.index_B
@@ -70,8 +71,9 @@ class PassAtKAdvantage(RowEstimator):
 
     config: Config
     needs_siblings: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
         """Return [B]; 0 in a group that is all right or all wrong, or has fewer wrong rows than
         k."""
         right_B = groups.rewards_B >= self.config.pass_mark

@@ -14,11 +14,13 @@ from pydantic import Field
 from rl_core.algorithms.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
+    RowEstimator,
+    RowInputs,
     advantage_estimators,
 )
 from rl_core.algorithms.advantages.gae import gae
 from rl_core.algorithms.advantages.groups import Groups
-from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
+from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten, whiten_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +68,7 @@ class ReinforcePlusPlusAdvantage(AdvantageEstimator):
 
 
 @advantage_estimators.register("reinforce_plus_plus_baseline")
-class ReinforcePlusPlusBaselineAdvantage(AdvantageEstimator):
+class ReinforcePlusPlusBaselineAdvantage(RowEstimator):
     """REINFORCE++ with baseline: centred rewards, whitened over the batch."""
 
     class Config(WhitenedConfig):
@@ -74,14 +76,14 @@ class ReinforcePlusPlusBaselineAdvantage(AdvantageEstimator):
 
     config: Config
     needs_siblings: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """Return the advantages, [B, T]."""
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
+        """Return the advantages, [B]."""
         config = self.config
-        centred_BT = groups.centred()[:, None].expand(inputs.mask_BT.shape)
-        return whiten(
-            centred_BT,
-            inputs.mask_BT,
+        return whiten_rows(
+            groups.centred(),
+            inputs.lengths_B,
             unbiased=config.unbiased,
             eps=config.eps,
             eps_in_root=config.eps_in_root,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.base import RowEstimator, RowInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 
 if TYPE_CHECKING:
@@ -17,8 +17,9 @@ class RemaxAdvantage(RowEstimator):
     """ReMax: rewards minus the greedy rollout's."""
 
     needs_greedy_baseline: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
         """Return [B]: R minus the greedy reward. Raises: RewardError when a greedy reward is not
         finite."""
         greedy_B = inputs.required("greedy_rewards_B", "the advantage remax")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.base import RowEstimator, RowInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ class RlooAdvantage(RowEstimator):
     """RLOO: rewards minus the mean of the group's other rows."""
 
     needs_siblings: ClassVar[bool] = True
+    reads_rows_alone: ClassVar[bool] = True
 
-    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+    def per_row(self, inputs: RowInputs, groups: Groups) -> Tensor:
         """Return [B]: R minus the mean of the others."""
         counts_B = groups.counts_G[groups.index_B]
         return groups.centred() * counts_B / (counts_B - 1).clamp(min=1)

@@ -59,3 +59,19 @@ def whiten(
     centred_BT = (values_BT - values_BT.sum() / count).masked_fill(~kept_BT, 0.0)
     variance = centred_BT.square().sum() / (count - int(unbiased)).clamp(min=1)
     return over_std(centred_BT, variance, eps, eps_in_root)
+
+
+def whiten_rows(
+    values_B: Tensor,
+    lengths_B: Tensor,
+    *,
+    unbiased: bool = True,
+    eps: float = 1e-8,
+    eps_in_root: bool = True,
+) -> Tensor:
+    """Scale as `whiten` does where every action of a row has the row's value, [B]; 0 where all are
+    equal. Args: lengths_B: number of actions of each row."""
+    count = lengths_B.sum().clamp(min=1)
+    centred_B = values_B - (lengths_B * values_B).sum() / count
+    variance = (lengths_B * centred_B.square()).sum() / (count - int(unbiased)).clamp(min=1)
+    return over_std(centred_B, variance, eps, eps_in_root)

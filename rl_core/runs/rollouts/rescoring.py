@@ -165,8 +165,6 @@ def _combined(
     lengths_B = torch.tensor([_last_length(row) for row in rows])
     earned = Earned(
         rewards_B=env_B.float(),
-        turn_rewards_BT=torch.zeros(len(rows), 1),
-        mask_BT=torch.ones(len(rows), 1).long(),
         lengths_B=lengths_B,
         truncated_B=torch.tensor([row["truncated"] for row in rows]),
         failed_B=env_B.isnan(),

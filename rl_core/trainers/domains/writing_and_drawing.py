@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rl_core.algorithms.shaping import at_last_action
 from rl_core.data.prepare.items import MediaItem
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
 from rl_core.rollout.diffusion.rewriting import question
 from rl_core.rollout.sample_ids import named_error
+from rl_core.trainers.masking import earn_at_the_end, leave_out
 from rl_core.trainers.metrics.describe import describe_replies, describe_samples
 from rl_core.trainers.rewards import ServiceScorer
 from rl_core.trainers.track import Engine, Rollouts, Track, prompt_batch
@@ -154,14 +154,10 @@ class EarnedByPictures:
             drawn.tensor("failed"),
             self.propagation,
         )
-        mask_BT = rollout.tensor("response_mask").masked_fill(childless_B[:, None], 0)
+        leave_out(rollout, childless_B)
+        earn_at_the_end(rollout, rewards_B)
         known = rollout.non_tensor_batch["error"]
-        columns = {
-            "rewards": rewards_B,
-            "turn_rewards": at_last_action(rewards_B, mask_BT),
-            "response_mask": mask_BT,
-            "failed": failed_B | childless_B,
-        }
+        columns = {"rewards": rewards_B, "failed": failed_B | childless_B}
         errors = []
         for error, bad in zip(known, childless_B, strict=True):
             errors.append(error or (CHILDLESS if bad else None))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 
 from rl_core.evaluation.measures import source_of
+from rl_core.trainers.advantages import TAUGHT
 from rl_core.trainers.step_record import StepRecord
 
 _METRIC = re.compile(r"source/([^/]+)/sampled_share")
@@ -50,14 +51,14 @@ def _rows(record: StepRecord) -> Iterator[tuple[str, float, bool]]:
     learns."""
     learning = []
     for portions in record.tracks.values():
-        if any(one.trained and "advantages" in one.names for one in portions):
+        if any(one.trained and TAUGHT in one.names for one in portions):
             learning = portions
             break
     for portion in learning:
-        batch = portion.fetch(["uid", "rewards", "advantages"])
+        batch = portion.fetch(["uid", "rewards", TAUGHT])
         rewards_B = batch.tensor("rewards")
         taught_B = torch.zeros(len(rewards_B), dtype=torch.bool)
         if portion.trained:
-            taught_B = (batch.tensor("advantages") != 0).any(1)
+            taught_B = batch.tensor(TAUGHT)
         uids = map(str, batch.non_tensor_batch["uid"])
         yield from zip(uids, rewards_B.tolist(), taught_B.tolist(), strict=True)

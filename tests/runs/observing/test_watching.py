@@ -49,6 +49,7 @@ def record_of(step: int) -> StepRecord:
             "num_tokens": mask_BT.sum(1),
             "response_mask": mask_BT,
             "advantages": advantages_BT,
+            "taught": (advantages_BT != 0).any(1),
         },
         {
             **id_columns(prompts),
