@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -98,11 +99,10 @@ class Outside:
 
         Args: timeout_s: longest total time; unset waits as long as the process is active.
         """
-        import ray
         from ray.exceptions import RayActorError, RayError
 
-        used_s, seen = 0.0, time.monotonic()
-        while not ray.wait([future], timeout=HEARTBEAT_S)[0]:
+        used_s, seen, pending = 0.0, time.monotonic(), future.future()
+        while not wait([pending], HEARTBEAT_S).done:
             before_s, used_s = used_s, self._used_s()
             if timeout_s is None and used_s - before_s > IDLE_SHARE * HEARTBEAT_S:
                 seen = time.monotonic()
@@ -111,7 +111,7 @@ class Outside:
                 self.close()
                 raise WorkerHung(f"{self._where(method)} has stood still for {limit_s:g} s")
         try:
-            answer = ray.get(future)
+            answer = pending.result()
         except RayActorError as error:
             raise Failure(
                 0, self._where(method), how_it_ended(error), died=True

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import DataProto, DataProtoError, MetaInfo
+from rl_core.distributed.answers import answers_of
 from rl_core.distributed.collect import join_meta, real_rows
 from rl_core.distributed.layers import (
     Derived,
@@ -416,11 +417,10 @@ class _ObjectColumns(Mapping[str, np.ndarray]):
 
 
 def _get(refs: list[ObjectRef[DataProto]], what: str | list[str]) -> list[DataProto]:
-    import ray
     from ray.exceptions import ObjectLostError
 
     try:
-        return ray.get(refs)
+        return answers_of(refs)
     except ObjectLostError as error:
         raise WorkerDied(f"column {what} is gone with the worker that made it: {error}") from error
 

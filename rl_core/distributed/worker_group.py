@@ -166,8 +166,7 @@ class _Watch(Generic[A]):
         self, group: WorkerGroup, label: str, pending: dict[ObjectRef[A], int], timeout_s: float
     ) -> None:
         self.group, self.label, self.pending, self.timeout_s = group, label, pending, timeout_s
-        # `ray.wait` and `ray.get` run signal handlers, and may drop what one raises to end the run
-        # if that is not a KeyboardInterrupt, such as Prefect's TerminationSignal.
+        # Futures, for the reason that `answers` gives.
         self.refs: dict[Future[A], ObjectRef[A]] = {ref.future(): ref for ref in pending}
         self.world = sorted(pending.values())
         self.answers: dict[int, A] = {}

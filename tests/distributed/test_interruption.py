@@ -1,5 +1,6 @@
 """A signal that ends the run is heeded at once: while workers are busy, and while Ray starts."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -85,6 +86,15 @@ def test_a_busy_worker_does_not_hold_up_an_interruption(cluster: str) -> None:
     finally:
         driver.kill()
         driver.communicate()
+
+
+def test_nothing_of_ours_waits_where_ray_may_drop_an_interruption() -> None:
+    """`rl_core.distributed.answers` says why, and how to wait."""
+    root = Path(__file__).parents[2]
+    files = [path for name in ("rl_core", "flows", "tasks") for path in (root / name).rglob("*.py")]
+    waits = re.compile(r"\bray\.(get|wait)\(")
+    assert files
+    assert [path for path in files if waits.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.slow

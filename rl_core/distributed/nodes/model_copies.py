@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from rl_core.distributed.answers import answer_of
 from rl_core.distributed.nodes.capacity import name_of
 from rl_core.distributed.nodes.preflight import (
     Needs,
@@ -69,8 +70,8 @@ def _send(folder: Path, node: str) -> None:
     building = str(folder.with_name(f".build-{folder.name}-{uuid.uuid4().hex[:8]}"))
     try:
         for name, content in _pieces(folder):
-            ray.get(write.remote(building, name, content))
-        ray.get(ray.remote(publish).options(**options).remote(building, str(folder)))
+            answer_of(write.remote(building, name, content))
+        answer_of(ray.remote(publish).options(**options).remote(building, str(folder)))
     except RayTaskError as error:
         raise StorageError(
             f"{name_of(node)} cannot write {folder} ({error.cause}); give it a home folder at the "

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from rl_core.distributed.answers import answer_of
 from rl_core.distributed.nodes.capacity import name_of
 from rl_core.errors import RecipeError, StorageError, Unreachable, UserError
 from rl_core.runtime.storage import RemoteFolder, place_of
@@ -105,7 +106,7 @@ def look_at(node_ids: Sequence[str], needs: Needs) -> dict[str, NodeReport]:
     it cannot load this project.
     """
     import ray
-    from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+    from ray.exceptions import RayError, RayTaskError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ask = ray.remote(look)
@@ -117,9 +118,7 @@ def look_at(node_ids: Sequence[str], needs: Needs) -> dict[str, NodeReport]:
     reports: dict[str, NodeReport] = {}
     for node, future in futures.items():
         try:
-            reports[node] = ray.get(future, timeout=PATIENCE_S)
-        except GetTimeoutError as error:
-            raise Unreachable(f"{name_of(node)} has not answered for {PATIENCE_S:g} s") from error
+            reports[node] = answer_of(future, PATIENCE_S)
         except RayTaskError as error:
             said = (str(error.cause).strip() or repr(error.cause)).splitlines()[0]
             if not isinstance(error.cause, ImportError | AttributeError | TypeError):
@@ -128,6 +127,8 @@ def look_at(node_ids: Sequence[str], needs: Needs) -> dict[str, NodeReport]:
                 f"{name_of(node)} cannot load this project ({said}); install the same version "
                 "there, in the environment that `ray start` was called from"
             ) from error
+        except TimeoutError as error:
+            raise Unreachable(f"{name_of(node)} has not answered for {PATIENCE_S:g} s") from error
         except RayError as error:
             said = str(error).strip().splitlines()[0]
             raise Unreachable(f"{name_of(node)} cannot be asked ({said})") from error
