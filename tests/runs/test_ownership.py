@@ -5,6 +5,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from rl_core.data.store import lock
 from rl_core.runs.ownership import owned_run
 from rl_core.runs.recipes import load_recipe
@@ -13,13 +15,16 @@ from rl_core.runtime.home import Home
 DEADLINE_S = 60.0
 
 
-def test_a_second_owner_waits_for_the_first_and_says_so_once(tmp_path: Path):
-    recipe, home = load_recipe("text"), Home(tmp_path)
+@pytest.mark.parametrize("shared", [False, True], ids=["one home", "two homes, one shared folder"])
+def test_a_second_owner_waits_for_the_first_and_says_so_once(tmp_path: Path, shared: bool):
+    storage = [f"placement.storage={tmp_path / 'shared'}"] if shared else []
+    recipe, home = load_recipe("text", storage), Home(tmp_path / "home")
+    others = Home(tmp_path / "other home") if shared else home
     said: list[str] = []
     order: list[str] = []
 
     def work() -> None:
-        with owned_run(recipe, "rows", home, said.append):
+        with owned_run(recipe, "rows", others, said.append):
             order.append("second")
 
     second = threading.Thread(target=work)
