@@ -98,7 +98,6 @@ def test_a_driver_that_cannot_work_is_told(
     assert answer["error"] == kind and said in answer["said"]
 
 
-@pytest.mark.long
 def test_a_lost_machine_is_no_users_mistake(machines: Network):
     a, b = machines.machines["a"], machines.machines["b"]
     go, log = a.folder / "home" / "go", a.folder / "lost.log"

@@ -176,6 +176,7 @@ def test_a_schedule_that_is_switched_on_gets_its_runs(api: PrefectApi) -> None:
     assert scheduled() == [], "switched off, it takes its runs back"
 
 
+@pytest.mark.long
 def test_two_runs_of_the_training_pool_queue(api: PrefectApi) -> None:
     assert api.get("work_pools/rl-train")["concurrency_limit"] == 1
     # Without the limit both would start in the same second; each takes seconds to find that there
