@@ -40,15 +40,11 @@ for _name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
+    "e2e/test_resume.py",
+    "e2e/test_smoke_recipes.py",
     "e2e/test_deployment.py",
     "e2e/test_services.py",
-    "e2e/test_resume.py",
     "e2e/test_outages.py",
-    "e2e/test_prepared_stages.py",
-    "e2e/test_smoke_recipes.py",
-    "e2e/test_nothing_learnt.py",
-    "e2e/test_chain.py",
-    "e2e/test_unified.py",
     "e2e",
     "distributed/test_failures.py",
     "models/test_every_family.py",

@@ -28,7 +28,7 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", [pytest.param("ppo", marks=pytest.mark.long), "dapo"])
 def test_a_preset_trains_through_the_flow(name: str, tiny_recipe: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     train_here(tiny_recipe, home, *BLOCKS[name], *SHORT)

@@ -99,6 +99,7 @@ def test_each_stage_starts_from_the_last_ones_version_and_says_so(
     assert {one.name for one in runs} == set(names.any_ or ())
 
 
+@pytest.mark.long
 def test_a_stage_that_fails_its_gate_ends_the_chain_until_a_person_promotes_it(
     chain: Path, ray_cluster: None, tmp_path: Path
 ) -> None:

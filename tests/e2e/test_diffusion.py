@@ -18,7 +18,7 @@ from tests.e2e.conftest import Run, assert_kills_change_nothing, train_here
 from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
 
 pytest.importorskip("rapidocr", reason="the extra `rewards` is not installed")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # Random pictures of this size look to the reader like twos, if like anything, and it is sure of
 # none.
@@ -98,7 +98,6 @@ def test_rewards_are_what_is_read_in_the_pictures_and_they_train(
     assert is_trained(tiny_sd3_dir, run / "model")
 
 
-@pytest.mark.long
 def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(
     recipe: Path, undisturbed_lettering: Path, start: Callable[..., Run], tmp_path: Path
 ) -> None:

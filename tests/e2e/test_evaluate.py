@@ -24,6 +24,7 @@ def rows_of(receipt: EvalReceipt) -> list[dict[str, Any]]:
     return read_samples(receipt.samples_path)
 
 
+@pytest.mark.long
 def test_a_version_measures_as_it_was_registered_and_its_export_is_measured_like_any_model(
     undisturbed: Path, tiny_recipe: Path, tmp_path: Path, ray_cluster: None
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.command import LIMIT_S, REPOSITORY
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_the_notebook_runs_to_its_end(tiny_model_dir: Path, tmp_path: Path):

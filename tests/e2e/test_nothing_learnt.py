@@ -22,6 +22,8 @@ from tests.e2e.conftest import Run
 from tests.e2e.outcomes import run_folder
 from tests.e2e.prefect_api import PrefectApi
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 CONSTANT = (
     # A random model earns nothing without partial credit.
     "environments.reasoning_gym.partial_credit=false",

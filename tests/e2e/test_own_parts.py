@@ -93,6 +93,7 @@ def add(folder: Path, **blocks: Any) -> None:
     (folder / "mine.yaml").write_text(yaml.safe_dump(values | blocks))
 
 
+@pytest.mark.long
 def test_a_backend_from_outside_the_repository_trains_a_run(
     beside_taken_names: Path, tiny_model_dir: Path
 ):

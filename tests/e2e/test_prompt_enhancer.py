@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.conftest import Run, assert_kills_change_nothing, train_here
 from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RECIPE = Path("smoke/pe")
 
@@ -47,7 +47,6 @@ def test_both_models_are_trained_and_exported(
     assert is_trained(tiny_sd3_dir, exported / "images")
 
 
-@pytest.mark.long
 def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(
     overrides: list[str], undisturbed_enhancer: Path, start: Callable[..., Run], tmp_path: Path
 ) -> None:

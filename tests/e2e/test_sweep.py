@@ -12,6 +12,7 @@ from tests.e2e.conftest import working_in
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_a_sweep_compares_its_runs_on_one_page(
     tiny_recipe: Path, tmp_path: Path, ray_cluster: None
 ):

@@ -15,6 +15,7 @@ from tests.models.tiny_seeing import save
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_a_model_that_also_sees_is_trained_on_text_registered_and_measured(
     tiny_recipe: Path, tmp_path: Path, ray_cluster: None
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.conftest import Run, assert_kills_change_nothing, train_here
 from tests.e2e.outcomes import logged_metrics, run_folder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RECIPE = Path("smoke/unified")
 
@@ -49,7 +49,6 @@ def test_both_stages_are_measured_and_the_whole_model_is_exported(undisturbed_mo
     }
 
 
-@pytest.mark.long
 def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(
     overrides: list[str], undisturbed_model: Path, start: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from tests.e2e.prefect_api import PrefectApi
 from tests.models import tiny_videos
 from tests.models.tiny_families import made
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
 
 HEIGHT, WIDTH, NUM_FRAMES, FPS = 32, 48, 5, 4
 WORDINGS = ("a photo of {}", "{} by hand", "{} drawn by hand", "the {} digit")
