@@ -91,9 +91,10 @@ def test_a_busy_worker_does_not_hold_up_an_interruption(cluster: str) -> None:
 def test_nothing_of_ours_waits_where_ray_may_drop_an_interruption() -> None:
     """`rl_core.distributed.answers` says why, and how to wait."""
     root = Path(__file__).parents[2]
-    files = [path for name in ("rl_core", "flows", "tasks") for path in (root / name).rglob("*.py")]
+    answers = root / "rl_core/distributed/answers.py"
+    files = {path for name in ("rl_core", "flows", "tasks") for path in (root / name).rglob("*.py")}
     waits = re.compile(r"\bray\.(get|wait)\(")
-    assert files
+    files.remove(answers)
     assert [path for path in files if waits.search(path.read_text(encoding="utf-8"))] == []
 
 
