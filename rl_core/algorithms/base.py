@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from rl_core.algorithms.advantages import over_actions
 from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
 from rl_core.runtime.registry import PluginConfig, Registry
@@ -223,6 +224,34 @@ class StageAlgorithm(ABC):
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Restore `state_dict()`."""
         return None
+
+
+class RowAlgorithm(StageAlgorithm):
+    """An algorithm that gives all actions of a row one advantage, known from the row's reward."""
+
+    @abstractmethod
+    def per_row(self, rewards_B: Tensor) -> Tensor:
+        """Return the advantage of each row, [B], at least float32."""
+
+    def advantages(
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        mask_BT: Tensor,
+        **measured: Unpack[RowMeasures],
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return `per_row` at the actions of each row, [B, T]."""
+        return over_actions(mask_BT, self.per_row(rewards_B)[:, None]), {}
+
+    def row_advantages(
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        lengths_B: Tensor,
+        **parts: Unpack[RowParts],
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return `per_row`, [B]."""
+        return self.per_row(rewards_B), {}
 
 
 algorithms: Registry[StageAlgorithm] = Registry("algorithm", "rl_core.algorithms")

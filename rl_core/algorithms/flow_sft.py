@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rl_core.algorithms.advantages import over_actions
 from rl_core.algorithms.base import (
     ActionMeasures,
-    RowMeasures,
-    RowParts,
-    StageAlgorithm,
+    RowAlgorithm,
     algorithms,
 )
 from rl_core.algorithms.metrics import Metric, MetricKind
@@ -28,34 +25,18 @@ if TYPE_CHECKING:
 
 
 @algorithms.register("flow_sft")
-class FlowSft(StageAlgorithm):
+class FlowSft(RowAlgorithm):
     """Supervised fine-tuning of a diffusion model: flow matching on the pictures in its rows."""
 
-    class Config(StageAlgorithm.Config):
+    class Config(RowAlgorithm.Config):
         """Settings of flow matching; it has none of its own."""
 
     supports_multi_update: bool = True
     learns_from_advantages: bool = False
 
-    def advantages(
-        self,
-        rewards_B: Tensor,
-        group_ids_B: Tensor,
-        mask_BT: Tensor,
-        **measured: Unpack[RowMeasures],
-    ) -> tuple[Tensor, dict[str, Metric]]:
-        """Return 1 at every noised copy, [B, T]: all pictures are good ones."""
-        return over_actions(mask_BT, _ones(rewards_B)[:, None]), {}
-
-    def row_advantages(
-        self,
-        rewards_B: Tensor,
-        group_ids_B: Tensor,
-        lengths_B: Tensor,
-        **parts: Unpack[RowParts],
-    ) -> tuple[Tensor, dict[str, Metric]]:
+    def per_row(self, rewards_B: Tensor) -> Tensor:
         """Return 1 for every row, [B]: all pictures are good ones."""
-        return _ones(rewards_B), {}
+        return at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))
 
     def loss(
         self,
@@ -80,7 +61,3 @@ class FlowSft(StageAlgorithm):
         total = aggregate(errors_BT, mask_BT, Aggregation.TOKEN_MEAN, denominators)
         count = float((mask_BT != 0).sum())
         return total, {"loss": Metric(MetricKind.SUM, float(total.detach()), count)}
-
-
-def _ones(rewards_B: Tensor) -> Tensor:
-    return at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))

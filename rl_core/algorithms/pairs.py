@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rl_core.algorithms.advantages import over_actions
-from rl_core.algorithms.base import RowMeasures, RowParts, StageAlgorithm
-from rl_core.algorithms.metrics import Metric
+from rl_core.algorithms.base import RowAlgorithm
 from rl_core.sde.precision import at_least_float32
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from torch import Tensor
 
 
-class PairAlgorithm(StageAlgorithm):
+class PairAlgorithm(RowAlgorithm):
     """An algorithm over adjacent rows, the chosen answer and the rejected one, marked by the sign
     of the advantage."""
 
@@ -23,31 +19,10 @@ class PairAlgorithm(StageAlgorithm):
     supports_multi_update: bool = True
     rows_per_unit: int = 2
 
-    def advantages(
-        self,
-        rewards_B: Tensor,
-        group_ids_B: Tensor,
-        mask_BT: Tensor,
-        **measured: Unpack[RowMeasures],
-    ) -> tuple[Tensor, dict[str, Metric]]:
-        """Return +1 at the actions of chosen rows (reward above 0) and -1 at those of rejected
-        ones, [B, T]."""
-        return over_actions(mask_BT, _signs(rewards_B)[:, None]), {}
-
-    def row_advantages(
-        self,
-        rewards_B: Tensor,
-        group_ids_B: Tensor,
-        lengths_B: Tensor,
-        **parts: Unpack[RowParts],
-    ) -> tuple[Tensor, dict[str, Metric]]:
-        """Return +1 for chosen rows and -1 for rejected ones, [B]."""
-        return _signs(rewards_B), {}
-
-
-def _signs(rewards_B: Tensor) -> Tensor:
-    ones_B = at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))
-    return ones_B.where(rewards_B > 0, -1.0)
+    def per_row(self, rewards_B: Tensor) -> Tensor:
+        """Return +1 for chosen rows (reward above 0) and -1 for rejected ones, [B]."""
+        ones_B = at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))
+        return ones_B.where(rewards_B > 0, -1.0)
 
 
 def paired_rows(advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -10,12 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rl_core.algorithms.advantages import over_actions
 from rl_core.algorithms.base import (
     ActionMeasures,
-    RowMeasures,
-    RowParts,
-    StageAlgorithm,
+    RowAlgorithm,
     algorithms,
 )
 from rl_core.algorithms.metrics import Metric, MetricKind
@@ -38,10 +35,10 @@ class AnswerWeight(StrEnum):
 
 
 @algorithms.register("sft")
-class Sft(StageAlgorithm):
+class Sft(RowAlgorithm):
     """Supervised fine-tuning: the negative log-likelihood of the answers in the rows."""
 
-    class Config(StageAlgorithm.Config):
+    class Config(RowAlgorithm.Config):
         """Settings of supervised fine-tuning."""
 
         aggregation: AnswerWeight = AnswerWeight.TOKEN_MEAN
@@ -51,25 +48,9 @@ class Sft(StageAlgorithm):
     supports_multi_update: bool = True
     learns_from_advantages: bool = False
 
-    def advantages(
-        self,
-        rewards_B: Tensor,
-        group_ids_B: Tensor,
-        mask_BT: Tensor,
-        **measured: Unpack[RowMeasures],
-    ) -> tuple[Tensor, dict[str, Metric]]:
-        """Return 1 at every action, [B, T]: all answers are good ones."""
-        return over_actions(mask_BT, _ones(rewards_B)[:, None]), {}
-
-    def row_advantages(
-        self,
-        rewards_B: Tensor,
-        group_ids_B: Tensor,
-        lengths_B: Tensor,
-        **parts: Unpack[RowParts],
-    ) -> tuple[Tensor, dict[str, Metric]]:
+    def per_row(self, rewards_B: Tensor) -> Tensor:
         """Return 1 for every row, [B]: all answers are good ones."""
-        return _ones(rewards_B), {}
+        return at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))
 
     def loss(
         self,
@@ -96,7 +77,3 @@ class Sft(StageAlgorithm):
             entropy = cleaned(entropy_BT.detach(), mask_BT).double().sum()
             metrics["entropy"] = Metric(MetricKind.MEAN, float(entropy), num_tokens)
         return total, metrics
-
-
-def _ones(rewards_B: Tensor) -> Tensor:
-    return at_least_float32(rewards_B.detach()).new_ones(len(rewards_B))
