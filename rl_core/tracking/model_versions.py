@@ -136,16 +136,19 @@ def _register_new(
 
 @contextmanager
 def _process_wide(tracking_uri: str) -> Iterator[None]:
-    """Set the process-wide tracking URI during the block, and restore it, also in the environment,
-    where child processes would read it as the user's setting."""
+    """Set the process-wide tracking URI during the block; afterwards it is the environment's again.
+
+    MLflow writes each URI into the environment too, where child processes would read it as the
+    user's setting, and reads the environment only while it was told none, or None.
+    """
     before = os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(tracking_uri)
     try:
         yield
     finally:
-        mlflow.set_tracking_uri(before or "")
-        if before is None:
-            os.environ.pop("MLFLOW_TRACKING_URI", None)
+        mlflow.set_tracking_uri(None)  # pyright: ignore[reportArgumentType]
+        if before is not None:
+            os.environ["MLFLOW_TRACKING_URI"] = before
 
 
 def champion(tracking_uri: str, name: str) -> RegisteredVersion | None:

@@ -7,6 +7,7 @@ import os
 import socket
 from pathlib import Path
 
+import mlflow
 import pytest
 
 from rl_core.data.store.publish import Built, publish
@@ -88,6 +89,8 @@ def test_registering_leaves_the_environment_as_it_was(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", wish)
     register(run, tracking.fresh("model"), tmp_path)
     assert os.environ.get("MLFLOW_TRACKING_URI") == wish
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///another.db")
+    assert mlflow.get_tracking_uri() == "sqlite:///another.db", "the environment still decides"
 
 
 def test_the_champion_is_none_until_the_alias_is_set_and_then_moves(open_run, tracking, tmp_path):
