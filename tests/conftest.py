@@ -102,9 +102,9 @@ def ray_cluster() -> Iterator[None]:
     import ray
     import torch
 
-    from tests.warm_workers import warm_workers
+    from rl_core.distributed.fork_server import forked_workers
 
-    with warm_workers() as python:
+    with forked_workers() as python:
         # Workers inherit OMP_NUM_THREADS; Ray would otherwise set it from each actor's num_cpus.
         ray.init(
             address="local",

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rl_core.distributed.fork_server import forked_workers
 from rl_core.distributed.nodes.driver import check_driver
 from rl_core.errors import Unreachable
 from rl_core.runtime.child_reaper import end_the_rest
@@ -47,10 +48,10 @@ def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
     """Start a private cluster in parallel to the block; `ray_cluster` inside the block waits for
     it.
 
-    Its first processes import the modules of workers in advance. With GPUs no cluster is started
-    early: a process that looks for GPUs once, as imports may, does not see the ones it is given
-    later. A cluster that is not gone `HASTE_S` after an error left the block, as when Ray is still
-    starting, is ended with the block of `no_orphans`.
+    Its workers are forked from a process that has imported their modules. With GPUs no cluster is
+    started early: a process that looks for GPUs once, as imports may, does not see the ones it is
+    given later. A cluster that is not gone `HASTE_S` after an error left the block, as when Ray is
+    still starting, is ended with the block of `no_orphans`.
     """
     global _early
     if device_kind != "cpu":
@@ -79,8 +80,11 @@ def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> No
     # What fails here fails again in the `ray_cluster` that waits for it, which says so.
     with ExitStack() as cluster, suppress(Exception):
         try:
-            system = {"preload_python_modules": ["rl_core.distributed.worker_imports"]}
-            cluster.enter_context(_started(None, num_devices, "cpu", _system_config=system))
+            options: dict[str, Any] = {}
+            if sys.platform == "linux":  # elsewhere a process that was forked may not go on
+                python = cluster.enter_context(forked_workers())
+                options["runtime_env"] = {"py_executable": python}
+            cluster.enter_context(_started(None, num_devices, "cpu", **options))
             cluster.enter_context(_collected_output())
         finally:
             ready.set()
@@ -120,7 +124,7 @@ def _started(
     import ray
 
     if address is None:
-        # Ray starts as many processes at once, each of which costs memory and, preloading, seconds.
+        # Ray starts as many processes at once, each of which costs memory.
         options["num_cpus"] = num_devices
     if device_kind == "cuda" and address is None:
         options["num_gpus"] = num_devices

@@ -41,7 +41,7 @@ class Ranks:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["rl_core.distributed.worker_imports"])
+        context.set_forkserver_preload(["rl_core.distributed.fork_server.worker_imports"])
         self._num_jobs = 0
         self._pipes: list[Connection] = []
         self._processes = []

@@ -1,10 +1,9 @@
-"""Imports what workers need and then forks whenever `client.py` asks. It must not have imported
-Ray.
+"""Imports what workers need and then forks whenever `client.py` asks.
 
 Ray reads settings that differ from worker to worker when it is imported, which therefore happens in
 the fork.
 
-Usage: server.py ADDRESS
+Usage: server.py DESCRIPTOR, of a listening socket
 """
 
 from __future__ import annotations
@@ -17,25 +16,19 @@ import signal
 import socket
 import sys
 import traceback
+from importlib import import_module
 from typing import Any, NoReturn
 
 STREAMS = 3
 """Standard input, output and error."""
 
 
-def serve(address: str) -> None:
-    """Until it is killed, or its parent has ended."""
-    sys.path.insert(0, os.getcwd())
-    import rl_core.distributed.worker_imports  # noqa: F401
-
-    assert "ray" not in sys.modules, (
-        "rl_core.distributed.worker_imports imports Ray, which a fork must do by itself"
-    )
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
-    listener.listen(64)
-    listener.settimeout(1.0)
+def serve(listener: socket.socket) -> None:
+    """Fork for clients until this process is killed, or its parent has ended."""
     parent = os.getppid()
+    import_module("rl_core.distributed.fork_server.worker_imports")
+    assert "ray" not in sys.modules, "a fork imports Ray by itself"
+    listener.settimeout(1.0)
     # Nobody waits for the forks.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while os.getppid() == parent:
@@ -43,6 +36,7 @@ def serve(address: str) -> None:
             connection, _ = listener.accept()
         except TimeoutError:
             continue
+        connection.settimeout(None)
         told, streams = _receive(connection)
         if pid := os.fork():
             connection.sendall(pid.to_bytes(8, "big"))
@@ -64,6 +58,8 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 def _become(told: dict[str, Any], streams: list[int]) -> NoReturn:
     """Run the script as Python would have. The connection stays open until the process ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Ray ends a worker's whole process group.
+    os.setpgid(0, 0)
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -71,7 +67,7 @@ def _become(told: dict[str, Any], streams: list[int]) -> NoReturn:
     os.environ.clear()
     os.environ.update(told["env"])
     sys.argv = told["command"]
-    sys.path[0] = os.path.dirname(sys.argv[0])
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))
     status = 0
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -84,4 +80,4 @@ def _become(told: dict[str, Any], streams: list[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(socket.socket(fileno=int(sys.argv[1])))

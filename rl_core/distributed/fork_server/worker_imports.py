@@ -1,8 +1,5 @@
-"""The slowest imports of a worker, whatever it trains.
-
-Ray imports this module in idle processes (`preload_python_modules`), so that a worker starts with
-them done.
-"""
+"""The slowest imports of a worker, whatever it trains, in the process that workers are forked
+from."""
 
 from importlib import import_module
 

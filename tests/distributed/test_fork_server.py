@@ -1,0 +1,83 @@
+"""Workers that are forked: all of a cluster's come from one server, and none is lost without it.
+
+In a process of its own: this one has a cluster already.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rl_core.distributed import fork_server
+from rl_core.distributed.fork_server import LONGEST_ADDRESS, forked_workers
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
+
+DRIVER = """
+import json
+import os
+import sys
+import time
+
+import psutil
+import ray
+
+from rl_core.distributed.cluster import early_cluster, ray_cluster
+
+
+class Worker:
+    def __init__(self):
+        self.imported = "torch" in sys.modules
+
+    def about(self):
+        return {"pid": os.getpid(), "parent": os.getppid(), "imported": self.imported}
+
+
+def started():
+    actor = ray.remote(Worker).options(num_cpus=1).remote()
+    return actor, ray.get(actor.about.remote())
+
+
+with early_cluster(1, "cpu"), ray_cluster(None, 1, "cpu"):
+    said = []
+    for _ in range(2):
+        actor, about = started()
+        server = psutil.Process(about["parent"])
+        about["of"] = server.cmdline()
+        said.append(about)
+        ray.kill(actor)
+        psutil.wait_procs([psutil.Process(about["pid"])], timeout=10)
+    server.kill()
+    server.wait()
+    said.append(started()[1])
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.slow
+def test_workers_come_from_one_server_and_without_it_from_python():
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=240, check=True
+    )
+    first, second, ordinary = json.loads(done.stdout.splitlines()[-1])
+    assert str(Path(fork_server.__file__).parent / "server.py") in first["of"]
+    assert first["imported"] and second["imported"]
+    assert second["parent"] == first["parent"], "the end of a worker ended its server"
+    assert first["pid"] != second["pid"]
+    assert ordinary["parent"] != first["parent"] and not ordinary["imported"]
+
+
+def test_a_temporary_folder_with_a_long_name_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with forked_workers() as python:
+        address = python.split()[-1]
+    assert len(address) <= LONGEST_ADDRESS and not Path(address).exists()
