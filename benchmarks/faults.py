@@ -208,7 +208,7 @@ def main() -> None:
         }
         for name, seconds in CLOCK_JUMPS.items():
             faults[f"clock {name}"] = lambda name=name, s=seconds: clock_jump(bench, name, s)
-    for kind in ("driver", "worker", "API", "GCS", "raylet"):
+    for kind in ("driver", "worker", "fork server", "API", "GCS", "raylet"):
         faults[f"stop {kind}"] = lambda kind=kind: stopped(bench, kind)
     for name, try_it in faults.items():
         if name.startswith(tuple(given.only)):

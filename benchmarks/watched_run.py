@@ -21,6 +21,7 @@ KINDS = {
     "raylet": "raylet/raylet",
     "API": "uvicorn",
     "sandbox": "bwrap",
+    "fork server": "fork_server/server.py",
     "Ray": "ray::",
 }
 """Part of the command line by which a process of each kind is known; the first that fits counts."""

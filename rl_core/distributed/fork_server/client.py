@@ -13,6 +13,9 @@ import signal
 import socket
 import sys
 
+PATIENCE_S = 40.0
+"""Seconds that the server may take to import and fork; Ray takes a worker for dead after 60."""
+
 
 def main(address: str, *command: str) -> None:
     """End with the fork, and hand signals on to it."""
@@ -23,13 +26,15 @@ def main(address: str, *command: str) -> None:
         os.execv(sys.executable, [sys.executable, *command])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: os.kill(pid, received))
+    connection.settimeout(None)
     # Nothing is ever sent: the connection closes when the fork ends, however it does.
     connection.recv(1)
 
 
 def ask(connection: socket.socket, address: str, command: tuple[str, ...]) -> int:
-    """Return the process id of the fork. Raises: OSError when there is no server, or it ends before
-    it forks."""
+    """Return the process id of the fork. Raises: OSError when there is no server, or it ends or
+    stops before it forks."""
+    connection.settimeout(PATIENCE_S)
     connection.connect(address)
     told = {
         "command": [part for part in command if part != "-u"],

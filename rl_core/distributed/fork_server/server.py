@@ -37,13 +37,20 @@ def serve(listener: socket.socket) -> None:
         except TimeoutError:
             continue
         connection.settimeout(None)
-        told, streams = _receive(connection)
-        if pid := os.fork():
-            connection.sendall(pid.to_bytes(8, "big"))
+        try:
+            told, streams = _receive(connection)
+        except (OSError, ValueError, IndexError):  # the client was killed as it spoke
+            connection.close()
+            continue
+        if os.fork():
             for descriptor in (connection.detach(), *streams):
                 os.close(descriptor)
         else:
             listener.close()
+            try:
+                connection.sendall(os.getpid().to_bytes(8, "big"))
+            except OSError:  # the client has waited too long, and became a worker itself
+                os._exit(0)
             _become(told, streams)
 
 
