@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: sbom audit siege help install train up down test test-all test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves gpu-suite gpu-report
+.PHONY: sbom audit siege help install train up down test test-all test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check types lint house check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves gpu-suite gpu-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,10 +129,17 @@ gpu-suite: ## nine minutes of a GPU, from the tests to a profile, into OUT=gpu-s
 gpu-report: ## write docs/gpu.md from what gpu-suite found: OUT=gpu-suite
 	$(SUITE_PYTHON) -m benchmarks.gpu_suite.report --out $(OUT)
 
-check: $(STAMP) docs ## lint, format, types, the house rules, the reference and the site
+check: $(STAMP) ## lint, format, types, the house rules, the reference and the site; two at a time
+	$(MAKE) -j 2 types docs lint house
+
+types: $(STAMP)
+	$(BIN)/pyright
+
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+
+house: $(STAMP)
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_house_rules.py tests/flows/test_reference.py \
 		tests/flows/test_promises.py
 

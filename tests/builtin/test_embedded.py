@@ -109,7 +109,7 @@ def test_every_model_made_on_the_spot_is_looked_at():
 def test_what_has_yet_to_be_made_is_said_with_its_time(tmp_path: Path):
     recipe = load_recipe("distill")
     student, teacher = making_notes(recipe, tmp_path)
-    assert "making embedded:smollm2-135m-instruct, once: about 20 seconds" in student
+    assert "making embedded:smollm2-135m-instruct, once: about 10 seconds" in student
     assert "embedded:smollm2-adder" in teacher
     embedded_folder("smollm2-adder", tmp_path).mkdir()
     assert making_notes(recipe, tmp_path) == [student]
