@@ -24,7 +24,7 @@ from rl_core.services.exposure import LOCALHOST, check_exposure
 from rl_core.services.own_deployment import project_file
 from rl_core.services.ports import free_port
 from rl_core.services.prefect_database import set_aside_if_damaged
-from rl_core.services.service import Record, Service, State
+from rl_core.services.service import Record, Service, Start, State
 from rl_core.tracking.database import ensure_database
 
 PROJECT = ("--prefect-file", str(catalogue.PROJECT_FILE))
@@ -50,6 +50,7 @@ class Stack:
         Args: say: receives progress messages, a line at a time.
         """
         self.home, self._say = home, say
+        self._starts: list[Start] = []
 
     def up(self, host: str = LOCALHOST) -> None:
         """Start the services that do not run; leave running ones alone.
@@ -111,6 +112,8 @@ class Stack:
         prefect = self._ensure(
             "prefect", lambda port: catalogue.prefect_server(self.home, host, port), host
         )
+        self._wait_for_starts()
+        # The others wait for disks and for one another, so they start side by side.
         if self.home.mlflow_uri.startswith("http"):
             self._say(f"mlflow is the one at MLFLOW_TRACKING_URI, {self.home.mlflow_uri}")
         else:
@@ -120,14 +123,21 @@ class Stack:
             )
         access = catalogue.access_to_prefect(self.home, prefect.url)
         self._ensure_pools(prefect.url, access)
-        self._ensure_deployments(prefect.url, access)
         for pool in catalogue.WORK_POOLS:
             service = catalogue.worker(self.home, pool.name, prefect.url)
             self._ensure(service.name, lambda _port, service=service: service, host)
+        self._ensure_deployments(prefect.url, access)
+        self._wait_for_starts()
+
+    def _wait_for_starts(self) -> None:
+        for start in self._starts:
+            start.wait()
+            self._say(f"{start.service.name} runs at {start.record.url}")
+        self._starts.clear()
 
     def _ensure(self, name: str, make: Callable[[int], Service], host: str) -> Record:
-        """Return the record of a running service: the present one if it answers, else of a new
-        start."""
+        """Return the record of a running service: the present one if it answers, else of one that
+        starts."""
         record = self._records().get(name)
         if record is not None and record.process is not None:
             if make(_port_of(record.url)).answers_soon():
@@ -138,10 +148,10 @@ class Stack:
         usual = catalogue.USUAL_PORTS.get(name, 0)
         service = make(free_port(host, _port_of(record.url) if record is not None else usual))
         self._say(f"starting {name}")
-        started = service.start(catalogue.REPOSITORY, self.home.logs / f"{name}.log")
-        self._save({name: started.model_dump()})
-        self._say(f"{name} runs at {started.url}")
-        return started
+        start = service.start(catalogue.REPOSITORY, self.home.logs / f"{name}.log")
+        self._save({name: start.record.model_dump()})
+        self._starts.append(start)
+        return start.record
 
     def _ensure_pools(self, prefect_url: str, access: dict[str, str]) -> None:
         """Create the missing pools; changes that somebody made to existing ones are kept.
@@ -150,13 +160,16 @@ class Stack:
         """
         password = access.get("PREFECT_API_AUTH_STRING", "")
         for pool in catalogue.WORK_POOLS:
-            url = f"{prefect_url}/api/work_pools/{pool.name}"
-            if catalogue.ask(url, password=password) is None:
-                self._prefect(
-                    access, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND
-                )
-                limits = {"concurrency_limit": pool.at_once, "description": pool.description}
-                catalogue.tell("PATCH", url, limits, password)
+            url = f"{prefect_url}/api/work_pools/"
+            if catalogue.ask(f"{url}{pool.name}", password=password) is None:
+                about = {
+                    "name": pool.name,
+                    "type": catalogue.POOL_KIND,
+                    "base_job_template": catalogue.job_template(prefect_url, password),
+                    "concurrency_limit": pool.at_once,
+                    "description": pool.description,
+                }
+                catalogue.tell("POST", url, about, password)
                 self._say(f"work pool {pool.name} created")
 
     def _ensure_deployments(self, prefect_url: str, access: dict[str, str]) -> None:

@@ -68,12 +68,8 @@ class Service:
     prepare: Callable[[], object] = lambda: None
     """Function that is called before a start."""
 
-    def start(self, folder: Path, log: Path) -> Record:
-        """Start the service in a separate session, and wait until it answers.
-
-        Raises: ServiceError with the end of its log when it ends or stays silent; then nothing of
-        it runs.
-        """
+    def start(self, folder: Path, log: Path) -> Start:
+        """Start the service in a separate session. It may not answer yet."""
         self.prepare()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
@@ -89,27 +85,7 @@ class Service:
         _started.append(process)
         started = start_time(psutil.Process(process.pid))
         record = Record(pid=process.pid, started=started, url=self.url, log=str(log))
-        try:
-            self._await(process, log)
-        except BaseException:
-            if found := record.process:
-                stop_tree(found)
-            raise
-        return record
-
-    def _await(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Wait until the service answers. Raises: ServiceError when it ends, or stays silent."""
-        end = time.monotonic() + START_S
-        while not self.answers():
-            if process.poll() is not None:
-                raise ServiceError(
-                    f"{self.name} ended with code {process.returncode}; {_end_of(log)}"
-                )
-            if time.monotonic() > end:
-                raise ServiceError(
-                    f"{self.name} does not answer after {START_S:.0f} s; {_end_of(log)}"
-                )
-            time.sleep(POLL_S)
+        return Start(self, process, record)
 
     def answers_soon(self) -> bool:
         """Return True if the service answers within `PATIENCE_S`."""
@@ -127,6 +103,41 @@ class Service:
         if self.answers_soon():
             return State.RUNNING
         return State.SILENT
+
+
+@dataclass(frozen=True)
+class Start:
+    """A service that was started, and may not answer yet."""
+
+    service: Service
+    process: subprocess.Popen[bytes]
+    record: Record
+
+    def wait(self) -> None:
+        """Wait until the service answers.
+
+        Raises: ServiceError with the end of its log when it ends or stays silent; then nothing of
+        it runs.
+        """
+        try:
+            self._await(Path(self.record.log))
+        except BaseException:
+            if found := self.record.process:
+                stop_tree(found)
+            raise
+
+    def _await(self, log: Path) -> None:
+        end = time.monotonic() + START_S
+        while not self.service.answers():
+            if self.process.poll() is not None:
+                raise ServiceError(
+                    f"{self.service.name} ended with code {self.process.returncode}; {_end_of(log)}"
+                )
+            if time.monotonic() > end:
+                raise ServiceError(
+                    f"{self.service.name} does not answer after {START_S:.0f} s; {_end_of(log)}"
+                )
+            time.sleep(POLL_S)
 
 
 def _end_of(log: Path) -> str:
