@@ -131,8 +131,7 @@ class Stack:
 
     def _wait_for_starts(self) -> None:
         for start in self._starts:
-            start.wait()
-            self._say(f"{start.service.name} runs at {start.record.url}")
+            self._say(f"{start.service.name} runs at {start.wait().url}")
         self._starts.clear()
 
     def _ensure(self, name: str, make: Callable[[int], Service], host: str) -> Record:

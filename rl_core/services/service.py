@@ -113,8 +113,8 @@ class Start:
     process: subprocess.Popen[bytes]
     record: Record
 
-    def wait(self) -> None:
-        """Wait until the service answers.
+    def wait(self) -> Record:
+        """Return the record once the service answers.
 
         Raises: ServiceError with the end of its log when it ends or stays silent; then nothing of
         it runs.
@@ -125,6 +125,7 @@ class Start:
             if found := self.record.process:
                 stop_tree(found)
             raise
+        return self.record
 
     def _await(self, log: Path) -> None:
         end = time.monotonic() + START_S

@@ -47,7 +47,9 @@ def stack(tmp_path: Path, said: list[str]) -> Iterator[Stack]:
 
 
 def started(stack: Stack, name: str) -> Record:
-    return stack._ensure(name, lambda port: sleeper(name, port=port), HERE)
+    record = stack._ensure(name, lambda port: sleeper(name, port=port), HERE)
+    stack._wait_for_starts()
+    return record
 
 
 def test_what_runs_and_answers_is_left_alone(stack: Stack, said: list[str]) -> None:
@@ -123,7 +125,7 @@ def test_a_service_has_a_session_of_its_own_and_is_prepared_before(
     monkeypatch.setattr(service_module, "START_S", 5.0)
     prepared: list[bool] = []
     one = replace(sleeper(), prepare=lambda: prepared.append(True), answers=lambda: bool(prepared))
-    record = one.start(tmp_path, tmp_path / "sleeper.log")
+    record = one.start(tmp_path, tmp_path / "sleeper.log").wait()
     process = record.process
     assert process is not None
     try:

@@ -35,7 +35,7 @@ def url(home: Home) -> Iterator[str]:
         home.root.mkdir()
         ensure_database(home.mlflow_uri)
         service = catalogue.mlflow_server(home, LOCALHOST, free_port(LOCALHOST))
-        record = service.start(catalogue.REPOSITORY, home.logs / "mlflow.log")
+        record = service.start(catalogue.REPOSITORY, home.logs / "mlflow.log").wait()
     yield service.url
     assert record.process is not None, "it still ran"
     stop_tree(record.process)

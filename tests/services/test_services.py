@@ -140,7 +140,7 @@ def test_a_server_without_the_package_that_asks_for_passwords_is_not_exposed(
 
 
 def test_a_started_service_is_found_again_and_stopped(tmp_path: Path):
-    record = sleeper().start(tmp_path, tmp_path / "logs" / "sleeper.log")
+    record = sleeper().start(tmp_path, tmp_path / "logs" / "sleeper.log").wait()
     process = record.process
     assert process is not None
     try:
@@ -176,10 +176,10 @@ def test_a_service_that_ends_or_stays_silent_is_told_with_its_log(
     with pytest.raises(
         ServiceError, match=r"broken ended with code 1; the end of .*broken\.log:\nno such port"
     ):
-        broken.start(tmp_path, tmp_path / "broken.log")
+        broken.start(tmp_path, tmp_path / "broken.log").wait()
     before = set(psutil.Process().children())
     with pytest.raises(ServiceError, match="sleeper does not answer"):
-        sleeper(lambda: False).start(tmp_path, tmp_path / "silent.log")
+        sleeper(lambda: False).start(tmp_path, tmp_path / "silent.log").wait()
     left = set(psutil.Process().children()) - before
     assert not still_running(left)
 
