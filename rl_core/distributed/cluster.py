@@ -48,10 +48,9 @@ def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
     """Start a private cluster in parallel to the block; `ray_cluster` inside the block waits for
     it.
 
-    Its workers are forked from a process that has imported their modules. With GPUs no cluster is
-    started early: a process that looks for GPUs once, as imports may, does not see the ones it is
-    given later. A cluster that is not gone `HASTE_S` after an error left the block, as when Ray is
-    still starting, is ended with the block of `no_orphans`.
+    With GPUs no cluster is started early: a process that looks for GPUs once, as imports may, does
+    not see the ones it is given later. A cluster that is not gone `HASTE_S` after an error left the
+    block, as when Ray is still starting, is ended with the block of `no_orphans`.
     """
     global _early
     if device_kind != "cpu":
@@ -80,11 +79,7 @@ def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> No
     # What fails here fails again in the `ray_cluster` that waits for it, which says so.
     with ExitStack() as cluster, suppress(Exception):
         try:
-            options: dict[str, Any] = {}
-            if sys.platform == "linux":  # elsewhere a process that was forked may not go on
-                python = cluster.enter_context(forked_workers())
-                options["runtime_env"] = {"py_executable": python}
-            cluster.enter_context(_started(None, num_devices, "cpu", **options))
+            cluster.enter_context(_started(None, num_devices, "cpu"))
             cluster.enter_context(_collected_output())
         finally:
             ready.set()
@@ -96,7 +91,7 @@ def ray_cluster(
     address: str | None, num_devices: int, device_kind: str, modules: Sequence[str] = ()
 ) -> Iterator[None]:
     """Connect to Ray for the block: the running connection, the cluster at `address`, or a private
-    one that ends with the block.
+    one that ends with the block. One whose only node was lost, is replaced.
 
     Args: modules: files and packages of the user's that travel to the nodes of a running cluster.
     Raises: ServiceError for an address that a driver cannot use; Unreachable when nobody answers.
@@ -105,6 +100,8 @@ def ray_cluster(
 
     if _early is not None:
         _early.wait()
+    if address is None and ray.is_initialized() and not _has_nodes():
+        ray.shutdown()
     if ray.is_initialized():
         yield
         return
@@ -115,6 +112,12 @@ def ray_cluster(
             options["runtime_env"] = {"py_modules": list(modules)}
     with _started(address, num_devices, device_kind, **options), _collected_output():
         yield
+
+
+def _has_nodes() -> bool:
+    import ray
+
+    return any(node["Alive"] for node in ray.nodes())
 
 
 @contextmanager
@@ -137,29 +140,33 @@ def _started(
         lambda record: "SIGTERM handler" not in record.getMessage()
     )
     private = address is None
-    with (
-        _keep_signal_handlers(),
-        _sessions_of_their_own(private=private),
-        _closed_to_other_machines(private=private),
-        _open_to_signals(),
-    ):
+    with ExitStack() as servers:
+        # On GPUs: as in `early_cluster`. Elsewhere a process that was forked may not go on.
+        if private and device_kind == "cpu" and sys.platform == "linux":
+            options["runtime_env"] = {"py_executable": servers.enter_context(forked_workers())}
+        with (
+            _keep_signal_handlers(),
+            _sessions_of_their_own(private=private),
+            _closed_to_other_machines(private=private),
+            _open_to_signals(),
+        ):
+            try:
+                ray.init(
+                    address=address or "local",
+                    include_dashboard=False if address is None else None,
+                    configure_logging=False,
+                    log_to_driver=True,
+                    **options,
+                )
+            except ConnectionError as error:
+                raise Unreachable(
+                    f"no Ray cluster answers at {address or 'this machine'} ({error}); `ray status "
+                    "--address` asks it"
+                ) from error
         try:
-            ray.init(
-                address=address or "local",
-                include_dashboard=False if address is None else None,
-                configure_logging=False,
-                log_to_driver=True,
-                **options,
-            )
-        except ConnectionError as error:
-            raise Unreachable(
-                f"no Ray cluster answers at {address or 'this machine'} ({error}); `ray status "
-                "--address` asks it"
-            ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _collected_output() -> AbstractContextManager[None]:

@@ -1,4 +1,5 @@
-"""Workers that are forked: all of a cluster's come from one server, and none is lost without it.
+"""Workers that are forked: all of a cluster's come from one server, and none is lost without it,
+nor with the cluster's only node.
 
 In a process of its own: this one has a cluster already.
 """
@@ -55,21 +56,29 @@ with early_cluster(1, "cpu"), ray_cluster(None, 1, "cpu"):
     server.kill()
     server.wait()
     said.append(started()[1])
+    for process in psutil.Process().children(recursive=True):
+        if "raylet/raylet" in " ".join(process.cmdline()):
+            process.kill()
+    while any(node["Alive"] for node in ray.nodes()):
+        time.sleep(0.1)
+    with ray_cluster(None, 1, "cpu"):
+        said.append(started()[1])
 print(json.dumps(said))
 """
 
 
 @pytest.mark.slow
-def test_workers_come_from_one_server_and_without_it_from_python():
+def test_workers_come_from_one_server_without_it_from_python_and_after_a_loss_from_the_next():
     done = subprocess.run(
         [sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=240, check=True
     )
-    first, second, ordinary = json.loads(done.stdout.splitlines()[-1])
+    first, second, ordinary, next_one = json.loads(done.stdout.splitlines()[-1])
     assert str(Path(fork_server.__file__).parent / "server.py") in first["of"]
     assert first["imported"] and second["imported"]
     assert second["parent"] == first["parent"], "the end of a worker ended its server"
     assert first["pid"] != second["pid"]
     assert ordinary["parent"] != first["parent"] and not ordinary["imported"]
+    assert next_one["imported"], "the next cluster has a server of its own"
 
 
 def test_a_temporary_folder_with_a_long_name_is_no_hindrance(
