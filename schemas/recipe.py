@@ -11,7 +11,11 @@ from pydantic import Field, model_validator
 
 from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
-from schemas.sections.checks.engine_checks import check_ahead, check_server
+from schemas.sections.checks.engine_checks import (
+    check_ahead,
+    check_router_replay,
+    check_server,
+)
 from schemas.sections.checks.evaluation_checks import check_evaluation
 from schemas.sections.checks.quantization import check_quantized
 from schemas.sections.checks.sampling_checks import check_sampling
@@ -216,6 +220,7 @@ class Recipe(Section):
     def _experts_can_be_dealt_out(self) -> "Recipe":
         compiles, is_exact = self.fsdp.torch_compile, self.model.exact
         check_experts(self.placement.ep_size, compiles=compiles, is_exact=is_exact)
+        check_router_replay(self.rollout, self.placement, self.domain, compiles=compiles)
         return self
 
     @model_validator(mode="after")

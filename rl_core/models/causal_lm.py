@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -24,6 +25,12 @@ from rl_core.models.checks.probe import settle
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.decoding.distributions import DistributionReader
 from rl_core.models.decoding.restriction import SHARED_SEQUENCES, Restricted, Restriction, projected
+from rl_core.models.decoding.router_replay import (
+    enable_router_replay,
+    recomputed_alike,
+    routed_by,
+)
+from rl_core.models.decoding.routing import replay_of
 from rl_core.models.exact import is_exact, make_exact, weights_at_hand
 from rl_core.models.heads.head import own_logits, projection_scale
 from rl_core.models.heads.value_head import ValueHead
@@ -170,6 +177,7 @@ class CausalLMPolicy(TokenPolicy):
         media_B: Sequence[PromptMedia | None] | None = None,
         restriction: Restriction | None = None,
         reader: DistributionReader | None = None,
+        routing_B: Sequence[np.ndarray | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return log-probabilities [B, T] of the response tokens, zero where the mask is 0, and
         entropy [B, T] or None.
@@ -181,6 +189,7 @@ class CausalLMPolicy(TokenPolicy):
         once (after `enable_prompt_sharing`). media_B: media of each row besides text. restriction:
         how the rows were drawn, if not from the whole distribution. reader: reads the whole
         distribution at each position, and answers with a number that takes the entropy's place.
+        routing_B: experts to compute (after `enable_router_replay`), as in the column `ROUTING`.
         Raises: ModelError when ranks that compute each sequence together have one.
         """
         keep_BT = response_mask_BT.bool()
@@ -203,18 +212,23 @@ class CausalLMPolicy(TokenPolicy):
             num_prompt = used_BL.shape[1] - keep_BT.shape[1]
             shared = shared_prompts.lay_out(input_ids_BL, used_BL, position_ids_BL, num_prompt)
             inputs = shared.inputs(input_ids_BL, position_ids_BL)
-            hidden_NH = self.hidden_states(inputs)[0]
+            with routed_by(replay_of(routing_B, used_BL, shared.source_N)):
+                hidden_NH = self.hidden_states(inputs)[0]
             log_probs_N, entropy_N = score(
                 hidden_NH.index_select(0, shared.token_BL[acts_BL]), targets_N
             )
         else:
+            source_N = None
             if packed:
+                source_N = used_BL.flatten().nonzero()[:, 0]
                 inputs = packing.packed_inputs(
                     self.language_model, input_ids_BL, used_BL, position_ids_BL
                 )
                 acts_BL = acts_BL[used_BL][None]
             if self.sequence_parallel is None:
-                log_probs_N, entropy_N = score(self.hidden_states(inputs)[acts_BL], targets_N)
+                with routed_by(replay_of(routing_B, used_BL, source_N)):
+                    hidden_BLH = self.hidden_states(inputs)
+                log_probs_N, entropy_N = score(hidden_BLH[acts_BL], targets_N)
             else:
                 scores = self.sequence_parallel.scores(
                     self.backbone, inputs, acts_BL, targets_N, score
@@ -298,6 +312,10 @@ class CausalLMPolicy(TokenPolicy):
         """Recompute the blocks in the backward pass."""
         for block in blocks(self):
             recompute_in_backward(block)
+
+    def enable_router_replay(self) -> None:
+        """Allow `routing_B`. Raises: ModelError when the model has no experts."""
+        enable_router_replay(self.language_model)
 
     def why_no_packing(self) -> str | None:
         """Return the reason why `packed=True` would change the result; None if it does not."""
@@ -397,7 +415,9 @@ def recompute_in_backward(block: nn.Module) -> None:
     def recomputed(*args: Any, **kwargs: Any) -> object:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        return checkpoint(
+            forward, *args, use_reentrant=False, context_fn=recomputed_alike, **kwargs
+        )
 
     block.forward = recomputed  # type: ignore[method-assign]
 

@@ -23,6 +23,7 @@ from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
+from rl_core.models.decoding.routing import ROUTING
 from rl_core.models.decoding.token_choice import SUPPORT, Support
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
@@ -114,6 +115,8 @@ class RolloutEngine:
             keep_special_tokens=config.keep_special_tokens,
             keep_earlier_turns=config.episodes.keep_earlier_turns,
         )
+        if config.router_replay:
+            backend.policy.enable_router_replay()
         check_several_turns(self.chat, of_several_turns(env_options))
         check_shows_tools(self.chat, env_options)
 
@@ -143,14 +146,18 @@ class RolloutEngine:
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T],
         `response_mask, rollout_log_probs` [B, T], `rewards` [B] and the turns that earned them,
         `turn_rewards` [B, T], and the texts and names (`sample_ids`) as object columns, with
-        `support` (a `Support` per row) where some tokens could not be drawn; None on a rank that
-        does not answer for its replica. Raises: StaleEngine when the engine holds other weights.
+        `support` (a `Support` per row) where some tokens could not be drawn, and `routing` (see
+        `ROUTING`) with router replay; None on a rank that does not answer for its replica. Raises: StaleEngine when the engine holds other weights.
         """
         check_version(self.backend, version, evaluation=False)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
         config = self.config
         sampling = self.sampling(config.max_new_tokens, config.temperature, config)
-        sampling = replace(sampling, records_support=bool(config.leaves_out))
+        sampling = replace(
+            sampling,
+            records_support=bool(config.leaves_out),
+            records_routing=config.router_replay,
+        )
         return self._play(
             prompts, config.samples_per_prompt, sampling, generator, stop=config.stop or []
         )
@@ -244,6 +251,8 @@ class RolloutEngine:
         }
         if sampling.records_support:
             columns[SUPPORT] = [Support.joined(episode.supports) for episode in episodes]
+        if sampling.records_routing:
+            columns[ROUTING] = [episode.routing for episode in episodes]
         return self._collect(episodes, columns, time.perf_counter() - start)
 
     def _episodes(

@@ -211,6 +211,11 @@ class RolloutConfig(SamplingConfig):
     cuda_graphs: bool = True
     """Record the decoding steps as CUDA graphs on a GPU, several times faster; off for models with
     layers that cannot be recorded. Used by the in-process and the dedicated engine."""
+    router_replay: bool = False
+    """Train each token of a mixture of experts with the experts that computed it in sampling (R3,
+    arXiv 2510.11370), in the passes of the policy: the router still weighs them, and is trained.
+    Otherwise a router that decides anew, with other roundings or newer weights, sends tokens to
+    other experts. For `engine: in_process` and `dedicated`."""
     steps_ahead: int = Field(default=0, ge=0, le=MOST_AHEAD)
     """Number of steps that an engine on its own devices samples ahead of the one that trains. Their
     weights are as many steps old and never older; `algorithm.correction` corrects for that. Which

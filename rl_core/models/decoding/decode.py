@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +21,9 @@ from rl_core.kernels import Packed
 from rl_core.models.backbone import taken_by
 from rl_core.models.checks.paths import Path
 from rl_core.models.decoding.choosing import Choosing
-from rl_core.models.decoding.equal_prompts import each_once, side_by_side
+from rl_core.models.decoding.equal_prompts import each_once, own_generators, side_by_side
 from rl_core.models.decoding.pick import pick
+from rl_core.models.decoding.routing import RoutingLog
 from rl_core.models.decoding.stop_strings import StopStrings, TextOf
 from rl_core.models.decoding.token_choice import StepSupport, Support, support_of
 from rl_core.models.decoding.without_hooks import without_hooks
@@ -96,6 +98,8 @@ class Reply:
     stop_reason: StopReason
     support: Support | None = None
     """Tokens that could be drawn at each position, if they were recorded."""
+    routing: np.ndarray | None = None
+    """Experts of the tokens of prompt and reply, as in the column `ROUTING`, if recorded."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class Sampling:
     """Restriction of the tokens that may be drawn; the default allows all."""
     records_support: bool = False
     """True if replies say which tokens could be drawn, where not all could."""
+    records_routing: bool = False
+    """True if replies say which experts each token was sent to."""
 
     def limit(self, request: Request) -> int:
         """Return the limit of tokens of each reply to a request."""
@@ -187,13 +193,13 @@ def _decode(
     ends = [End(request, sampling, text_of) for request in asked]
     replies = [Reply([], [], sampling.cut_off(end.limit)) for end in ends]
     draw = Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
-    draw.own = _own_generators(requests, device)
+    draw.own = own_generators(requests, device)
     rows = list(range(len(replies)))
-    with _reading(policy, each_once(requests), sampling.pad_id, device, packed, graphs) as (
-        hidden,
-        last,
-        read,
-    ):
+    prompts = each_once(requests)
+    log = RoutingLog(prompts, records=sampling.records_routing)
+    reading = _reading(policy, prompts, sampling.pad_id, device, packed, graphs)
+    with log.in_effect(), reading as (hidden, last, read):
+        log.add_prompts()
         for step in range(max(end.limit for end in ends)):
             tokens_R, log_probs_R = draw(policy.logits(hidden), rows)
             drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
@@ -214,8 +220,10 @@ def _decode(
                     tokens_R[kept],
                 )
             hidden = read.step(tokens_R, policy.reply_positions(last, step))
-    for reply, support in zip(replies, draw.supports(len(replies)), strict=True):
-        reply.support = support
+            log.add_step(rows)
+    recorded = zip(replies, draw.supports(len(replies)), log.replies(), strict=True)
+    for reply, support, routing in recorded:
+        reply.support, reply.routing = support, routing
     return replies
 
 
@@ -426,19 +434,6 @@ def _draw(
     return torch.cat([tokens for tokens, _ in drawn]), torch.cat(
         [log_probs for _, log_probs in drawn]
     )
-
-
-def _own_generators(requests: list[Request], device: torch.device) -> dict[int, torch.Generator]:
-    """Return the generators of the replies that have a seed, by number of the reply."""
-    found: dict[int, torch.Generator] = {}
-    first = 0
-    for request in requests:
-        if request.seed is not None:
-            for number in range(request.num_replies):
-                generator = torch.Generator(device).manual_seed(request.seed + number)
-                found[first + number] = generator
-        first += request.num_replies
-    return found
 
 
 def _random(logits_RV: Tensor, generator: torch.Generator) -> Tensor:

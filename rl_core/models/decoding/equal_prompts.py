@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import Field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import torch
+
 
 class Prompted(Protocol):
     """A request as it is seen here; a dataclass."""
@@ -61,6 +63,21 @@ def each_once(requests: Sequence[R]) -> list[R]:
         else:
             found.append(request)
         last = prompt
+    return found
+
+
+def own_generators(
+    requests: Sequence[Prompted], device: torch.device
+) -> dict[int, torch.Generator]:
+    """Return the generators of the replies that have a seed, by number of the reply."""
+    found: dict[int, torch.Generator] = {}
+    first = 0
+    for request in requests:
+        if request.seed is not None:
+            for number in range(request.num_replies):
+                generator = torch.Generator(device).manual_seed(request.seed + number)
+                found[first + number] = generator
+        first += request.num_replies
     return found
 
 

@@ -74,7 +74,11 @@ class FrozenOpponent:
     ) -> list[Reply | str]:
         """Return a reply to each request."""
         own = replace(
-            sampling, eos_ids=self.model.eos_ids, pad_id=self.model.pad_id, records_support=False
+            sampling,
+            eos_ids=self.model.eos_ids,
+            pad_id=self.model.pad_id,
+            records_support=False,
+            records_routing=False,
         )
         device = self.model.device
         # Each request has its own seed.

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+import numpy as np
+
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs.base import BaseTextEnv, Message
 from rl_core.models.decoding.decode import Reply, StopReason
@@ -66,6 +68,8 @@ class Episode:
     """Reward of each turn, at the last token of its reply."""
     supports: list[Support] = field(default_factory=list)
     """Tokens that could be drawn, in the order of `response_ids`."""
+    routings: list[np.ndarray] = field(default_factory=list)
+    """Experts of the tokens of prompt and replies, turn by turn, if they were recorded."""
     last_reply_tokens: int = 0
     """Length of the last reply in tokens."""
     replies: list[str] = field(default_factory=list)
@@ -108,6 +112,11 @@ class Episode:
         return sum(self.token_rewards)
 
     @property
+    def routing(self) -> np.ndarray | None:
+        """Experts of the row's tokens, as in the column `ROUTING`."""
+        return np.concatenate(self.routings) if self.routings else None
+
+    @property
     def num_turns(self) -> int:
         """Number of replies."""
         return len(self.replies)
@@ -121,6 +130,9 @@ class Episode:
         """Append a reply as the next turn."""
         self._add(reply.token_ids, reply.log_probs, 1)
         self.supports.append(reply.support or Support.whole(len(reply.token_ids)))
+        if reply.routing is not None:
+            # Earlier replies were drawn with the experts of their own turns.
+            self.routings.append(reply.routing[sum(map(len, self.routings)) :])
         self.replies.append(text)
         self._say("assistant", text, len(reply.token_ids), 0.0)
         self.last_reply_tokens = len(reply.token_ids)

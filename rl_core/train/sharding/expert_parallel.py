@@ -24,6 +24,7 @@ from torch.nn.functional import pad
 
 from rl_core.errors import ModelError
 from rl_core.kernels import AutogradContext
+from rl_core.models.decoding.router_replay import IN_PARTS, stacks_of_experts
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -31,17 +32,10 @@ if TYPE_CHECKING:
 
 _CUT = "expert_parallel"
 """Attribute of a module whose experts are dealt out."""
-_FLAG = "_is_expert_parallel"
-"""Attribute that transformers gives every stack of experts that it can compute in parts."""
 
 Experts = Callable[[Tensor, Tensor, Tensor], Tensor]
 """A stack's forward: hidden states [N, H], experts [N, K] and their weights [N, K] to outputs
 [N, H]."""
-
-
-def stacks_of_experts(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules that hold the experts of a block, by name."""
-    return {name: one for name, one in model.named_modules() if _FLAG in vars(one)}
 
 
 def check_expert_parallel(model: nn.Module, ep_size: int) -> None:
@@ -164,12 +158,12 @@ class CutStack:
         # Written into torch's own table, since a plain tensor cannot be set where a parameter is
         # registered.
         stack._parameters.update(values)  # type: ignore[arg-type]
-        vars(stack).update({"num_experts": num_experts, _FLAG: is_part})
+        vars(stack).update({"num_experts": num_experts, IN_PARTS: is_part})
         try:
             yield
         finally:
             stack._parameters.update(held)
-            vars(stack).update({"num_experts": self._num_experts, _FLAG: False})
+            vars(stack).update({"num_experts": self._num_experts, IN_PARTS: False})
 
     def _shared(self, gradient: Tensor) -> Tensor:
         return gradient * (self._num_here / self._num_experts)

@@ -9,7 +9,7 @@ from rl_core.models.policy import Policy
 from rl_core.train.bundle import Bundle
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.sharding.chosen_modules import FSDPOptions, chosen_blocks
-from rl_core.train.sharding.expert_parallel import check_expert_parallel, stacks_of_experts
+from rl_core.train.sharding.expert_parallel import check_expert_parallel
 from rl_core.train.sharding.sequence_parallel import SequenceParallel, check_sequence_parallel
 from rl_core.train.sharding.tensor_parallel import apply_tensor_parallel
 from schemas.recipe import FSDPConfig

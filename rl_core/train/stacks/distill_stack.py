@@ -201,7 +201,9 @@ class DistillStack(TrainStack):
         shares, self.share_prompts = self.share_prompts, self.share_prompts and self._may_share
         try:
             with teacher.policy() as policy:
-                said_BT, entropy_BT = self._forward(policy, micro, with_entropy=True, reader=reader)
+                said_BT, entropy_BT = self._forward(
+                    policy, micro, with_entropy=True, reader=reader, replays=False
+                )
         finally:
             self.share_prompts = shares
         assert entropy_BT is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from rl_core.kernels import multiplies_in_bfloat16, multiplies_in_tiles
 from rl_core.models import shared_prompts
 from rl_core.models.decoding.distributions import DistributionReader
 from rl_core.models.decoding.restriction import Restriction
+from rl_core.models.decoding.routing import ROUTING
 from rl_core.models.decoding.token_choice import SUPPORT
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.train import micro_batches
@@ -38,6 +40,8 @@ class TrainStack(SegmentStack):
     into passes of that size. share_prompts: prefix sharing in a pass, if the model supports it;
     groups are contiguous rows, and passes then take rows in order. sampling: how the rows were
     drawn; unless that is from the whole distribution, the shard needs the column `support`.
+    router_replay: passes of the policy, the old one and the new, compute the experts of the column
+    `routing`, which the shard then needs; the reference chooses its own.
     """
 
     def __init__(
@@ -50,11 +54,16 @@ class TrainStack(SegmentStack):
         share_prompts: bool = False,
         temperature: float = 1.0,
         sampling: SamplingConfig | None = None,
+        router_replay: bool = False,
         **options: Unpack[UpdateOptions],
     ) -> None:
         super().__init__(fsdp_backend, algorithm, micro_batch_size=micro_batch_size, **options)
         self.temperature = temperature
         self.sampling = sampling or SamplingConfig()
+        self.router_replay = router_replay
+        if router_replay:
+            for model in fsdp_backend.models:
+                model.enable_router_replay()
         self.packs = max_tokens_per_micro_batch is not None
         if self.packs:
             fsdp_backend.enable_packing()
@@ -90,7 +99,7 @@ class TrainStack(SegmentStack):
                 )
         if self.algorithm.kl_in_reward:
             with self.backend.reference_policy() as reference:
-                columns["ref_log_probs"] = self._log_probs(reference, shard, plan)
+                columns["ref_log_probs"] = self._log_probs(reference, shard, plan, replays=False)
         if self.backend.rank_info.is_head:
             return DataProto.from_dict(columns)
         return None
@@ -110,7 +119,7 @@ class TrainStack(SegmentStack):
                 batch["old_log_probs"] = self._log_probs(anchor, shard, plan)
         if self.algorithm.needs_reference and batch.get("ref_log_probs", None) is None:
             with self.backend.reference_policy() as reference:
-                batch["ref_log_probs"] = self._log_probs(reference, shard, plan)
+                batch["ref_log_probs"] = self._log_probs(reference, shard, plan, replays=False)
 
     def lengths(self, shard: DataProto) -> Lengths:
         """Return the tokens of prompt and reply."""
@@ -190,8 +199,11 @@ class TrainStack(SegmentStack):
         shard: DataProto,
         plan: list[MiniBatch],
         temperature: float | None = None,
+        *,
+        replays: bool = True,
     ) -> Tensor:
-        """Return log-probabilities [B, T], zero in rows that are not trained."""
+        """Return log-probabilities [B, T], zero in rows that are not trained. Args: replays: False
+        for a model that did not sample the rows."""
         log_probs_BT = torch.zeros(shard.tensor("response_mask").shape, device=self.backend.device)
         passes: list[Rows] = []
         for mini_batch in plan:
@@ -199,7 +211,9 @@ class TrainStack(SegmentStack):
                 passes.extend(mini_batch.micro_batches)
         for rows in passes:
             micro = self.take(shard, rows)
-            micro_BT = self._forward(policy, micro, with_entropy=False, temperature=temperature)[0]
+            micro_BT = self._forward(
+                policy, micro, with_entropy=False, temperature=temperature, replays=replays
+            )[0]
             if rows:
                 log_probs_BT[rows, : micro_BT.shape[1]] = micro_BT
         return log_probs_BT
@@ -212,9 +226,12 @@ class TrainStack(SegmentStack):
         with_entropy: bool,
         temperature: float | None = None,
         reader: DistributionReader | None = None,
+        replays: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        # A bundle of the user's may have a policy that knows no readers.
-        reading = {} if reader is None else {"reader": reader}
+        # A bundle of the user's may have a policy that knows no readers and no routing.
+        also: dict[str, Any] = {} if reader is None else {"reader": reader}
+        if self.router_replay and replays:
+            also["routing_B"] = self._routing(micro)
         return policy(
             micro.tensor("input_ids"),
             micro.tensor("attention_mask"),
@@ -227,8 +244,17 @@ class TrainStack(SegmentStack):
             share_prompts=self.share_prompts,
             media_B=list(micro.non_tensor_batch.get("media", ())) or None,
             **self._restriction(micro),
-            **reading,
+            **also,
         )
+
+    def _routing(self, micro: DataProto) -> list[np.ndarray | None]:
+        """Return the experts of each row. Raises: ModelError when the rollout does not say them."""
+        if ROUTING not in micro.non_tensor_batch:
+            raise ModelError(
+                f"rollout.router_replay: the engine's rollout has no column {ROUTING!r} with the "
+                "experts of each token; leave the setting out, or use the project's own engine"
+            )
+        return list(micro.non_tensor_batch[ROUTING])
 
     def _restriction(self, micro: DataProto) -> dict[str, Restriction]:
         """Return how the rows were drawn, if not from the whole distribution.

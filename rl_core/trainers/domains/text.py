@@ -163,6 +163,8 @@ def token_learner(
         # Rows with a temperature of their own were not drawn by the rollout.
         sampling=recipe.rollout if temperature is None else None,
         max_length=recipe.rollout.max_new_tokens,
+        # A stack of the user's may know no replay.
+        **({"router_replay": True} if recipe.rollout.router_replay else {}),
         **taught,
         **stack_extras,
     )

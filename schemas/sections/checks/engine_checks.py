@@ -1,6 +1,8 @@
 """Engines beside training: rollouts ahead that have nothing to run beside, or no way to get their
-weights, and servers that do not fit the run."""
+weights, servers that do not fit the run, and experts that an engine does not say or training does
+not replay."""
 
+from schemas.domains import Domain
 from schemas.sections.placement import PlacementConfig
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncTransport, VllmConfig
 
@@ -61,3 +63,29 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
             "rollout.vllm: these settings are of servers that the run starts; leave them out, and "
             "start yours with them"
         )
+
+
+def check_router_replay(
+    rollout: RolloutConfig, placement: PlacementConfig, domain: Domain, *, compiles: bool
+) -> None:
+    """Check that `rollout.router_replay` has experts to replay and passes that replay them.
+
+    Raises: ValueError naming what is in its way.
+    """
+    if not rollout.router_replay:
+        return
+    key = "rollout.router_replay"
+    if not domain.traits.samples_tokens or domain.traits.block is not None:
+        raise ValueError(f"{key}: not in the domain {domain}; leave it out")
+    if rollout.engine.is_vllm:
+        raise ValueError(
+            f"{key}: rollout.engine: {rollout.engine} does not say which experts vLLM chose; use "
+            "in_process or dedicated, or leave it out"
+        )
+    for name, is_set, problem in (
+        ("placement.sp_size", placement.sp_size > 1, "a rank has a part of each sequence"),
+        ("placement.tp_size", placement.tp_size > 1, "cut blocks were not tried with it"),
+        ("fsdp.torch_compile", compiles, "a compiled block has its own choice inside"),
+    ):
+        if is_set:
+            raise ValueError(f"{key}: not with {name}: {problem}; leave out one of them")
