@@ -314,8 +314,9 @@ class CausalLMPolicy(TokenPolicy):
             recompute_in_backward(block)
 
     def enable_router_replay(self) -> None:
-        """Allow `routing_B`. Raises: ModelError when the model has no experts."""
-        enable_router_replay(self.language_model)
+        """Allow `routing_B`. Raises: ModelError when it has no experts to choose, or
+        chooses them in another way."""
+        enable_router_replay(self.language_model, self.block_classes)
 
     def why_no_packing(self) -> str | None:
         """Return the reason why `packed=True` would change the result; None if it does not."""

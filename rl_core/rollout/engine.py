@@ -147,7 +147,8 @@ class RolloutEngine:
         `response_mask, rollout_log_probs` [B, T], `rewards` [B] and the turns that earned them,
         `turn_rewards` [B, T], and the texts and names (`sample_ids`) as object columns, with
         `support` (a `Support` per row) where some tokens could not be drawn, and `routing` (see
-        `ROUTING`) with router replay; None on a rank that does not answer for its replica. Raises: StaleEngine when the engine holds other weights.
+        `ROUTING`) with router replay; None on a rank that does not answer for its replica. Raises:
+        StaleEngine when the engine holds other weights.
         """
         check_version(self.backend, version, evaluation=False)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)

@@ -17,7 +17,7 @@ Axes: N tokens of a pass, M blocks with experts, K chosen experts, E experts, R 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -115,11 +115,12 @@ def stacks_of_experts(model: nn.Module) -> dict[str, nn.Module]:
     return {name: one for name, one in model.named_modules() if IN_PARTS in vars(one)}
 
 
-def enable_router_replay(model: nn.Module) -> None:
+def enable_router_replay(model: nn.Module, layers: Collection[str]) -> None:
     """Let routings have an effect on the blocks of a transformers model.
 
-    Raises: ModelError when it has no experts. A block that does not choose them by `topk` raises
-    one in its first pass.
+    Args: layers: names of the classes that are recomputed as a whole. Raises: ModelError when it
+    has no experts, or no block of their own for them. A block that does not choose them by `topk`
+    raises one in its first pass.
     """
     stacks = stacks_of_experts(model)
     if not stacks:
@@ -131,6 +132,12 @@ def enable_router_replay(model: nn.Module) -> None:
         while path.endswith(_WRAPPED):
             path = path.removesuffix(_WRAPPED)
         block = model.get_submodule(path.rpartition(".")[0])
+        # A recomputed layer is called inside of what is put around it here.
+        if any(cls.__name__ in layers for cls in type(block).__mro__):
+            raise ModelError(
+                f"rollout.router_replay: {type(block).__name__} has its experts beside its "
+                "attention, which cannot be replayed; leave it out"
+            )
         if _ROUTED not in vars(block):
             setattr(block, _ROUTED, _RoutedBlock(number, block, stack))
 

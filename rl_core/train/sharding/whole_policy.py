@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from rl_core.models.decoding.router_replay import stacks_of_experts
 from rl_core.models.loading.together import loaded_together
 from rl_core.models.policy import Policy
 from rl_core.train.bundle import Bundle
