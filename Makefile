@@ -226,6 +226,9 @@ bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, an
 bench-mismatch: $(STAMP) ## the distance between the log-probabilities of rollout and trainer, and what model.exact costs
 	$(BIN)/python -m benchmarks.mismatch
 
+bench-router-replay: $(STAMP) ## a mixture of experts in rollout and trainer: what router replay changes, and what it costs
+	$(BIN)/python -m benchmarks.router_replay
+
 bench-adapters: $(STAMP) ## what is left of a young adapter in bfloat16: engine, trainer, peft's layers, merged weights
 	$(BIN)/python -m benchmarks.young_adapters --write
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rl_core.models.chat.tokenizer import load_tokenizer
 from rl_core.models.decoding.decode import Reply, StopReason
 from rl_core.rollout.agents.turns import TurnLog
@@ -49,3 +51,24 @@ def test_an_edited_reply_begins_another_row(tiny_model_dir: Path) -> None:
     assert turn.former is None
     turn.reply, turn.delivered = Reply([5], [-1.0], StopReason.LENGTH), True
     assert len(log.rows()) == 2
+
+
+def test_a_row_of_several_requests_has_the_experts_by_which_each_token_was_drawn(
+    tiny_model_dir: Path,
+) -> None:
+    log = log_with_a_call(tiny_model_dir)
+    first = log.turns[0]
+    assert first.reply is not None
+    first.reply.routing = np.zeros((len(first.context) - 1, 1, 2), np.uint8)
+    called = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    following = log.encode([*ASKED, called, ANSWER], [])
+    second = log.begin(following)
+    # The whole context was read again.
+    again = np.ones((len(following), 1, 2), np.uint8)
+    second.reply = Reply([5], [-1.0], StopReason.LENGTH, routing=again)
+    second.delivered = True
+    (row,) = log.episodes({"uid": "row"}, 0)
+    assert row.routing is not None
+    drawn = [0] * (len(first.context) - 1) + [1] * (len(following) - len(first.context) + 1)
+    assert row.routing[:, 0, 0].tolist() == drawn
+    assert len(row.routing) == len(row.context) - 1
