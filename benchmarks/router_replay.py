@@ -7,7 +7,8 @@ A Qwen3-MoE with random weights and SmolLM2's tokenizer (4 blocks of 32 experts,
 answers four prompts eight times each, then the trainer measures the replies: with the same weights,
 and after one step of AdamW with a rate of 1e-5, as `rollout.steps_ahead: 1` does. A distance is
 that of the log-probabilities of a token. Routers of random weights are less decided than trained
-ones. Seconds are CPU time, medians of three rollouts and of three measurements with the same weights.
+ones. Seconds are CPU time, medians of three rounds with the same weights, in which the two settings
+take turns.
 """
 
 from __future__ import annotations
@@ -107,13 +108,9 @@ def prompts() -> DataProto:
 
 
 def timed(job: Callable[[], T]) -> tuple[T, float]:
-    """Return the last result of a repeated job and the median of its CPU seconds."""
-    seconds: list[float] = []
-    for _ in range(REPEATS):
-        before = time.process_time()
-        found = job()
-        seconds.append(time.process_time() - before)
-    return found, statistics.median(seconds)
+    """Return the result of a job and its CPU seconds."""
+    before = time.process_time()
+    return job(), time.process_time() - before
 
 
 def distances(batch: DataProto, found: DataProto | None) -> Tensor:
@@ -123,24 +120,53 @@ def distances(batch: DataProto, found: DataProto | None) -> Tensor:
     return apart_BT[batch.tensor("response_mask") != 0]
 
 
-def measure(source: str, dtype: DType, replays: bool, new_tokens: int) -> list[list[str]]:
-    """Return the table's rows of one setting."""
+class Side:
+    """Engine and trainer of one setting, over the same module as the other's."""
+
+    def __init__(self, backend: FSDPBackend, replays: bool, new_tokens: int) -> None:
+        config = RolloutConfig(
+            samples_per_prompt=SAMPLES, max_new_tokens=new_tokens, router_replay=replays
+        )
+        self.engine, self.stack = (
+            RolloutEngine(backend, config, {}, {}, 0),
+            stack_of(backend, replays),
+        )
+        self.name = f"{backend.fsdp_cfg.param_dtype}, {'replay' if replays else 'own experts'}"
+        self.sampling_s: list[float] = []
+        self.measuring_s: list[float] = []
+
+    def round(self) -> None:
+        """Sample and measure once."""
+        batch, seconds = timed(lambda: self.engine.rollout(prompts(), 0))
+        assert batch is not None
+        self.batch = batch
+        self.sampling_s.append(seconds)
+        self.same, seconds = timed(lambda: self.stack.measure(batch))
+        self.measuring_s.append(seconds)
+
+    def rows(self) -> list[list[str]]:
+        """Return the table's rows, after an update."""
+        seconds = [f"{statistics.median(one):.2f}" for one in (self.sampling_s, self.measuring_s)]
+        older = self.stack.measure(self.batch)
+        return [
+            [self.name, "the same", *figures(distances(self.batch, self.same)), *seconds],
+            [self.name, "one step older", *figures(distances(self.batch, older)), "", ""],
+        ]
+
+
+def measure(source: str, dtype: DType, new_tokens: int) -> list[list[str]]:
+    """Return the table's rows of one format; its two settings take turns."""
     backend = backend_of(source, dtype)
-    config = RolloutConfig(
-        samples_per_prompt=SAMPLES, max_new_tokens=new_tokens, router_replay=replays
-    )
-    engine, stack = RolloutEngine(backend, config, {}, {}, 0), stack_of(backend, replays)
-    batch, sampling_s = timed(lambda: engine.rollout(prompts(), 0))
-    assert batch is not None and batch.batch is not None
-    name = f"{dtype}, {'replay' if replays else 'own experts'}"
-    same, measuring_s = timed(lambda: stack.measure(batch))
-    seconds = [f"{sampling_s:.2f}", f"{measuring_s:.2f}"]
-    rows = [[name, "the same", *figures(distances(batch, same)), *seconds]]
+    sides = [Side(backend, replays, new_tokens) for replays in (False, True)]
+    for _ in range(REPEATS):
+        for side in sides:
+            side.round()
+    batch = sides[0].batch
+    assert batch.batch is not None
     signs_B = torch.arange(len(batch)) % 2 * 2.0 - 1
     batch.batch["advantages"] = batch.tensor("response_mask") * signs_B[:, None]
-    stack.train(batch)
-    older = stack.measure(batch)
-    rows.append([name, "one step older", *figures(distances(batch, older)), "", ""])
+    sides[0].stack.train(batch)
+    rows = [row for side in sides for row in side.rows()]
     for row in rows:
         print(row, flush=True)
     return rows
@@ -164,8 +190,7 @@ def main() -> None:
         dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
         source = mixture(Path(folder))
         for dtype in (DType.BFLOAT16, DType.FLOAT32):
-            for replays in (False, True):
-                rows += measure(source, dtype, replays, options.new_tokens)
+            rows += measure(source, dtype, options.new_tokens)
         dist.destroy_process_group()
     heads = ["", "weights of the rollout", "mean distance", "largest", "above 0.1"]
     intro = (
