@@ -1,5 +1,5 @@
-"""What router replay changes between rollout and trainer, and what it costs, on a mixture of
-experts.
+"""The distance between rollout and trainer on a mixture of experts, with and without router replay,
+and the time that it costs.
 
     python -m benchmarks.router_replay [--new-tokens 64]
 

@@ -39,7 +39,7 @@ _MOST_IN_A_BYTE = 256
 
 
 class Routing(Protocol):
-    """What happens to the experts that blocks choose."""
+    """Decides which experts the blocks compute, and takes note of them."""
 
     def choose(self, block: int, own_NK: Tensor) -> Tensor:
         """Return the experts to compute. Args: own_NK: the router's own choice."""

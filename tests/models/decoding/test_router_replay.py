@@ -110,7 +110,8 @@ def test_a_replayed_pass_equals_the_recorded_one_after_the_routers_changed(famil
 def test_the_router_gets_a_gradient_of_the_given_experts(recomputes: bool) -> None:
     policy = policy_of("qwen3_moe", norm_topk_prob=True)
     if recomputes:
-        for layer in policy.backbone.layers:
+        backbone: Any = policy.backbone
+        for layer in backbone.layers:
             recompute_in_backward(layer)
     policy.enable_router_replay()
     recording = Recording()
@@ -221,7 +222,8 @@ def test_a_router_that_calls_no_topk_is_refused_by_name() -> None:
 
 def test_a_router_whose_topk_is_not_what_is_computed_is_refused() -> None:
     policy = policy_of("mixtral")
-    gate = policy.backbone.layers[0].mlp.gate
+    backbone: Any = policy.backbone
+    gate = backbone.layers[0].mlp.gate
     forward = gate.forward
 
     def shifted(*args: Any) -> Any:
