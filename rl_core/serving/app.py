@@ -29,8 +29,6 @@ from rl_core.serving.endpoint import Endpoint
 from rl_core.serving.engine import EngineFailed, EngineFull
 from rl_core.serving.schema import ChatRequest, CompletionRequest
 
-LOOK_S = 0.2
-"""Seconds between looks at whether the client is still there."""
 GONE = 499
 """Status of an answer that nobody waits for, as nginx has it."""
 NOT_AGAIN = {"x-should-retry": "false"}
@@ -152,14 +150,24 @@ async def _unless_gone(
     work: Coroutine[object, object, dict[str, object]], http: Request
 ) -> dict[str, object] | None:
     """Return the result of `work`; None if the client went away, which cancels it."""
-    task = asyncio.ensure_future(work)
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(http))
     try:
-        while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
-            if await http.is_disconnected():
-                return None
-        return task.result()
+        # Not `http.is_disconnected` from time to time, which costs more than the answer where many
+        # requests wait for long.
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        gone.result()
+        return None
     finally:
         task.cancel()
+        gone.cancel()
+
+
+async def _gone(http: Request) -> None:
+    """Return when the client of a request that was read goes away."""
+    while (await http.receive())["type"] != "http.disconnect":
+        continue
 
 
 def _as_api_error(error: Exception) -> ApiError:

@@ -8,6 +8,7 @@ changes a module harms no other. Orders and answers are lines of JSON. Only the 
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -41,11 +42,14 @@ def main() -> None:
     sys.path[:0] = [path for path in setup["path"] if path not in sys.path]
     try:
         play = _load(setup["agent"], setup.get("settings"))
+        episodes = _Episodes(play, setup["agent"], orders, answers)
     except BaseException as error:
         _say(answers, {"broken": _told(error, setup["agent"])})
         return
+    # What is shared with the episodes' processes stays shared.
+    gc.freeze()
     _say(answers, {"ready": True})
-    _Episodes(play, setup["agent"], orders, answers).run()
+    episodes.run()
 
 
 class _Episodes:
@@ -53,6 +57,9 @@ class _Episodes:
 
     def __init__(self, play: Play, agent: str, orders: int, answers: int) -> None:
         self.play, self.agent, self.orders, self.answers = play, agent, orders, answers
+        self.client = _client("http://127.0.0.1/v1", "none", PATIENCE_S)
+        """Copied for each episode, which costs less than another one; it has no connection yet."""
+        self.libc = ctypes.CDLL(None)
         self.selector = selectors.DefaultSelector()
         self.children: dict[int, tuple[int, int]] = {}
         """Process and episode by pipe."""
@@ -100,13 +107,13 @@ class _Episodes:
         """Play, tell the result and end."""
         os.setsid()
         if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+            self.libc.prctl(DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != starter:
             os._exit(0)  # it ended before this process asked to end with it
         for held in (self.orders, self.answers, *self.children):
             os.close(held)
         try:
-            result = _played(self.play, order)
+            result = _played(self.play, self.client, order)
         except BaseException as error:
             result = {"error": _told(error, self.agent)}
         try:
@@ -138,15 +145,16 @@ class _Episodes:
         _say(self.answers, {"id": number, **result})
 
 
-def _played(play: Play, order: dict[str, Any]) -> dict[str, object]:
+def _played(play: Play, client: Any, order: dict[str, Any]) -> dict[str, object]:
     import asyncio
 
     os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"] = order["url"], order["key"]
     random.seed(order["seed"])
 
     async def played() -> object:
-        async with _client(order["url"], order["key"], PATIENCE_S) as client:
-            return await play(order["row"], client)
+        own = client.with_options(base_url=order["url"], api_key=order["key"])
+        async with own:
+            return await play(order["row"], own)
 
     return _read(asyncio.run(played()))
 
@@ -185,8 +193,6 @@ def _are_numbers(values: Iterable[object]) -> bool:
 
 
 def _load(agent: str, settings: object) -> Play:
-    import gc
-
     importlib.import_module("openai")  # without it no episode can be played
     module, _, name = agent.partition(":")
     play = getattr(importlib.import_module(module), name)
@@ -195,8 +201,6 @@ def _load(agent: str, settings: object) -> Play:
     # It saves each episode time, and no episode needs it.
     with contextlib.suppress(Exception):
         _ask_once()
-    # What is shared with the episodes' processes stays shared.
-    gc.freeze()
     return play
 
 
@@ -205,10 +209,13 @@ def _ask_once() -> None:
     builds its models when they are first used: 20 ms in every episode's process otherwise."""
     import asyncio
 
-    reply = {"role": "assistant", "content": ""}
+    # With every field that the endpoint's answers have: the client builds a model for each.
+    reply = {"role": "assistant", "content": "", "refusal": None}
+    choice = {"index": 0, "finish_reason": "stop", "message": reply, "logprobs": None}
     said = {
         **{"id": "", "object": "chat.completion", "created": 0, "model": ""},
-        "choices": [{"index": 0, "finish_reason": "stop", "message": reply}],
+        "choices": [choice],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
     }
     body = json.dumps(said).encode()
 
