@@ -27,7 +27,8 @@ from rl_core.models.decoding.routing import ROUTING
 from rl_core.models.decoding.token_choice import SUPPORT, Support
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
-from rl_core.rollout.agents.play import AgentStage, Limits, play_agents
+from rl_core.rollout.agents.play import Limits, play_agents
+from rl_core.rollout.agents.stage import AgentStage
 from rl_core.rollout.chat.vision import ChatBundle, chat_format
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import Generate, run_episodes

@@ -15,6 +15,9 @@ from rl_core.rollout.agents.processes import Ended
 from rl_core.rollout.agents.turns import Turn, TurnLog
 from rl_core.serving.engine import Asked
 
+ROLLOUT_ENDED = "the rollout ended"
+"""Error of requests that are not answered any more."""
+
 
 @dataclass
 class Waiting:
@@ -43,6 +46,8 @@ class Play:
     waiting: dict[Turn, Waiting] = field(default_factory=dict)
     asking: set[Turn] = field(default_factory=set)
     """Requests that were not answered yet, those that are being decoded included."""
+    sealed: bool = False
+    """True when the rollout ended; nothing that the agent is still given counts."""
     _spent_s: float = 0.0
     _since: float = 0.0
     num_withdrawn: int = 0
@@ -70,6 +75,9 @@ class Play:
     def ask(self, turn: Turn, asked: Asked, stream: ReplyStream) -> None:
         """Put a request in the queue."""
         with self.changed:
+            if self.sealed:
+                stream.fail(ROLLOUT_ENDED)
+                return
             if not self.asking:
                 self._spent_s += time.monotonic() - self._since
             self.asking.add(turn)
@@ -80,7 +88,7 @@ class Play:
         """Take a request back whose client is gone."""
         with self.changed:
             self.waiting.pop(turn, None)
-            self.num_withdrawn += 1
+            self.num_withdrawn += not self.sealed
             self._answered(turn)
             self.changed.notify_all()
 
@@ -88,6 +96,18 @@ class Play:
         """Count the agent's time again."""
         with self.changed:
             self._answered(turn)
+
+    def delivered(self, turn: Turn) -> None:
+        """Note that the agent is given the whole reply."""
+        with self.changed:
+            turn.delivered = not self.sealed
+
+    def seal(self) -> None:
+        """Leave the turns as they are: rows are made of them now, while the endpoint goes on."""
+        with self.changed:
+            self.sealed = True
+            for one in self.waiting.values():
+                one.stream.fail(ROLLOUT_ENDED)
 
     def end(self, ended: Ended) -> None:
         """Note the end; only the first counts."""

@@ -31,7 +31,7 @@ OVERRULED = (
 )
 """Parameters of requests in whose place the recipe's sampling is used."""
 ENDS_WITHIN_S = 2
-"""Seconds that answers in progress have at the end of a rollout."""
+"""Seconds that answers in progress have when the endpoint ends."""
 
 
 class Desk(Protocol):
@@ -43,6 +43,10 @@ class Desk(Protocol):
 
     def withdraw(self, turn: Turn) -> None:
         """Take a request back whose client is gone."""
+        ...
+
+    def delivered(self, turn: Turn) -> None:
+        """Note that the agent is given the whole reply."""
         ...
 
 
@@ -65,7 +69,7 @@ class ReplyStream:
         if place > last:
             raise StopAsyncIteration
         if place == last:
-            self.turn.delivered = True
+            self._desk.delivered(self.turn)
         reason = reply.stop_reason if place == last else None
         return Token(0, reply.token_ids[place], reply.log_probs[place], stop_reason=reason)
 

@@ -3,123 +3,37 @@ endpoint of this machine; requests of all episodes are decoded together."""
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import logging
 import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from typing import Any
 
-import torch
-
 from rl_core.data.prepare.items import PlayedItem
-from rl_core.envs.agent import AgentEnv, AgentSettings, is_agent
+from rl_core.envs.agent import AgentSettings
 from rl_core.envs.calls.forms import form_of
-from rl_core.envs.registration import make
-from rl_core.envs.seats import POLICY, Player, ServedSeat
+from rl_core.envs.seats import POLICY
 from rl_core.errors import WorkerDied
 from rl_core.models.checks.row_length import LongestRow
 from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
-from rl_core.rollout.agents.desk import Hall, Play, Waiting
-from rl_core.rollout.agents.endpoint import EpisodeEndpoint, EpisodeEngine, listening
-from rl_core.rollout.agents.opponents import FrozenOpponent, Opponent, ServedOpponent
-from rl_core.rollout.agents.processes import AgentProcesses, Ended
+from rl_core.rollout.agents.desk import ROLLOUT_ENDED, Hall, Play, Waiting
+from rl_core.rollout.agents.endpoint import EpisodeEndpoint, EpisodeEngine
+from rl_core.rollout.agents.opponents import Opponent
+from rl_core.rollout.agents.processes import Ended
 from rl_core.rollout.agents.seated import SeatedEndpoint, ends_of_seats
+from rl_core.rollout.agents.stage import AgentStage
 from rl_core.rollout.agents.turns import TurnLog
 from rl_core.rollout.episodes.env_calls import EnvCall
 from rl_core.rollout.episodes.episode import Episode
-from rl_core.serving.app import build_app_by_key
 from rl_core.serving.served_model import KnownModel
 from schemas.sections.rollout import EpisodeConfig
 
 Generate = Callable[[list[Request]], list[Reply]]
 SEEDS = 2**62
-
-
-class AgentStage:
-    """Processes of a recipe's agents, which are kept between rollouts, since imports take
-    seconds.
-
-    Args: options: a recipe's `environments`. model: as requests know it. device: of frozen models
-    that play a seat.
-    """
-
-    def __init__(
-        self,
-        options: Mapping[str, Mapping[str, object]],
-        model: KnownModel,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.options, self.model, self.device = options, model, torch.device(device)
-        self._processes: dict[str, AgentProcesses] = {}
-        self._opponents: dict[str, Opponent] = {}
-        self._told: set[str] = set()
-        self.numbers = count()
-        """Numbers of episodes, none twice: an end may be told after the next rollout began."""
-
-    def plays(self, item: PlayedItem) -> bool:
-        """Return True if an agent plays this row."""
-        name = item["env_class"]
-        return is_agent(name, self.options.get(name))
-
-    def config(self, name: str) -> AgentSettings:
-        """Return the settings of an agent. Raises: EnvError on a wrong one."""
-        env = make(name, self.options[name], {})
-        assert isinstance(env, AgentEnv)
-        return env.config
-
-    def processes(self, name: str) -> AgentProcesses:
-        """Return the processes of an agent. Raises: EnvError when it cannot be imported."""
-        found = self._processes.get(name)
-        if found is None or not found.alive:
-            if found is not None:
-                found.close()
-            found = self._processes[name] = AgentProcesses(name, self.config(name))
-            atexit.register(found.close)
-        return found
-
-    def opponent(self, player: Player) -> Opponent:
-        """Return who plays a seat that is not the policy's; a model is loaded once.
-
-        Raises: ModelError when it cannot be loaded.
-        """
-        key = str(player)
-        if key not in self._opponents:
-            if isinstance(player, ServedSeat):
-                self._opponents[key] = ServedOpponent(player, self.model)
-            else:
-                self._opponents[key] = FrozenOpponent(
-                    player, self.device, self.model.chat.template_kwargs
-                )
-            atexit.register(self._opponents[key].close)
-        return self._opponents[key]
-
-    def end(self, name: str, number: int) -> None:
-        """End an episode's process if it still runs."""
-        if name in self._processes:
-            self._processes[name].end(number)
-
-    def tell(self, name: str, error: str) -> None:
-        """Log a failure of an agent, each once."""
-        if (what := f"environments.{name}: {error}") not in self._told:
-            self._told.add(what)
-            logging.getLogger(__name__).warning(what)
-
-    def close(self) -> None:
-        """End all processes."""
-        for one in self._processes.values():
-            atexit.unregister(one.close)
-            one.close()
-        for opponent in self._opponents.values():
-            atexit.unregister(opponent.close)
-            opponent.close()
-        self._processes, self._opponents = {}, {}
 
 
 @dataclass(frozen=True)
@@ -194,7 +108,6 @@ class _Rollout:
             for number, (group, item) in enumerate(played)
         ]
         self.hall = Hall(self.plays, changed, limits.episodes.patience_s)
-        self.keys: dict[str, EpisodeEndpoint] = {}
         self.key_of: dict[Play, str] = {}
         self.number_of: dict[Play, int] = {}
         self.closed: set[Play] = set()
@@ -211,17 +124,16 @@ class _Rollout:
 
     def played(self) -> list[Episode]:
         """Play everything. Returns: rows in the order of the episodes."""
-        with listening(build_app_by_key(self.keys.get)) as url:
-            self.url = url
-            held: list[Waiting] = []
-            try:
-                while held := self.hall.next_requests(self.limits.max_batch_size, self._turn_over):
-                    self._answer(held)
-            finally:
-                for play in self.plays:
-                    for one in [*held, *play.waiting.values()]:
-                        one.stream.fail("the rollout ended")
-                    self._close(play)
+        held: list[Waiting] = []
+        try:
+            while held := self.hall.next_requests(self.limits.max_batch_size, self._turn_over):
+                self._answer(held)
+        finally:
+            for one in held:
+                one.stream.fail(ROLLOUT_ENDED)
+            for play in self.plays:
+                play.seal()
+                self._close(play)
         first = -1 if self.one_row else 0
         return [row for play in self.plays for row in self._rows(play)[first:]]
 
@@ -245,11 +157,11 @@ class _Rollout:
     def _start(self, play: Play, name: str) -> None:
         key = f"episode-{secrets.token_hex(16)}"
         seats = {seat: self._endpoint(play, name, seat) for seat in play.logs}
-        self.keys[key] = seats[""] if "" in seats else SeatedEndpoint.of(seats)
+        self.stage.keys[key] = seats[""] if "" in seats else SeatedEndpoint.of(seats)
         self.key_of[play] = key
         self.number_of[play] = next(self.stage.numbers)
         row = {"prompt": play.item["prompt"], **play.item["env_extras"]}
-        order = {"row": _plain(row), "url": self.url, "key": key, "seed": play.seed}
+        order = {"row": _plain(row), "url": self.stage.url(), "key": key, "seed": play.seed}
         play.start()
         if play.item["env_extras"].get("images"):
             play.end(Ended(error="the row has images, which agents cannot show the model"))
@@ -274,7 +186,7 @@ class _Rollout:
         if play.started_at is None or play in self.closed:
             return
         self.closed.add(play)
-        self.keys.pop(self.key_of[play], None)
+        self.stage.keys.pop(self.key_of[play], None)
         self.stage.end(play.item["env_class"], self.number_of[play])
 
     def _answer(self, held: list[Waiting]) -> None:
