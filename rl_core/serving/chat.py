@@ -11,7 +11,7 @@ from rl_core.errors import UserError
 from rl_core.serving.api_errors import FAILED, ApiError
 from rl_core.serving.choices import Choice, called, chat_log_prob, usage
 from rl_core.serving.endpoint import Endpoint, answer_head
-from rl_core.serving.engine import Asked, TokenStream
+from rl_core.serving.engine import Asked, Token, TokenStream
 from rl_core.serving.reply_text import ReplyText
 from rl_core.serving.sampling import asked_for
 from rl_core.serving.schema import ChatRequest, Message, ToolChoice
@@ -41,11 +41,14 @@ class ChatAnswer:
 
     async def whole(self) -> dict[str, object]:
         """Return the answer when everything is sampled."""
+        tokens: list[list[Token]] = [[] for _ in self.choices]
         try:
             async for token in self.stream:
-                self.choices[token.index].add(token, self.endpoint.model.eos_ids)
+                tokens[token.index].append(token)
         finally:
             self.stream.cancel()
+        for choice, of_choice in zip(self.choices, tokens, strict=True):
+            choice.add_all(of_choice, self.endpoint.model.eos_ids)
         choices = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
         for choice in choices:
             self.endpoint.answered(self.messages, self.prompt, choice["message"])

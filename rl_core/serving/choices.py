@@ -51,6 +51,12 @@ class Choice:
         self.pieces.append(piece)
         return piece
 
+    def add_all(self, tokens: Sequence[Token], eos_ids: Sequence[int]) -> None:
+        """Append all tokens of a reply that ended, whose text is one piece."""
+        self.tokens += tokens
+        self.text.extend([one.token_id for one in tokens if one.token_id not in eos_ids])
+        self.pieces.append(self.text.end(at_stop=self.reason is StopReason.STOP))
+
     def extension(self) -> dict[str, Any]:
         """Return the tokens with the log-probabilities that they were sampled with."""
         return {

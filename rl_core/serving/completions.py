@@ -49,14 +49,17 @@ class CompletionAnswer:
     async def whole(self) -> dict[str, object]:
         """Return the answer when everything is sampled."""
         scored: list[list[Scored]] = []
+        tokens: list[list[Token]] = [[] for _ in self.choices]
         try:
             if self.request.echo and self.request.logprobs is not None:
                 for prompt in self.prompts:
                     scored.append(await self.endpoint.engine.score(prompt, self.request.logprobs))
             async for number, token in self._tokens():
-                self.choices[number].add(token, self.endpoint.model.eos_ids)
+                tokens[number].append(token)
         finally:
             self._cancel()
+        for choice, of_choice in zip(self.choices, tokens, strict=True):
+            choice.add_all(of_choice, self.endpoint.model.eos_ids)
         choices = [
             self._choice(number, choice, scored[number // self.num_each] if scored else [])
             for number, choice in enumerate(self.choices)

@@ -38,6 +38,11 @@ class ReplyText:
         self._start, self._read = self._read, len(self._ids)
         return self._certain(now[len(before) :])
 
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Append tokens whose text is read with the rest, by `end`: decoded once, where `add`
+        decodes twice per token."""
+        self._ids += token_ids
+
     def end(self, *, at_stop: bool) -> str:
         """Return the rest of the text. Args: at_stop: a stop string ended the reply."""
         before = self.text_of(self._ids[self._start : self._read], self.tags)
