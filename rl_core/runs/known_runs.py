@@ -22,16 +22,20 @@ def known_runs(home: Home) -> dict[str, RunFolder]:
 def find_folder(home: Home, run: str) -> RunFolder:
     """Find the one run that is meant.
 
-    Args: run: the name of its folder, `RECIPE-DIGITS`; else the name of its recipe; else the start
-    of the folder's name; else its MLflow run id. Raises: StorageError naming the candidates if
-    there are several, or the nearest known run if there is none.
+    Args: run: the name of its folder, `RECIPE-DIGITS`; else the name of its recipe; else that name
+    and the first of the digits; else its MLflow run id. Raises: StorageError naming the candidates
+    if there are several, or the nearest known run if there is none.
     """
     known = known_runs(home)
     if run in known:
         return known[run]
     meant = [name for name in known if name.rpartition("-")[0] == run]
-    if not meant and run:
-        meant = [name for name in known if name.startswith(run)]
+    if not meant:
+        # With a digit at least: `text` is not the start of a run of `text-dpo`.
+        for name in known:
+            recipe = name.rpartition("-")[0]
+            if name.startswith(run) and len(run) > len(f"{recipe}-"):
+                meant.append(name)
     if not meant:
         meant = [name for name, folder in known.items() if folder.mlflow_run_id == run]
     if not meant:

@@ -39,7 +39,7 @@ def home(tmp_path: Path) -> Home:
         ("text-aa11bb22cc33", "text-aa11bb22cc33"),
         ("text-aa1", "text-aa11bb22cc33"),
         ("text-dpo", "text-dpo-0123456789ab"),
-        ("text-d", "text-dpo-0123456789ab"),
+        ("text-dpo-0", "text-dpo-0123456789ab"),
         ("sft-0123456789ab", "sft-0123456789ab"),  # also the start of another
         ("sft-0123456789ab.", "sft-0123456789ab.1"),
         ("id-of-the-second", "text-aa99bb22cc33"),
@@ -49,11 +49,12 @@ def test_one_run_is_meant(home: Home, words: str, meant: str) -> None:
     assert find_folder(home, words).root.name == meant
 
 
-def test_the_name_of_a_recipe_goes_before_the_start_of_a_folder(home: Home) -> None:
+def test_a_run_of_another_recipe_does_not_answer_to_the_start_of_its_name(home: Home) -> None:
     (home.runs / "text-aa11bb22cc33" / "run.json").unlink()
     assert find_folder(home, "text").root.name == "text-aa99bb22cc33"
     (home.runs / "text-aa99bb22cc33" / "run.json").unlink()
-    assert find_folder(home, "text").root.name == "text-dpo-0123456789ab"
+    with pytest.raises(StorageError, match=r"no run 'text' .*text-dpo-0123456789ab"):
+        find_folder(home, "text")
 
 
 def test_several_candidates_are_named_the_newest_first(home: Home) -> None:
@@ -65,7 +66,7 @@ def test_several_candidates_are_named_the_newest_first(home: Home) -> None:
     assert [*known_runs(home)] == [*reversed(IDS)]
 
 
-@pytest.mark.parametrize("words", ["", "vision", "id-of"])
+@pytest.mark.parametrize("words", ["", "vision", "id-of", "text-d", "text-", "text-dpo-"])
 def test_a_run_that_is_not_there_is_not_guessed(home: Home, words: str) -> None:
     with pytest.raises(StorageError, match=f"no run '{words}' under"):
         find_folder(home, words)
