@@ -11,7 +11,7 @@ from rl_core.data.stages.base import Context
 from rl_core.data.stages.run import load_stage
 from rl_core.data.stages.run import prepare_stage as prepare
 from rl_core.distributed.cluster import configured_address
-from rl_core.distributed.ray_data_jobs import cluster_runner
+from rl_core.distributed.ray_data.jobs import cluster_runner
 from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import PreparedArtifact, register_prepared
 from schemas.receipts import PrepReceipt

@@ -9,7 +9,7 @@ from rl_core.data.check.files import apply_policy, check_files
 from rl_core.data.prepare.row_files import compared_rows, row_files
 from rl_core.data.read.recipe_files import check_settings, contamination_of
 from rl_core.distributed.cluster import configured_address
-from rl_core.distributed.ray_data_validation import cluster_runner
+from rl_core.distributed.ray_data.validation import cluster_runner
 from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.tracking.validation import log_refusal

@@ -128,7 +128,7 @@ def _context(stage: "Stage[Any]", display: _Display) -> "Context":
     if not named:
         return Context(progress=display.progress)
     from rl_core.distributed.cluster import configured_address
-    from rl_core.distributed.ray_data_jobs import cluster_runner
+    from rl_core.distributed.ray_data.jobs import cluster_runner
 
     address = configured_address(stage.config.ray_address)
     assert address is not None

@@ -352,6 +352,6 @@ def _cluster():
     if (address := configured_address()) is None:
         return None
     check_addresses(Server.RAY)
-    from rl_core.distributed.ray_data_validation import cluster_runner
+    from rl_core.distributed.ray_data.validation import cluster_runner
 
     return cluster_runner(address)

@@ -12,7 +12,7 @@ from rl_core.data.check import parts
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.distributed.cluster import configured_address
-from rl_core.distributed.ray_data_validation import cluster_runner
+from rl_core.distributed.ray_data.validation import cluster_runner
 from schemas.receipts import ValidationReport
 from tests.data.ten_kinds import BAD, GOOD, write_ten_kinds
 

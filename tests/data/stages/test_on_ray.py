@@ -9,7 +9,7 @@ import pytest
 from rl_core.data.stages import base
 from rl_core.data.stages.base import Context, Stage
 from rl_core.data.stages.run import prepare_stage
-from rl_core.distributed.ray_data_jobs import cluster_runner
+from rl_core.distributed.ray_data.jobs import cluster_runner
 from rl_core.errors import DataError
 from rl_core.runtime.home import Home
 from tests.data.stages.conftest import HERE, STAGES, content
