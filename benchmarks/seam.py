@@ -16,6 +16,7 @@ import statistics
 import time
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -53,12 +54,21 @@ def rows(env_class: str) -> DataProto:
 
 
 def rollout(engine: RolloutEngine, env_class: str, seed: int) -> tuple[float, float, int]:
-    """Sample once. Returns: wall seconds, CPU seconds of this process, sampled tokens."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    """Sample once. Returns: wall seconds, CPU seconds with those of agents, sampled tokens."""
+    wall, cpu = time.perf_counter(), cpu_seconds()
     batch = engine.rollout(rows(env_class), seed)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     assert batch is not None and not batch.tensor("failed").any()
     return wall, cpu, int(batch.tensor("response_mask").sum())
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process, of those that start agents, and of ended agents."""
+    spent = time.process_time()
+    for starter in psutil.Process().children():
+        times = starter.cpu_times()
+        spent += times.user + times.system + times.children_user + times.children_system
+    return spent
 
 
 def main() -> None:
@@ -103,10 +113,12 @@ def told(found: dict[str, list[tuple[float, float, int]]]) -> str:
             ]
         )
     # Sampled tokens differ, since requests of agents have random numbers of their own.
-    per_token = {
-        name: min(wall / tokens for wall, _, tokens in measured) for name, measured in found.items()
-    }
-    cost = per_token[AGENT] / per_token[PLAIN] - 1
+    walls_per_token, cpus_per_token = {}, {}
+    for name, measured in found.items():
+        walls_per_token[name] = min(wall / tokens for wall, _, tokens in measured)
+        cpus_per_token[name] = min(cpu / tokens for _, cpu, tokens in measured)
+    wall_cost = walls_per_token[AGENT] / walls_per_token[PLAIN] - 1
+    cpu_cost = cpus_per_token[AGENT] / cpus_per_token[PLAIN] - 1
     rounds, threads = len(found[PLAIN]), torch.get_num_threads()
     heads = ["rows played by", "best s", "median s", "median CPU s", "sampled tokens"]
     return (
@@ -115,7 +127,7 @@ def told(found: dict[str, list[tuple[float, float, int]]]) -> str:
         f"agent that asks once; {rounds} rounds, {threads} thread(s), "
         f"load {os.getloadavg()[0]:.0f}:\n\n"
         f"{page.table(heads, lines)}\n\nPer sampled token the agent's best rollout costs "
-        f"{cost:+.1%}."
+        f"{wall_cost:+.1%} of time and {cpu_cost:+.1%} of CPU seconds, its processes included."
     )
 
 

@@ -62,7 +62,11 @@ def image_identity(image: object) -> str:
 def open_image(image: str) -> "Image":
     """Decode the RGB image behind a result of `placed_images`. Raises: DataError."""
     if image.startswith(BASE64):
-        return load_image(base64.b64decode(image.removeprefix(BASE64)))
+        try:
+            content = base64.b64decode(image.removeprefix(BASE64))
+        except ValueError as error:
+            raise DataError(f"{image[:40]}...: not the base64 of a picture ({error})") from error
+        return load_image(content)
     return load_image(image)
 
 

@@ -62,13 +62,23 @@ class PictureReader:
 
     def read(self, text: str, images: Sequence[str]) -> Encoded:
         """Encode a rendered text with as many pictures as it has places for. Raises: DataError when
-        an image cannot be opened."""
+        an image cannot be opened, or the text has another number of places."""
         pictures = [open_image(image) for image in images]
         shown = {"images": [pictures]} if pictures else {}
-        inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
+        try:
+            inputs = self.processor(
+                text=[text], add_special_tokens=False, return_tensors="pt", **shown
+            )
+        except ValueError as error:
+            raise DataError(f"{len(pictures)} pictures do not fit their text: {error}") from error
         media: PromptMedia | None = (
             media_of(inputs, self.family, self.image_token_id) if pictures else None
         )
+        if media is not None and not media.num_tokens:
+            raise DataError(
+                f"{len(pictures)} pictures have no place in the text that the chat template "
+                "writes; it must write one for each part of type image"
+            )
         return Encoded(inputs["input_ids"][0].tolist(), media)
 
 

@@ -18,7 +18,7 @@ from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs import make
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message
 from rl_core.envs.faults import described
-from rl_core.errors import EnvError
+from rl_core.errors import DataError, EnvError, ModelError
 from rl_core.models.chat.turns import CannotContinue
 from rl_core.models.decoding.decode import Reply, Request, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
@@ -194,13 +194,19 @@ class _Play:
         said: list[Message] = []
         if not outcome["done"]:
             said = outcome["observations"]
-            observed = self.chat.observed(
-                said, episode.response_ids, episode.history, episode.tools
-            )
+            try:
+                observed = self.chat.observed(
+                    said, episode.response_ids, episode.history, episode.tools
+                )
+                if observed.media is not None:
+                    self.chat.check_places(episode.context, episode.media)
+                    media = gone_on(episode.media, observed.media)
+            except CannotContinue:
+                raise
+            except (DataError, ModelError) as error:
+                row, turn = episode.item["uid"], episode.num_turns
+                raise DataError(f"row {row}, observation after turn {turn}: {error}") from error
             observation = observed.token_ids
-            if observed.media is not None:
-                self.chat.check_places(episode.context, episode.media)
-                media = gone_on(episode.media, observed.media)
             episode.history = self.chat.gone_on(episode.history, said)
         episode.add_reward(reward)
         episode.metadata = dict(outcome.get("metadata") or {})

@@ -184,9 +184,24 @@ def _words(columns: Mapping[str, Any], row: int, item: Item) -> dict[str, object
 
 def _turn(turn: Mapping[str, object]) -> dict[str, object]:
     content = turn["content"]
-    text = plain(content) if isinstance(content, str) else as_json(content)
+    if isinstance(content, str):
+        text = plain(content)
+    elif isinstance(content, Sequence):
+        text = as_json([_part(part) for part in content])
+    else:
+        text = as_json(content)
     told = {name: turn[name] for name in ("num_tokens", "reward")}
     return {"role": plain(turn["role"]), "content": text, **told}
+
+
+def _part(part: object) -> object:
+    """Return a part of an observation; of a picture that stands in it, the kind alone."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or kind not in ("image", "image_url"):
+        return part
+    found = part.get(kind)
+    path = found.get("url") if isinstance(found, Mapping) else found
+    return {"type": kind, kind: _picture(path)}
 
 
 def _shown(item: Item) -> Sequence[object]:

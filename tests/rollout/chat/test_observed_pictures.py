@@ -143,3 +143,35 @@ def test_a_part_that_is_no_picture_fails_its_row(bundle: ModelBundle, tmp_path: 
     row = item(tmp_path, "SoundEnv")
     (episode,) = run_episodes([row], 1, chat_format(bundle, {}), lambda _: reply, {}, 512)
     assert "holds a part of type 'audio' that cannot be read" in str(episode.error)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("data:image/png;base64,abcde", "not the base64 of a picture"),
+        ("data:image/png;base64,aGVsbG8=", "not a readable image"),
+        ("/no/such/file.png", "/no/such/file.png"),
+    ],
+)
+def test_a_picture_that_cannot_be_opened_fails_its_row_by_name_and_turn(
+    url: str, why: str, bundle: ModelBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShowEnv, "part", {"type": "image_url", "image_url": {"url": url}})
+    reply, row = said(bundle, " 11"), item(tmp_path, "ShowEnv")
+    (episode,) = run_episodes([row], 1, chat_format(bundle, {}), lambda _: reply, {}, 512)
+    assert "row a, observation after turn 1: " in str(episode.error)
+    assert why in str(episode.error)
+
+
+def test_a_template_that_leaves_pictures_out_fails_the_row(
+    bundle: ModelBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, row = chat_format(bundle, {}), item(tmp_path, "ShowEnv")
+    assert isinstance(chat, VisionChat)
+    read = chat.reader.read
+    monkeypatch.setattr(
+        chat.reader, "read", lambda text, images: read(text.replace("<image>And", "And"), images)
+    )
+    reply = said(bundle, " 11")
+    (episode,) = run_episodes([row], 1, chat, lambda _: reply, {}, 512)
+    assert "row a, observation after turn 1: 1 pictures" in str(episode.error)

@@ -1,0 +1,68 @@
+"""An environment that answers with a picture, through the whole flow on the tiny vision-language
+model."""
+
+import base64
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rl_core.builtin.data.pictures import Scene, draw
+from rl_core.envs import BaseTextEnvStepOutput
+from rl_core.envs.geo3k import Geo3kEnv
+from tests.e2e.conftest import train_here
+from tests.e2e.outcomes import logged_metrics
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
+
+
+class SecondLookEnv(Geo3kEnv):
+    """Shows another picture after the first reply; the second is rewarded by its length."""
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        self.turns += 1
+        if self.turns == 2:
+            done = BaseTextEnvStepOutput(
+                observations=[], reward=float(len(action) % 3), done=True, metadata={}
+            )
+            return done
+        picture = draw(random.Random(len(action)), Scene.NUMBER).png
+        url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+        parts: list[dict[str, Any]] = [
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "text", "text": "What number is written?"},
+        ]
+        return BaseTextEnvStepOutput(
+            observations=[{"role": "user", "content": parts}], reward=0.0, done=False, metadata={}
+        )
+
+
+def test_rows_of_several_turns_train_with_the_pictures_of_their_observations(
+    tiny_vlm_dir: Path, tmp_path: Path
+) -> None:
+    values = {
+        "name": "second-look",
+        "domain": "vision",
+        "model": {"path": str(tiny_vlm_dir), "frozen": []},
+        "fsdp": {"param_dtype": "float32"},
+        "data": {
+            "train": [{"pictures": 12, "seed": 1}],
+            "eval": [{"pictures": 4, "seed": 2}],
+            "max_prompt_length": 128,
+            "default_env_class": "second_look",
+        },
+        "environments": {"second_look": {"target": f"{__name__}:SecondLookEnv"}},
+        "algorithm": {"name": "grpo"},
+        "rollout": {"samples_per_prompt": 4, "max_new_tokens": 6, "max_context_length": 400},
+        "training": {"num_iterations": 1, "steps_per_iteration": 2, "prompts_per_step": 2},
+        "evaluation": {"max_new_tokens": 6},
+        "placement": {"threads_per_device": 1},
+    }
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(values))
+    train_here(recipe, tmp_path / "home")
+    metrics = {name: steps[-1] for name, steps in logged_metrics(tmp_path / "home").items()}
+    assert metrics["turns_mean"] == 2.0
+    assert metrics["delta_log_prob_max"] < 1e-3, "the trainer saw other pictures than the engine"
