@@ -11,7 +11,6 @@ is paid per request, whatever the length of its reply.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from typing import Any
@@ -115,8 +114,8 @@ def told(found: dict[str, list[tuple[float, float, int]]]) -> str:
     # Sampled tokens differ, since requests of agents have random numbers of their own.
     walls_per_token, cpus_per_token = {}, {}
     for name, measured in found.items():
-        walls_per_token[name] = min(wall / tokens for wall, _, tokens in measured)
-        cpus_per_token[name] = min(cpu / tokens for _, cpu, tokens in measured)
+        walls_per_token[name] = statistics.median(wall / count for wall, _, count in measured)
+        cpus_per_token[name] = statistics.median(cpu / count for _, cpu, count in measured)
     wall_cost = walls_per_token[AGENT] / walls_per_token[PLAIN] - 1
     cpu_cost = cpus_per_token[AGENT] / cpus_per_token[PLAIN] - 1
     rounds, threads = len(found[PLAIN]), torch.get_num_threads()
@@ -124,9 +123,8 @@ def told(found: dict[str, list[tuple[float, float, int]]]) -> str:
     return (
         f"`make bench-seam` plays {PROMPTS} prompts with {SAMPLES} replies each of up to "
         f"{NEW_TOKENS} tokens (SmolLM2-135M, bfloat16, adapters) in turn without and with an "
-        f"agent that asks once; {rounds} rounds, {threads} thread(s), "
-        f"load {os.getloadavg()[0]:.0f}:\n\n"
-        f"{page.table(heads, lines)}\n\nPer sampled token the agent's best rollout costs "
+        f"agent that asks once; {rounds} rounds, {threads} thread(s). {page.machine()}\n\n"
+        f"{page.table(heads, lines)}\n\nPer sampled token the agent's median rollout costs "
         f"{wall_cost:+.1%} of time and {cpu_cost:+.1%} of CPU seconds, its processes included."
     )
 
