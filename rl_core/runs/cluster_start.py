@@ -29,15 +29,16 @@ def cluster_of(recipe: Recipe) -> AbstractContextManager[None]:
 
 def with_devices_there(recipe: Recipe) -> Recipe:
     """Return the recipe with as many devices as the connected cluster has, after a wait for
-    replacements of lost nodes. A private cluster's only node comes with the next cluster.
+    replacements of lost nodes. Nobody replaces a private cluster's; it comes with the next one.
 
     Raises: NodeLost when too few are left; RecipeError when the cluster never had enough.
     """
     placed = recipe.placement
     wanted = Wanted(placed.num_devices, placed.device, placed.devices_per_node)
     least = placed.min_devices or placed.num_devices
-    private = configured_address(placed.ray_address) is None
-    wait_s = 0.0 if private else placed.wait_for_nodes_s
+    wait_s = placed.wait_for_nodes_s
+    if wait_s is None and configured_address(placed.ray_address) is None:
+        wait_s = 0.0
     have = wait_for_devices(wanted, wait_s, least, _note)
     if have == placed.num_devices:
         return recipe

@@ -159,16 +159,13 @@ class Stack:
         """
         password = access.get("PREFECT_API_AUTH_STRING", "")
         for pool in catalogue.WORK_POOLS:
-            url = f"{prefect_url}/api/work_pools/"
-            if catalogue.ask(f"{url}{pool.name}", password=password) is None:
-                about = {
-                    "name": pool.name,
-                    "type": catalogue.POOL_KIND,
-                    "base_job_template": catalogue.job_template(prefect_url, password),
-                    "concurrency_limit": pool.at_once,
-                    "description": pool.description,
-                }
-                catalogue.tell("POST", url, about, password)
+            url = f"{prefect_url}/api/work_pools/{pool.name}"
+            if catalogue.ask(url, password=password) is None:
+                self._prefect(
+                    access, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND
+                )
+                limits = {"concurrency_limit": pool.at_once, "description": pool.description}
+                catalogue.tell("PATCH", url, limits, password)
                 self._say(f"work pool {pool.name} created")
 
     def _ensure_deployments(self, prefect_url: str, access: dict[str, str]) -> None:

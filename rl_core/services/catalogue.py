@@ -182,15 +182,6 @@ def ask(url: str, body: Mapping[str, object] | None = None, password: str = "") 
     return found.json()
 
 
-def job_template(prefect_url: str, password: str) -> Any:
-    """Return what a work pool of processes lets deployments set, as Prefect's own UI has it.
-
-    Args: password: as of `ask`. Raises: ServiceError.
-    """
-    found = ask(f"{prefect_url}/api/collections/views/aggregate-worker-metadata", password=password)
-    return found["prefect"][POOL_KIND]["default_base_job_configuration"]
-
-
 def tell(method: str, url: str, body: object, password: str = "") -> None:
     """Send a request to Prefect's API.
 
