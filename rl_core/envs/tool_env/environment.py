@@ -23,6 +23,7 @@ from rl_core.envs.tool_env.declared import declared_tools
 from rl_core.envs.tool_env.functions import FunctionTool, function_of
 from rl_core.envs.tool_env.mcp_server import lease_server, tools_of
 from rl_core.envs.tool_env.python_tool import PythonTool
+from rl_core.envs.tool_env.result import shortened
 from rl_core.envs.tool_env.running import Answered, run_calls
 from rl_core.envs.tool_env.settings import ShowTools, ToolEntry
 from rl_core.envs.tool_env.system_text import with_tools
@@ -54,7 +55,7 @@ class ToolEnv(BaseTextEnv):
         tool_timeout_s: Seconds = Field(default=10.0, gt=0)
         """Longest time in seconds for a call; the calls of a turn run at once."""
         max_answer_characters: int = Field(default=8000, ge=100)
-        """Longest answer of a tool in characters; the middle of a longer one is left out."""
+        """Longest text of a tool in characters; the middle of a longer one is left out."""
         show_tools: ShowTools = ShowTools.TEMPLATE
         """Place in which the model reads what it may call: `template` or `system`."""
         tool_format: ToolFormat | None = None
@@ -259,8 +260,8 @@ class ToolEnv(BaseTextEnv):
     def _message(self, name: str, number: int, answer: Answered) -> Message:
         # Some templates insist on ids of nine letters and digits (Mistral).
         call_id = f"call{self.turns % 100:02d}{number % 1000:03d}"
-        text = _shortened(answer.text, self.config.max_answer_characters)
-        return {"role": "tool", "name": name, "tool_call_id": call_id, "content": text}
+        content = shortened(answer.content, self.config.max_answer_characters)
+        return {"role": "tool", "name": name, "tool_call_id": call_id, "content": content}
 
     def _how_to_call(self) -> str:
         name = self.tools[0]["function"]["name"] if self.tools else "name"
@@ -270,10 +271,3 @@ class ToolEnv(BaseTextEnv):
 
 async def _waited(turn: Any) -> Any:
     return await turn
-
-
-def _shortened(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -13,7 +13,8 @@ from typing import Any, cast
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
-from rl_core.envs.tool_env.tool import Schema, ToolFault, as_text, schema_of
+from rl_core.envs.tool_env.result import Content, content_of
+from rl_core.envs.tool_env.tool import Schema, ToolFault, schema_of
 from rl_core.errors import EnvError, RecipeError
 from rl_core.runtime.registry import import_target
 
@@ -59,7 +60,7 @@ class FunctionTool:
         self._running = 0
         self._lock = Lock()
 
-    def call(self, arguments: Mapping[str, object], timeout_s: float) -> str:
+    def call(self, arguments: Mapping[str, object], timeout_s: float) -> Content:
         """Call the function. Raises: ToolFault when arguments are of other types, when it raises,
         or when too many earlier calls hang."""
         with self._lock:
@@ -70,7 +71,7 @@ class FunctionTool:
             result = self._arguments.validate_python(ArgsKwargs((), dict(arguments)))
             if inspect.isawaitable(result):
                 result = asyncio.run(_waited(result, timeout_s))
-            return as_text(result)
+            return content_of(result)
         except ValidationError as error:
             raise ToolFault(_told(error)) from error
         # A function raises what it likes.

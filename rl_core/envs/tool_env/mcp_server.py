@@ -16,8 +16,9 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from rl_core.envs.tool_env.result import Content, Part, as_text, picture_of
 from rl_core.envs.tool_env.settings import McpServer
-from rl_core.envs.tool_env.tool import Schema, ToolFault, ToolTimeout, as_text, schema_of
+from rl_core.envs.tool_env.tool import Schema, ToolFault, ToolTimeout, schema_of
 from rl_core.envs.tools.shared import Lease, Shared
 from rl_core.errors import EnvError
 
@@ -208,19 +209,26 @@ class McpTool:
         self.connection, self.name = connection, str(told.name)
         self.schema: Schema = schema_of(self.name, told.description or "", told.input_schema)
 
-    def call(self, arguments: Mapping[str, object], timeout_s: float) -> str:
+    def call(self, arguments: Mapping[str, object], timeout_s: float) -> Content:
         """Call the tool. Raises: ToolFault when it answers with an error; EnvError when it answers
-        with anything but text, or the server is gone."""
+        with anything but texts and pictures, or the server is gone."""
         result = self.connection.call(self.name, arguments, timeout_s)
-        kinds = sorted({part.type for part in result.content if part.type != "text"})
-        if kinds:
-            raise EnvError(
-                f"{self.connection.where}: the tool {self.name} answers with {', '.join(kinds)}; "
-                "observations are text, so leave the tool out (only)"
-            )
-        text = "\n".join(part.text for part in result.content if part.type == "text")
+        parts: list[Part] = []
+        for part in result.content:
+            if part.type == "text":
+                parts.append({"type": "text", "text": part.text})
+            elif part.type == "image":
+                parts.append(picture_of(part.data, part.mime_type))
+            else:
+                raise EnvError(
+                    f"{self.connection.where}: the tool {self.name} answers with {part.type}; "
+                    "models read texts and pictures, so leave the tool out (only)"
+                )
+        text = "\n".join(part["text"] for part in parts if part["type"] == "text")
         if result.is_error:
             raise ToolFault(text or "the tool failed")
+        if any(part["type"] != "text" for part in parts):
+            return parts
         return text or (
             "" if result.structured_content is None else as_text(result.structured_content)
         )

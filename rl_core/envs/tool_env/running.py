@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rl_core.envs.calls.form import Call
+from rl_core.envs.tool_env.result import Content
 from rl_core.envs.tool_env.tool import Tool, ToolFault, ToolTimeout
 from rl_core.errors import EnvError
 from rl_core.runtime.registry import nearest
@@ -23,9 +24,9 @@ GRACE_S = 0.5
 class Answered:
     """Answer to a call, as the model reads it."""
 
-    text: str
+    content: Content
     failed: bool = False
-    """True if the text is an error."""
+    """True if it is an error."""
     timed_out: bool = False
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Protocol
+
+from rl_core.envs.tool_env.result import Content
 
 Schema = dict[str, Any]
 """A tool in OpenAI's form: `{"type": "function", "function": {"name", "description",
@@ -32,8 +33,8 @@ class Tool(Protocol):
         """Description of the tool."""
         ...
 
-    def call(self, arguments: Mapping[str, object], timeout_s: float) -> str:
-        """Return the result as text. Called in a thread of its own.
+    def call(self, arguments: Mapping[str, object], timeout_s: float) -> Content:
+        """Return the result as the model reads it. Called in a thread of its own.
 
         Args: timeout_s: deadline in seconds, after which nobody waits any more.
         Raises: ToolFault, which the model reads; EnvError when the tool itself is broken, which
@@ -50,13 +51,6 @@ def schema_of(name: str, description: str, parameters: Mapping[str, object]) -> 
     """
     function = {"name": name, "description": description, "parameters": _untitled(parameters)}
     return {"type": "function", "function": function}
-
-
-def as_text(result: object) -> str:
-    """Return a tool's result as the model reads it: a text as it is, anything else as JSON."""
-    if isinstance(result, str):
-        return result
-    return json.dumps(result, ensure_ascii=False, default=str)
 
 
 def _untitled(schema: object) -> object:

@@ -227,7 +227,7 @@ def with_pictures(messages: Sequence[Message], num_images: int) -> list[Message]
                 parts += [{"type": "text", "text": piece}] if piece else []
         else:
             parts.append({"type": "text", "text": _content(message)})
-        out.append({"role": message["role"], "content": parts})
+        out.append({**message, "content": parts})
     return out
 
 
@@ -238,7 +238,7 @@ def _with_places(message: Message) -> Message:
     parts: list[dict[str, str]] = []
     for kind, value in parts_of(message):
         parts.append({"type": "text", "text": value} if kind == "text" else {"type": "image"})
-    return {"role": message["role"], "content": parts}
+    return {**message, "content": parts}
 
 
 def _content(message: Message) -> str:

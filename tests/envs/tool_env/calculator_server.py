@@ -2,10 +2,14 @@
 given."""
 
 import asyncio
+import base64
+import io
 import os
 import sys
 
 from mcp.server.mcpserver import MCPServer
+from mcp.types import AudioContent, ImageContent, TextContent
+from PIL import Image
 
 server = MCPServer("calculator")
 
@@ -21,6 +25,24 @@ async def hang() -> str:
     """Never answer."""
     await asyncio.sleep(600)
     return "late"
+
+
+@server.tool()
+def draw(points: int) -> list[TextContent | ImageContent]:
+    """Draw a square."""
+    file = io.BytesIO()
+    Image.new("RGB", (points, points), "red").save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    return [
+        TextContent(type="text", text="a square"),
+        ImageContent(type="image", data=data, mime_type="image/png"),
+    ]
+
+
+@server.tool()
+def sing() -> list[AudioContent]:
+    """Sing."""
+    return [AudioContent(type="audio", data="AAAA", mime_type="audio/wav")]
 
 
 @server.tool()

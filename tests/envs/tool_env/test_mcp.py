@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from rl_core.data.read.row_images import open_image
 from rl_core.envs import make
 from rl_core.errors import EnvError
+from rl_core.rollout.chat.observed import parts_of
 
 pytest.importorskip("mcp")
 
@@ -53,7 +55,13 @@ def url() -> Iterator[str]:
 def test_tools_of_a_program_are_offered_and_called():
     env = env_of(command=[sys.executable, SERVER])
     try:
-        assert [tool["function"]["name"] for tool in env.tools] == ["multiply", "hang", "end"]
+        assert [tool["function"]["name"] for tool in env.tools] == [
+            "multiply",
+            "hang",
+            "draw",
+            "sing",
+            "end",
+        ]
         parameters = env.tools[0]["function"]["parameters"]
         assert parameters["properties"] == {"a": {"type": "integer"}, "b": {"type": "integer"}}
         other = env_of(command=[sys.executable, SERVER])
@@ -63,6 +71,18 @@ def test_tools_of_a_program_are_offered_and_called():
         assert answers[0] == "42"
         assert answers[1].startswith("error: ")
         assert env.get_metrics()["tool_errors"] == 1
+    finally:
+        env.close()
+
+
+def test_a_picture_is_an_observation_and_sound_fails_the_row(url: str):
+    env = env_of(url=url)
+    try:
+        (message,) = env.step(called("draw", points=5))["observations"]
+        (_, text), (kind, picture) = parts_of(message)
+        assert (text, kind, open_image(picture).size) == ("a square", "image", (5, 5))
+        with pytest.raises(EnvError, match=r"the tool sing answers with audio; models read texts"):
+            env.step(called("sing"))
     finally:
         env.close()
 
@@ -119,5 +139,7 @@ def test_a_server_that_is_not_there_is_named(mcp: dict[str, Any], message: str):
 
 def test_a_tool_that_the_server_lacks_is_named(url: str):
     options = {"tools": [{"mcp": {"url": url}, "only": ["divide"]}]}
-    with pytest.raises(EnvError, match=r"there is no tool 'divide' \(known: multiply, hang, end\)"):
+    with pytest.raises(
+        EnvError, match=r"there is no tool 'divide' \(known: multiply, hang, draw, sing, end\)"
+    ):
         make("calculator", options, ROW)

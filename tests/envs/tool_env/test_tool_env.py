@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from rl_core.data.read.row_images import open_image
 from rl_core.envs import make
 from rl_core.envs.calls.forms import FORMS, ToolFormat
 from rl_core.errors import EnvError
+from rl_core.rollout.chat.observed import parts_of
 from tests.envs.tool_env import tools_of_tests
 
 HERE = "tests.envs.tool_env.tools_of_tests"
@@ -163,6 +165,25 @@ def test_a_long_answer_is_cut_in_the_middle():
     (answer,) = said(env.step(called("later", words=["x" * 500])))
     assert "characters left out" in answer
     assert len(answer) < 150
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kinds"),
+    [("draw", {}, ["image"]), ("look", {"at": ["a" * 300, "b"]}, ["text", "image"] * 2)],
+)
+def test_pictures_of_a_function_are_parts_of_the_message(
+    name: str, arguments: dict[str, Any], kinds: list[str]
+):
+    turn = env_of(name, max_answer_characters=100).step(called(name, **arguments))
+    (message,) = turn["observations"]
+    assert (message["role"], message["name"]) == ("tool", name)
+    parts = list(parts_of(message))
+    assert [kind for kind, _ in parts] == kinds
+    for kind, value in parts:
+        if kind == "image":
+            assert open_image(value).size == (2, 3) if name == "look" else (4, 4)
+        else:
+            assert len(value) < 150
 
 
 def test_a_class_brings_its_own_tools_and_grading():

@@ -3,6 +3,7 @@
 import threading
 from typing import Annotated
 
+from PIL import Image
 from pydantic import Field
 
 from rl_core.envs.tool_env import ToolEnv
@@ -15,6 +16,16 @@ waits = threading.Event()
 def add(a: int, b: Annotated[int, Field(description="The second number.")] = 1) -> int:
     """Add two numbers."""
     return a + b
+
+
+def look(at: list[str]) -> list[object]:
+    """Take pictures."""
+    return [part for name in at for part in (name, Image.new("RGB", (2, 3)))]
+
+
+def draw() -> Image.Image:
+    """Draw a picture."""
+    return Image.new("L", (4, 4))
 
 
 def meet() -> str:

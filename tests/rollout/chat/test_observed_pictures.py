@@ -18,11 +18,12 @@ from rl_core.envs.geo3k import Geo3kEnv
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.decoding.decode import Reply, Sampling, StopReason, decode
 from rl_core.models.media import PromptMedia
-from rl_core.rollout.chat.vision import VisionChat, chat_format
+from rl_core.rollout.chat.vision import VisionChat, chat_format, with_pictures
 from rl_core.rollout.episodes.loop import run_episodes
 from schemas.recipe import ModelConfig
 from tests.rollout.chat_templates import SHAPES
 
+TOOLS = "rl_core.envs.tool_env:ToolEnv"
 SECOND = base64.b64encode(draw(random.Random(7), Scene.NUMBER).png).decode()
 
 
@@ -119,6 +120,29 @@ def test_trainer_and_rollout_agree_on_replies_to_the_picture(
     drawn = torch.tensor(episode.log_probs)[mask[0].bool()]
     assert torch.allclose(scored[0][mask[0].bool()], drawn, atol=1e-4)
     assert not torch.allclose(blind[0][mask[0].bool()], drawn, atol=1e-4), "it sees the picture"
+
+
+def test_a_picture_that_a_tool_draws_is_seen(bundle: ModelBundle, tmp_path: Path) -> None:
+    chat, row = chat_format(bundle, {}), item(tmp_path, "ShowEnv") | {"env_class": "drawing"}
+    tool = "tests.envs.tool_env.tools_of_tests:draw"
+    options = {"drawing": {"target": TOOLS, "tools": [tool], "show_tools": "system"}}
+    call = '<tool_call>{"name": "draw", "arguments": {}}</tool_call><end_of_utterance>'
+    replies = [said(bundle, call), said(bundle, " 11<end_of_utterance>")]
+    (episode,) = run_episodes([row], 1, chat, lambda requests: replies.pop(0), options, 4096)
+    assert (episode.error, episode.num_turns, episode.reward) == (None, 2, 1.0)
+    assert episode.media is not None and episode.media.num_tokens == 2 * IMAGE_TOKENS
+    assert episode.turns[1]["role"] == "tool"
+
+
+def test_calls_and_names_of_messages_stay_beside_their_pictures() -> None:
+    calls = [{"type": "function", "function": {"name": "draw", "arguments": {}}}]
+    asked = {"role": "assistant", "content": "", "tool_calls": calls}
+    told = {"role": "tool", "content": "<image>", "name": "draw", "tool_call_id": "1"}
+    shown = with_pictures([{"role": "user", "content": "<image>"}, asked, told], 1)
+    assert shown[1]["tool_calls"] == calls
+    assert (shown[2]["name"], shown[2]["tool_call_id"]) == ("draw", "1")
+    assert shown[0]["content"] == [{"type": "image"}], "a mark is a user's alone"
+    assert shown[2]["content"] == [{"type": "text", "text": "<image>"}]
 
 
 def swapped(media: PromptMedia | None) -> PromptMedia:
