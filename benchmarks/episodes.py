@@ -20,7 +20,8 @@ from collections.abc import Awaitable
 import torch
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
-from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.loop import run_episodes
 from schemas.sections.rollout import EpisodeConfig

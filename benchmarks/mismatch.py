@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks import page
 from rl_core.data_proto import pad_rows
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.decoding.decode import Reply, Request
+from rl_core.models.decoding.request import Reply, Request
 from rl_core.models.locate import locate
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine

@@ -294,7 +294,8 @@ def decoded(bundle: TextBundle) -> Found:
 def sampled(backend: FSDPBackend, temperature: float = 1.0) -> list[Reply]:
     """Sample several replies to each prompt."""
     from rl_core.kernels import packed_weights
-    from rl_core.models.decoding.decode import Request, Sampling, decode
+    from rl_core.models.decoding.decode import decode
+    from rl_core.models.decoding.request import Request, Sampling
 
     prompts = list(dict.fromkeys(prompt for prompt, _ in rows()))
     requests = [Request(list(prompt), NUM_REPLIES, NUM_NEW) for prompt in prompts]

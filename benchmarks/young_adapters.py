@@ -30,7 +30,7 @@ from rl_core.models.adapters.dithering import dithered
 from rl_core.models.adapters.merging import Adapted, adapted_weights
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.chat.tokenizer import load_tokenizer
-from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.models.decoding.request import Reply, StopReason
 from rl_core.models.locate import locate
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.home import Home

@@ -6,7 +6,8 @@ import torch
 
 from rl_core.demo.questions import Answer, Question
 from rl_core.errors import DataError
-from rl_core.models.decoding.decode import Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Request, Sampling
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.serving.served_model import ServedModel
 from schemas.recipe import Recipe

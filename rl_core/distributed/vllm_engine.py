@@ -27,7 +27,7 @@ from torch import nn
 from rl_core.distributed.isolated_actor import PROJECT, Outside
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle, TextBundle
-from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason
+from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.models.decoding.token_choice import StepSupport, support_of
 from rl_core.models.export.checksums import Checksum

@@ -22,7 +22,8 @@ from rl_core.errors import StaleEngine
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
-from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
+from rl_core.models.decoding.decode import decode, positions_of
+from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.decoding.routing import ROUTING
 from rl_core.models.decoding.token_choice import SUPPORT, Support
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed

@@ -17,8 +17,9 @@ from rl_core.models.backbone import taken_by
 from rl_core.models.bundle import TextBundle
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import longest_row_of
-from rl_core.models.decoding.decode import Request as Context
-from rl_core.models.decoding.decode import Sampling, decode, positions_of
+from rl_core.models.decoding.decode import decode, positions_of
+from rl_core.models.decoding.request import Request as Context
+from rl_core.models.decoding.request import Sampling
 from rl_core.models.layer_types import other_layers
 from rl_core.models.locate import locate, model_identity
 from rl_core.rewards.judging.requests import Answer, Counts, NoAnswer, Request

@@ -17,8 +17,9 @@ from torch import Tensor
 from rl_core.errors import RLTrainError
 from rl_core.kernels import Packed
 from rl_core.models.causal_lm import CausalLMPolicy
-from rl_core.models.decoding.decode import Draw, End, Reply, Request, read_prompts
+from rl_core.models.decoding.decode import Draw, End, read_prompts
 from rl_core.models.decoding.joining import JoinedRows
+from rl_core.models.decoding.request import Reply, Request
 from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.serving.engine import Asked, EngineFailed, EngineFull, Likely, Scored, Token
 

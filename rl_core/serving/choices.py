@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_core.envs.calls.form import Call
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.serving.engine import Likely, Token
 from rl_core.serving.reply_text import UNFINISHED, ReplyText
 from rl_core.serving.served_model import KnownModel

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rl_core.errors import RLTrainError
-from rl_core.models.decoding.decode import Sampling, StopReason
+from rl_core.models.decoding.request import Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 
 Likely = list[tuple[int, float]]

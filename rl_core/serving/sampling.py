@@ -6,7 +6,7 @@ import secrets
 
 from pydantic import ValidationError
 
-from rl_core.models.decoding.decode import Sampling
+from rl_core.models.decoding.request import Sampling
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.serving.api_errors import ApiError
 from rl_core.serving.engine import Asked

@@ -8,7 +8,7 @@ import torch
 from rl_core.algorithms.shaping import OverlongConfig, soft_overlong_penalty
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.trainers.masking import add_at_the_end, leave_out
 
 GREEDY = "greedy_rewards"

@@ -11,7 +11,7 @@ from rl_core.algorithms.metrics import to_floats
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.envs.faults import no_verdicts
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.rewards.combine import Earned, combine, score_metrics
 from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rewards.service import ERRORS, SCORES, VERDICTS

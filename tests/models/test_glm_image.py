@@ -12,14 +12,8 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
-from rl_core.models.decoding.decode import (
-    Reply,
-    Request,
-    Sampling,
-    StopReason,
-    decode,
-    positions_of,
-)
+from rl_core.models.decoding.decode import decode, positions_of
+from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.diffusion.base import Size
 from rl_core.models.unified.base import ROWS
 from rl_core.models.unified.families import unified_class, unified_classes

@@ -10,7 +10,8 @@ from transformers import AutoTokenizer, Phi3Config, Phi3ForCausalLM
 from rl_core.errors import ModelError
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
-from rl_core.models.decoding.decode import Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Request, Sampling
 from schemas.recipe import ModelConfig
 
 ORIGINAL = 24

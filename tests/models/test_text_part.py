@@ -15,7 +15,8 @@ from rl_core.errors import DataError, ModelError
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.causal_lm import CausalLMPolicy, blocks
 from rl_core.models.checks.comparison import Live
-from rl_core.models.decoding.decode import Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Request, Sampling
 from rl_core.models.export.folder import export_policy
 from rl_core.models.family import load_policy
 from rl_core.models.locate import model_shape

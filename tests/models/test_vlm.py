@@ -12,7 +12,8 @@ from torch import Tensor
 from rl_core.data_proto import pad_rows
 from rl_core.models.adapters.lora import inject_lora
 from rl_core.models.causal_lm import blocks
-from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
+from rl_core.models.decoding.decode import decode, positions_of
+from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.family import load_policy
 from rl_core.models.vlm import FAMILIES, VLMPolicy
 from schemas.recipe import LoraConfig, ModelConfig

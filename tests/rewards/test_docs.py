@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.rewards import Sample, Scorer, Unscored, reward_scorers
 from rl_core.runs.recipes import parse_recipe
 

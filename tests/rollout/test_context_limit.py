@@ -13,7 +13,7 @@ from rl_core.data_proto import DataProto
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.errors import ModelError
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.trainers.track import prompt_batch

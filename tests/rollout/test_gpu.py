@@ -11,7 +11,8 @@ import torch
 
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding import graphed_steps, next_states
-from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Reply, Request, Sampling
 from tests.models.decoding.test_graphed_steps import assert_alike
 from tests.models.decoding.test_plain_decoder import PLAIN, policy_of
 

@@ -12,7 +12,7 @@ from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.errors import DataError, ModelError, RecipeError
 from rl_core.models.chat.tokenizer import encode_chat
-from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.models.decoding.request import Reply, StopReason
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.loop import run_episodes
 from rl_core.runs.recipes import load_recipe

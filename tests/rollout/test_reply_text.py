@@ -9,7 +9,7 @@ import pytest
 from rl_core.envs.search import SearchEnv
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.models.decoding.request import Reply, StopReason
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.chat.vision import chat_format
 from rl_core.rollout.episodes.loop import run_episodes

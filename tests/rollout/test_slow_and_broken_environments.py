@@ -13,7 +13,7 @@ import pytest
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.models.chat.tokenizer import load_tokenizer
-from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.models.decoding.request import Reply, Request, StopReason
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes import env_calls
 from rl_core.rollout.episodes.env_calls import EnvCall

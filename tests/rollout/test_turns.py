@@ -13,7 +13,7 @@ from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.envs.turns import most_turns, of_several_turns
 from rl_core.models.chat.turns import CannotContinue, derive_turns
-from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.models.decoding.request import Reply, Request, StopReason
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import run_episodes

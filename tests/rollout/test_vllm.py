@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_core.errors import StaleEngine, WeightMismatch
-from rl_core.models.decoding.decode import Request, StopReason
+from rl_core.models.decoding.request import Request, StopReason
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.track import prompt_batch
 from tests.rollout.built import engine_of

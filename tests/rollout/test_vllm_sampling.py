@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rl_core.models.decoding.decode import Reply, Sampling, StopReason
+from rl_core.models.decoding.request import Reply, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 from schemas.sections.sampling import SamplingConfig
 from tests.rollout.built import engine_of

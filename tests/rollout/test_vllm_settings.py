@@ -19,7 +19,7 @@ from safetensors import safe_open
 from rl_core.distributed.isolated_actor import PROJECT
 from rl_core.distributed.vllm_engine import environment, interpreter, server_options
 from rl_core.errors import RecipeError
-from rl_core.models.decoding.decode import Request, Sampling, StopReason
+from rl_core.models.decoding.request import Request, Sampling, StopReason
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from schemas.recipe import Recipe

@@ -14,7 +14,8 @@ import torch
 from rl_core.distributed.isolated_actor import PROJECT
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.models.decoding.choosing import Choosing
-from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.decoding.token_choice import support_of
 from rl_core.models.export.checksums import Checksum
 from rl_core.train.weights.buckets import WeightVersion

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.serving.choices import Choice
 from rl_core.serving.engine import Token
 

@@ -9,7 +9,8 @@ import openai
 import pytest
 import torch
 
-from rl_core.models.decoding.decode import Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Request, Sampling
 from tests.serving.conftest import NAME, Running, running
 
 SAID: Any = [{"role": "user", "content": "1+2="}]

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.serving.engine import Asked, Scored, Token
 from tests.conftest import character_tokenizer
 from tests.serving.conftest import NAME, Running, running

@@ -11,7 +11,8 @@ import torch
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.errors import ModelError
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.decoding.decode import Request, positions_of
+from rl_core.models.decoding.decode import positions_of
+from rl_core.models.decoding.request import Request
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from schemas.recipe import LoraConfig, ModelConfig

@@ -10,7 +10,7 @@ import pytest
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.errors import ModelError
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.models.decoding.token_choice import SUPPORT
 from rl_core.trainers.domains.text import TextTrainer
 from rl_core.trainers.track import prompt_batch

@@ -16,12 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rl_core.kernels import Packed
-from rl_core.models.decoding.decode import (
-    Reader,
-    Request,
-    may_be_batched,
-    read_prompts,
-)
+from rl_core.models.decoding.decode import Reader, may_be_batched, read_prompts
 from rl_core.models.decoding.decoder_memory import WholeRows
 from rl_core.models.decoding.growing_cache import GrowingLayer, is_plain
 from rl_core.models.decoding.next_states import (
@@ -30,6 +25,7 @@ from rl_core.models.decoding.next_states import (
     ByTransformers,
     next_states,
 )
+from rl_core.models.decoding.request import Request
 from rl_core.models.policy import TokenPolicy
 
 

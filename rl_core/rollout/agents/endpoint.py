@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from rl_core.data.prepare.chat_template import Message, Tools
 from rl_core.errors import WorkerDied
-from rl_core.models.decoding.decode import Reply
+from rl_core.models.decoding.request import Reply
 from rl_core.rollout.agents.turns import Turn, TurnLog
 from rl_core.serving.api_errors import ApiError
 from rl_core.serving.endpoint import Endpoint

@@ -14,7 +14,8 @@ import httpx
 import torch
 
 from rl_core.envs.seats import ServedSeat
-from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.locate import locate
 from rl_core.rollout.agents.desk import Waiting
 from rl_core.runtime.home import Home

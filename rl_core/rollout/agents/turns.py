@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rl_core.data.prepare.chat_template import Message, Tools
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.models.chat.turns import CannotContinue
-from rl_core.models.decoding.decode import Reply
+from rl_core.models.decoding.request import Reply
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.episode import Episode
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_core.data.prepare.items import MediaItem
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.models.diffusion.guidance import PromptConditions
 from rl_core.rollout.diffusion.denoise import Trajectory
 from rl_core.sde import NoiseRecipe

@@ -12,7 +12,7 @@ from rl_core.data.prepare.chat_template import Message, Tools
 from rl_core.data.prepare.items import MediaItem
 from rl_core.errors import ModelError
 from rl_core.models.chat.stop_ids import configured_stop_ids
-from rl_core.models.decoding.decode import Sampling, StopReason
+from rl_core.models.decoding.request import Sampling, StopReason
 from rl_core.models.diffusion.base import Condition
 from rl_core.models.diffusion.guidance import PromptConditions, has_two_halves
 from rl_core.models.diffusion.levels import size_of

@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs.base import BaseTextEnv, Message
-from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.models.decoding.request import Reply, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.models.decoding.token_choice import Support
 from rl_core.models.media import PromptMedia

@@ -20,7 +20,7 @@ from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message
 from rl_core.envs.faults import described
 from rl_core.errors import DataError, EnvError, ModelError
 from rl_core.models.chat.turns import CannotContinue
-from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.models.decoding.request import Reply, Request, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.models.media import gone_on
 from rl_core.rewards.base import checked_reward

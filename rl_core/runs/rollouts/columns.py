@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rl_core.data.prepare.items import Item
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.rewards.service import VERDICTS
 from rl_core.rollout.sample_ids import GROUP, SAMPLE
 from rl_core.trainers.rewards import PART, SCORED

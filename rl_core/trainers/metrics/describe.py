@@ -8,7 +8,7 @@ import torch
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
-from rl_core.models.decoding.decode import StopReason
+from rl_core.models.decoding.request import StopReason
 from rl_core.trainers.metrics.env_metrics import environment_metrics
 
 

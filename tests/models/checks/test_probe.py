@@ -16,7 +16,8 @@ from rl_core.errors import ModelError
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.checks import probe
 from rl_core.models.checks.paths import Path as Way
-from rl_core.models.decoding.decode import Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Request, Sampling
 from schemas.recipe import ModelConfig
 
 SHAPE: dict[str, Any] = {

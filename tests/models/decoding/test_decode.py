@@ -9,15 +9,9 @@ import torch
 from rl_core.data_proto import pad_rows
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.chat.tokenizer import load_tokenizer
-from rl_core.models.decoding.decode import (
-    Reply,
-    Request,
-    Sampling,
-    StopReason,
-    decode,
-    positions_of,
-)
+from rl_core.models.decoding.decode import decode, positions_of
 from rl_core.models.decoding.pick import pick
+from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from schemas.recipe import ModelConfig
 
 CPU = torch.device("cpu")

@@ -7,10 +7,11 @@ import torch
 
 from rl_core.kernels import Packed
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
-from rl_core.models.decoding.decode import Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.decoder_memory import WholeRows
 from rl_core.models.decoding.joining import JoinedRows
 from rl_core.models.decoding.next_states import ByPlainDecoder
+from rl_core.models.decoding.request import Request, Sampling
 from schemas.recipe import ModelConfig
 from tests.models.tiny_causal import Case, save
 

@@ -31,9 +31,10 @@ from transformers import (
 from rl_core.kernels import accelerate, packed_weights
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding import decoder_memory, next_states
-from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
+from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.decoder_memory import SharedPrompts
 from rl_core.models.decoding.plain_decoder import PlainDecoder
+from rl_core.models.decoding.request import Reply, Request, Sampling
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.cpu.get_cpu_capability().startswith("AVX"),

@@ -14,14 +14,8 @@ from rl_core.data_proto import pad_rows
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.chat.tokenizer import load_tokenizer
 from rl_core.models.decoding import restriction
-from rl_core.models.decoding.decode import (
-    Reply,
-    Request,
-    Sampling,
-    StopReason,
-    decode,
-    positions_of,
-)
+from rl_core.models.decoding.decode import decode, positions_of
+from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.restriction import Restriction
 from rl_core.models.decoding.stop_strings import StopStrings
 from schemas.recipe import ModelConfig

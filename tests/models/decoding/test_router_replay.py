@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rl_core.errors import ModelError
 from rl_core.models.causal_lm import CausalLMPolicy, recompute_in_backward
 from rl_core.models.decoding import decode as decoding
-from rl_core.models.decoding.decode import Request, Sampling, decode, forced_log_probs
+from rl_core.models.decoding.decode import decode, forced_log_probs
+from rl_core.models.decoding.request import Request, Sampling
 from rl_core.models.decoding.router_replay import Recording, Replay, routed_by
 from rl_core.models.decoding.routing import replay_of
 

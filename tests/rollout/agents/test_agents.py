@@ -12,7 +12,7 @@ import torch.distributed as dist
 from rl_core.data_proto import DataProto
 from rl_core.envs.registration import make
 from rl_core.errors import EnvError
-from rl_core.models.decoding.decode import Reply, Request
+from rl_core.models.decoding.request import Reply, Request
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.agents import play as play_module
 from rl_core.rollout.engine import RolloutEngine

@@ -12,7 +12,7 @@ from rl_core.data_proto import DataProto
 from rl_core.envs.registration import make
 from rl_core.envs.seats import with_models
 from rl_core.errors import EnvError
-from rl_core.models.decoding.decode import Request
+from rl_core.models.decoding.request import Request
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from schemas.sections.rollout import RolloutConfig

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rl_core.models.chat.tokenizer import load_tokenizer
-from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.models.decoding.request import Reply, StopReason
 from rl_core.rollout.agents.turns import TurnLog
 from rl_core.rollout.chat.text import ChatFormat
 

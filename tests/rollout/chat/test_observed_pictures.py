@@ -16,7 +16,8 @@ from rl_core.data.read.row_images import placed_images
 from rl_core.envs import BaseTextEnvStepOutput
 from rl_core.envs.geo3k import Geo3kEnv
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.decoding.decode import Reply, Sampling, StopReason, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Reply, Sampling, StopReason
 from rl_core.models.media import PromptMedia
 from rl_core.rollout.chat.vision import VisionChat, chat_format, with_pictures
 from rl_core.rollout.episodes.loop import run_episodes

@@ -17,7 +17,8 @@ from rl_core.envs import BaseTextEnvStepOutput
 from rl_core.envs.geo3k import Geo3kEnv
 from rl_core.errors import DataError, ModelError
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.decoding.decode import Reply, Sampling, StopReason, decode
+from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.request import Reply, Sampling, StopReason
 from rl_core.models.vlm import VLMPolicy
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.chat.vision import VisionChat, chat_format, prompt_tokenizer, with_pictures

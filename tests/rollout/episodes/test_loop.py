@@ -11,7 +11,7 @@ from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.errors import ModelError
 from rl_core.models.chat.tokenizer import load_tokenizer
-from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.models.decoding.request import Reply, Request, StopReason
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall
 from rl_core.rollout.episodes.episode import Episode

@@ -11,7 +11,7 @@ from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.envs.tool_env.offer import Offers, described_tools
 from rl_core.errors import DataError, ModelError
 from rl_core.models.chat.tokenizer import load_tokenizer
-from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.models.decoding.request import Reply, Request, StopReason
 from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.loop import run_episodes
 from rl_core.rollout.episodes.tools import check_shows_tools
