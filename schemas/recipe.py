@@ -13,6 +13,7 @@ from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
 from schemas.sections.checks.engine_checks import (
     check_ahead,
+    check_extra_prompts,
     check_router_replay,
     check_server,
 )
@@ -221,6 +222,7 @@ class Recipe(Section):
         compiles, is_exact = self.fsdp.torch_compile, self.model.exact
         check_experts(self.placement.ep_size, compiles=compiles, is_exact=is_exact)
         check_router_replay(self.rollout, self.placement, self.domain, compiles=compiles)
+        check_extra_prompts(self.rollout, self.placement, self.domain, self.training)
         return self
 
     @model_validator(mode="after")

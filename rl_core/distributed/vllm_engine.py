@@ -129,7 +129,8 @@ class VllmEngine(Receiver, RolloutEngine):
         request gets a seed, so a repeat gives the same replies."""
         self.server.call("begin")
 
-        def generate(requests: list[Request]) -> list[Reply]:
+        def generate(requests: list[Request], enough: int | None = None) -> list[Reply]:
+            assert enough is None  # rollout.extra_prompts is refused with vLLM
             seeds = torch.randint(
                 SEEDS, (len(requests),), generator=generator, device=generator.device
             ).tolist()

@@ -18,7 +18,7 @@ from rl_core.data.prepare.items import PlayedItem
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.envs.answers import answer_read
 from rl_core.envs.turns import of_several_turns
-from rl_core.errors import StaleEngine
+from rl_core.errors import RecipeError, StaleEngine
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
@@ -44,6 +44,9 @@ from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.rollout import RolloutConfig
 from schemas.sections.sampling import EvaluationSampling, SamplingConfig
 
+AGENTS_ALL_END = (
+    "rollout.extra_prompts: an agent's episodes are never given up; leave it out for rows of agents"
+)
 P_co = TypeVar("P_co", covariant=True)
 B_co = TypeVar("B_co", covariant=True)
 
@@ -144,7 +147,8 @@ class RolloutEngine:
         """Sample a group of replies per prompt.
 
         Args: prompts: rows with the object column `item`. step, attempt: seed the sampling, so a
-        repeated step repeats it. version: the weights to sample with; unset takes the current ones.
+        repeated step repeats it. With `rollout.extra_prompts` the first groups to end are returned.
+        version: the weights to sample with; unset takes the current ones.
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T],
         `response_mask, rollout_log_probs` [B, T], `rewards` [B] and the turns that earned them,
         `turn_rewards` [B, T], and the texts and names (`sample_ids`) as object columns, with
@@ -161,8 +165,16 @@ class RolloutEngine:
             records_support=bool(config.leaves_out),
             records_routing=config.router_replay,
         )
+        num_kept = None
+        if config.extra_prompts:
+            num_kept = len(prompts) - config.extra_prompts // self.backend.rank_info.dp_size
         return self._play(
-            prompts, config.samples_per_prompt, sampling, generator, stop=config.stop or []
+            prompts,
+            config.samples_per_prompt,
+            sampling,
+            generator,
+            stop=config.stop or [],
+            num_kept=num_kept,
         )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
@@ -214,10 +226,10 @@ class RolloutEngine:
         weights = self.backend.gathered() if evaluates else self.backend.rollout_policy()
         with weights as policy, policy.ready_to_decode() as packed:
 
-            def generate(requests: list[Request]) -> list[Reply]:
+            def generate(requests: list[Request], enough: int | None = None) -> list[Reply]:
                 given = policy, requests, sampling, generator, self.backend.device, packed
-                graphs = self.config.cuda_graphs
-                return decode(*given, graphs=graphs, text_of=self.chat.decode)
+                graphs, text_of = self.config.cuda_graphs, self.chat.decode
+                return decode(*given, graphs=graphs, text_of=text_of, enough=enough)
 
             yield generate
 
@@ -230,6 +242,7 @@ class RolloutEngine:
         *,
         stop: list[str],
         evaluation: bool = False,
+        num_kept: int | None = None,
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(enumerate(prompts.non_tensor_batch["item"])), meshes.sp_group)
@@ -238,7 +251,9 @@ class RolloutEngine:
 
             def play(reply: Generate) -> list[Episode]:
                 seed = generator.initial_seed()
-                return self._episodes(items, group_size, reply, sampling, seed, stop, evaluation)
+                return self._episodes(
+                    items, group_size, reply, sampling, seed, stop, evaluation, num_kept
+                )
 
             episodes = play_together(meshes.tp_group, generate, play)
         for episode in episodes:
@@ -246,6 +261,8 @@ class RolloutEngine:
             # rank.
             episode.env = None
         episodes = collect_parts(episodes, meshes.sp_group)
+        given_up = [episode for episode in episodes if episode.given_up]
+        episodes = [episode for episode in episodes if not episode.given_up]
         if not self.backend.rank_info.is_head:
             return None
         groups = groups_of(prompts)
@@ -256,7 +273,10 @@ class RolloutEngine:
             columns[SUPPORT] = [Support.joined(episode.supports) for episode in episodes]
         if sampling.records_routing:
             columns[ROUTING] = [episode.routing for episode in episodes]
-        return self._collect(episodes, columns, time.perf_counter() - start)
+        metrics = {"rollout_s": Metric(MetricKind.MAX, time.perf_counter() - start, 1)}
+        if num_kept is not None:
+            metrics |= _counts(given_up)
+        return self._collect(episodes, columns, metrics)
 
     def _episodes(
         self,
@@ -267,6 +287,7 @@ class RolloutEngine:
         seed: int,
         stop: list[str],
         evaluation: bool,
+        num_kept: int | None,
     ) -> list[Episode]:
         """Play numbered prompts, by their environments or agents; groups are contiguous, and an
         episode of an agent may be several rows, except in evaluations."""
@@ -276,7 +297,11 @@ class RolloutEngine:
         limits = self.max_context_length, self.rows_at_once, config
         options = self.env_options
         rows = [item for _, item in others]
-        played = run_episodes(rows, group_size, self.chat, generate, options, *limits, stop=stop)
+        if num_kept is not None and of_agents:
+            raise RecipeError(AGENTS_ALL_END)
+        played = run_episodes(
+            rows, group_size, self.chat, generate, options, *limits, stop=stop, num_kept=num_kept
+        )
         for episode in played:
             episode.group = others[episode.group][0]
         bounds = Limits(*limits, sampling, tuple(stop))
@@ -286,7 +311,10 @@ class RolloutEngine:
         return sorted(played, key=lambda episode: (episode.group, episode.seat))
 
     def _collect(
-        self, episodes: list[Episode], columns: dict[str, Sequence[object]], elapsed_s: float
+        self,
+        episodes: list[Episode],
+        columns: dict[str, Sequence[object]],
+        metrics: dict[str, Metric],
     ) -> DataProto:
         prompt_width, response_width = self._common_widths(
             max(len(episode.prompt_ids) for episode in episodes),
@@ -335,11 +363,7 @@ class RolloutEngine:
             "last_reply_tokens": torch.tensor([e.last_reply_tokens for e in episodes]),
             "num_turns": torch.tensor([e.num_turns for e in episodes]),
         }
-        return DataProto.from_dict(
-            tensors,
-            columns | self._texts(episodes),
-            {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}},
-        )
+        return DataProto.from_dict(tensors, columns | self._texts(episodes), {"metrics": metrics})
 
     def _texts(self, episodes: list[Episode]) -> dict[str, Sequence[object]]:
         return {
@@ -380,6 +404,16 @@ class RolloutEngine:
         text = f"{self.seed}:{purpose}:{step}:{stream}"
         digest = hashlib.sha256(text.encode()).digest()
         return torch.Generator(self.backend.device).manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _counts(given_up: list[Episode]) -> dict[str, Metric]:
+    """Return the numbers of groups and of sampled tokens that were given up."""
+    num_groups = len({episode.group for episode in given_up})
+    num_tokens = sum(sum(episode.mask) for episode in given_up)
+    return {
+        "given_up_groups": Metric(MetricKind.SUM, num_groups, 1),
+        "given_up_tokens": Metric(MetricKind.SUM, num_tokens, 1),
+    }
 
 
 def _group(group: str, seat: str) -> str:

@@ -32,7 +32,7 @@ from rl_core.trainers.own_engine import OwnEngine
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
 from rl_core.trainers.step_record import Portion, StepRecord
-from rl_core.trainers.track import Learner, Rollouts, Track, Wiring, prompt_batch
+from rl_core.trainers.track import Learner, Rollouts, Track, Wiring, prompt_batch, prompts_of
 from rl_core.trainers.wiring import total_steps
 from schemas.recipe import Recipe
 from schemas.sections.sampling import EvaluationSampling
@@ -52,7 +52,7 @@ class Trainer(ABC):
         self.source_items = items
         self.source = training_source(
             items,
-            recipe.training.prompts_per_step,
+            recipe.training.prompts_per_step + recipe.rollout.extra_prompts,
             recipe.seed,
             recipe.data.blend,
             recipe.data.curriculum,
@@ -148,7 +148,8 @@ class Trainer(ABC):
     def _next_prompts(self, attempt: int = 0) -> DataProto:
         """Return the next step's prompts. Raises: DataError when the source gives too many or too
         few."""
-        items, expected = self.source.next_batch(), self.recipe.training.prompts_per_step
+        items, recipe = self.source.next_batch(), self.recipe
+        expected = recipe.training.prompts_per_step + recipe.rollout.extra_prompts
         if len(items) != expected:
             raise DataError(
                 f"data.source: {type(self.source).__name__} gave {len(items)} prompts for a step; "
@@ -187,7 +188,7 @@ class Trainer(ABC):
             metrics = scored | self._observe(rollout) | shape_overlong(rollout, overlong, limit)
         if algorithm.needs_greedy_baseline:
             with self._phase("baseline"):
-                greedy = self.wiring.held_out.play(prompts, limit)
+                greedy = self.wiring.held_out.play(prompts_of(rollout, prompts), limit)
                 assert isinstance(greedy, DataProtoRef)  # only a policy that samples has a baseline
                 track.add_rewards(greedy, {track.name: greedy})
                 shape_overlong(greedy, overlong, limit)

@@ -16,7 +16,7 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
-from rl_core.rollout.sample_ids import GROUP, group_ids
+from rl_core.rollout.sample_ids import GROUP, group_ids, groups_of
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.handles import (
     AlgorithmHandle,
@@ -277,6 +277,14 @@ class Wiring:
     joint_stack: JointStackHandle | None = None
     """Stack that trains all tracks in one optimizer step; None if each track has its own stack."""
     references: References | None = None
+
+
+def prompts_of(rollout: DataProtoRef, prompts: DataProto) -> DataProto:
+    """Return the prompts of a step that its rollout has samples of: all, but for those that were
+    given up (`rollout.extra_prompts`)."""
+    kept = set(rollout.non_tensor_batch[GROUP].tolist())
+    places = [place for place, group in enumerate(groups_of(prompts)) if group in kept]
+    return prompts if len(places) == len(prompts) else prompts[places]
 
 
 def prompt_batch(items: Sequence[Item], attempt: int = 0) -> DataProto:

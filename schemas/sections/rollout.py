@@ -187,6 +187,10 @@ class RolloutConfig(SamplingConfig):
     """The vLLM servers of `engine: server`, which somebody else started."""
     samples_per_prompt: int = Field(default=8, ge=1)
     """Group size G: siblings that share a prompt."""
+    extra_prompts: int = Field(default=0, ge=0)
+    """Prompts that a step samples beyond `training.prompts_per_step`: once that many groups have
+    ended, the others are given up, so that the longest replies hold up no step. Groups of short
+    replies are more likely to end in time. In environments of several turns the first decides."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Longest reply per turn in tokens."""
     max_context_length: int | None = Field(default=None, ge=2)

@@ -20,6 +20,7 @@ from rl_core.models.backbone import taken_by
 from rl_core.models.checks.paths import Path
 from rl_core.models.decoding.choosing import Choosing
 from rl_core.models.decoding.equal_prompts import each_once, own_generators, side_by_side
+from rl_core.models.decoding.first_to_end import FirstToEnd
 from rl_core.models.decoding.pick import pick
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.routing import RoutingLog
@@ -57,12 +58,15 @@ def decode(
     *,
     graphs: bool = True,
     text_of: TextOf | None = None,
+    enough: int | None = None,
 ) -> list[Reply]:
     """Decode replies to every request in order, group by group.
 
     Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged.
     packed: result of `packed_weights` for the policy's layers. graphs: allow recording of steps on
     a GPU. text_of: text of a reply's tokens, for requests with stop strings.
+    enough: number of groups after whose end the others are given up (`StopReason.GIVEN_UP`); None
+    waits for all, and so does a policy whose rows cannot be decoded beside each other.
     """
     replies: list[list[Reply]] = [[] for _ in requests]
     for places in _batches(policy, requests):
@@ -76,6 +80,7 @@ def decode(
                 packed,
                 graphs,
                 text_of,
+                enough,
             )
         )
         for place in places:
@@ -105,6 +110,7 @@ def _decode(
     packed: Packed | None,
     graphs: bool,
     text_of: TextOf | None,
+    enough: int | None,
 ) -> list[Reply]:
     """Decode requests in one batch."""
     asked = [request for request in requests for _ in range(request.num_replies)]
@@ -113,6 +119,7 @@ def _decode(
     draw = Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
     draw.own = own_generators(requests, device)
     rows = list(range(len(replies)))
+    first_to_end = FirstToEnd(requests, enough)
     prompts = each_once(requests)
     log = RoutingLog(prompts, records=sampling.records_routing)
     reading = _reading(policy, prompts, sampling.pad_id, device, packed, graphs)
@@ -126,7 +133,7 @@ def _decode(
                 for place, (row, token, log_prob) in enumerate(drawn)
                 if ends[row].goes_on(replies[row], token, log_prob)
             ]
-            if not staying:
+            if not staying or first_to_end.is_over(rows, staying, replies):
                 break
             if len(staying) < len(rows):
                 kept = torch.tensor(staying, device=device)

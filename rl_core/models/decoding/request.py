@@ -25,6 +25,8 @@ class StopReason(StrEnum):
     CONTEXT = "context"
     """Prompt, replies and observations together reached the context limit, within a reply or after
     it."""
+    GIVEN_UP = "given_up"
+    """Enough other groups had ended before it (`rollout.extra_prompts`)."""
     FAILED = "failed"
     """The environment failed or did not answer in time, so there is no reward."""
 
@@ -47,6 +49,9 @@ class Request:
     """Media of the context besides text."""
     stop: StopStrings | None = None
     """Strings that end a reply; None for none."""
+    group: int | None = None
+    """Group to which the replies belong, which ends when all of it has; None is a group of its
+    own."""
     seed: int | None = None
     """Seed of the replies' own random numbers, which then do not depend on the other requests; None
     draws from the batch's."""

@@ -78,6 +78,8 @@ class Episode:
     """Messages after the prompt."""
     started: float = field(default_factory=time.perf_counter)
     done: bool = False
+    given_up: bool = False
+    """True if enough other groups had ended before it (`rollout.extra_prompts`)."""
     stop_reason: StopReason = StopReason.EOS
     error: str | None = None
     """Reason why an environment call failed."""

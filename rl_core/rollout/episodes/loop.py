@@ -9,10 +9,10 @@ batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import cast
+from typing import Protocol, cast
 
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs import make
@@ -31,7 +31,13 @@ from rl_core.rollout.episodes.tools import offer_tools
 from schemas.sections.rollout import EpisodeConfig
 from schemas.sections.sampling import checked_stop
 
-Generate = Callable[[list[Request]], list[Reply]]
+
+class Generate(Protocol):
+    """Answers requests, group by group."""
+
+    def __call__(self, requests: list[Request], enough: int | None = None, /) -> list[Reply]:
+        """Return the replies in order. Args: enough: as of `decode`."""
+        ...
 
 
 def run_episodes(
@@ -44,12 +50,15 @@ def run_episodes(
     max_batch_size: int = 64,
     config: EpisodeConfig | None = None,
     stop: Sequence[str] = (),
+    num_kept: int | None = None,
 ) -> list[Episode]:
     """Play every item `group_size` times, group by group.
 
     Args: generate: called in this thread with at most `max_batch_size` rows. Siblings with the same
     tokens, as on their first turn, are one request with a shared prefill. stop: strings that end a
-    reply, besides those of its environment.
+    reply, besides those of its environment. num_kept: number of groups to play to the end, those
+    whose first replies end before the others'. The rest is given up (`Episode.given_up`), and all
+    rows begin in one call of `generate`.
     """
     episodes = []
     for group, item in enumerate(items):
@@ -58,6 +67,8 @@ def run_episodes(
     config = config or EpisodeConfig()
     with EnvCalls(config.at_once) as calls:
         play = _Play(episodes, chat, env_options, max_context_length, config, calls, stop)
+        if num_kept is not None:
+            play.begin(generate, num_kept)
         while rows := play.next_rows(max_batch_size):
             requests = play.requests(rows)
             for row, reply in zip(rows, generate(requests), strict=True):
@@ -94,6 +105,37 @@ class _Play:
                 timeout_s=self._time_left(episode),
             )
 
+    def begin(self, generate: Generate, num_kept: int) -> None:
+        """Sample the first replies of all rows, and give up groups but for `num_kept`."""
+        while self.calls.pending(EnvCall.INIT):
+            for outcome in self.calls.collect(None):
+                self._take(outcome)
+        rows = sorted(self.ready)
+        self.ready.clear()
+        groups = dict.fromkeys(self.episodes[row].group for row in rows)
+        replies = generate(self.requests(rows), min(num_kept, len(groups))) if rows else []
+        ended = dict.fromkeys(groups, True)
+        for row, reply in zip(rows, replies, strict=True):
+            ended[self.episodes[row].group] &= reply.stop_reason is not StopReason.GIVEN_UP
+        # Groups that failed at their start have nothing to sample, and are the last to be kept.
+        failed = dict.fromkeys(one.group for one in self.episodes if one.group not in ended)
+        kept = [*(group for group in groups if ended[group]), *failed][:num_kept]
+        for row, reply in zip(rows, replies, strict=True):
+            if self.episodes[row].group in kept:
+                self.hear(row, reply)
+            else:
+                self._give_up(row, reply)
+        for episode in self.episodes:
+            episode.given_up = episode.group not in kept
+
+    def _give_up(self, row: int, reply: Reply) -> None:
+        """End an episode of which nobody wants a reward."""
+        episode = self.episodes[row]
+        episode.add_reply(reply, "")
+        episode.done = True
+        timeout_s = self.config.step_timeout_s
+        self.calls.submit(row, EnvCall.CLOSE, _end, episode, timeout_s=timeout_s)
+
     def next_rows(self, at_most: int) -> list[int]:
         """Return the rows to decode next, in order; empty when all episodes are done and closed."""
         patient_until = time.monotonic() + self.config.patience_s
@@ -124,7 +166,7 @@ class _Play:
     def _request(self, episode: Episode, num_replies: int) -> Request:
         context = episode.context
         room = self.max_context_length - len(context)
-        return Request(context, num_replies, room, episode.media, episode.stop)
+        return Request(context, num_replies, room, episode.media, episode.stop, group=episode.group)
 
     def hear(self, row: int, reply: Reply) -> None:
         """Append a reply and pass it to the environment."""

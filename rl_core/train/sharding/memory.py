@@ -202,7 +202,7 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     kv_heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
     head_dim = shape.get("head_dim") or hidden // shape["num_attention_heads"]
     rows = (
-        recipe.training.prompts_per_step
+        (recipe.training.prompts_per_step + rollout.extra_prompts)
         * rollout.samples_per_prompt
         * placement.tp_size
         // placement.num_devices

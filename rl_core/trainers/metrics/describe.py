@@ -6,10 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
+from rl_core.algorithms.metrics import to_floats
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.models.decoding.request import StopReason
 from rl_core.trainers.metrics.env_metrics import environment_metrics
+
+GIVEN_UP = ("given_up_groups", "given_up_tokens")
 
 
 def describe_replies(
@@ -17,7 +20,9 @@ def describe_replies(
 ) -> dict[str, float]:
     """Return the metrics of token episodes and their environments. Args: environments: the
     recipe's."""
-    return rollout_metrics(rollout) | environment_metrics(rollout, environments)
+    counted = to_floats(rollout.meta_info.get("metrics", {}))
+    given_up = {name: counted[name] for name in GIVEN_UP if name in counted}
+    return rollout_metrics(rollout) | environment_metrics(rollout, environments) | given_up
 
 
 def describe_samples(rollout: DataProtoRef) -> dict[str, float]:

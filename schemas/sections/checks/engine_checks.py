@@ -1,10 +1,11 @@
 """Engines beside training: rollouts ahead that have nothing to run beside, or no way to get their
-weights, servers that do not fit the run, and experts that an engine does not say or training does
-not replay."""
+weights, servers that do not fit the run, prompts that cannot begin beside the others, and
+experts that an engine does not say or training does not replay."""
 
 from schemas.domains import Domain
 from schemas.sections.placement import PlacementConfig
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncTransport, VllmConfig
+from schemas.sections.training import TrainingConfig
 
 
 def check_ahead(
@@ -62,6 +63,44 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
         raise ValueError(
             "rollout.vllm: these settings are of servers that the run starts; leave them out, and "
             "start yours with them"
+        )
+
+
+def check_extra_prompts(
+    rollout: RolloutConfig, placement: PlacementConfig, domain: Domain, training: TrainingConfig
+) -> None:
+    """Check that `rollout.extra_prompts` begin beside the others on each rank that samples.
+
+    Raises: ValueError naming what is in its way, and what would be right.
+    """
+    extra, key = rollout.extra_prompts, "rollout.extra_prompts"
+    if not extra:
+        return
+    if domain not in (Domain.TEXT, Domain.VISION):
+        raise ValueError(f"{key}: not in the domain {domain}; leave it out")
+    if rollout.engine.is_vllm:
+        raise ValueError(
+            f"{key}: rollout.engine: {rollout.engine} gives up no replies; use in_process or "
+            "dedicated, or leave it out"
+        )
+    if placement.sp_size > 1:
+        raise ValueError(
+            f"{key}: with placement.sp_size: {placement.sp_size} each rank samples a part of a "
+            "replica's prompts; leave out one of them"
+        )
+    ranks = placement.rollout_devices or placement.num_replicas
+    for name, count in ((key, extra), ("training.prompts_per_step", training.prompts_per_step)):
+        if count % ranks:
+            raise ValueError(
+                f"{name}: {count} prompts do not divide among {ranks} ranks that sample, as "
+                f"{key} needs; use a multiple"
+            )
+    rows = -(-(training.prompts_per_step + extra) // ranks) * rollout.samples_per_prompt
+    if rows > rollout.max_batch_size:
+        raise ValueError(
+            f"{key}: (prompts_per_step + extra_prompts) x samples_per_prompt are {rows} rows of a "
+            f"rank, which have to begin together; raise rollout.max_batch_size "
+            f"({rollout.max_batch_size})"
         )
 
 

@@ -17,6 +17,8 @@ from schemas.recipe import ModelConfig
 CPU = torch.device("cpu")
 TEXTS = ["2+2=", "What is 17 * 3? Think about it.", "Hi"]
 PAD = 0
+ENDS = tuple(range(3, 13))
+"""Ends of replies that are drawn often, for replies of several lengths."""
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +216,34 @@ def test_a_word_is_drawn_wherever_the_random_number_falls():
     for share, word in ((0.0, 300), (0.2499, 300), (0.2501, 301), (1.0, 301)):
         random = torch.full((2, 1), share, dtype=torch.float64)
         assert pick(weights, random).tolist() == [word, word]
+
+
+def test_when_enough_groups_have_ended_the_others_are_given_up_where_they_are(
+    policy: CausalLMPolicy, prompts: list[list[int]]
+) -> None:
+    whole = play(policy, prompts, siblings=3, temperature=1.0, eos_ids=ENDS, max_new_tokens=40)
+    lengths = [max(len(one.token_ids) for one in whole[at : at + 3]) for at in (0, 3, 6)]
+    assert len(set(lengths)) == 3, "one ends before the others"
+    first, last = lengths.index(min(lengths)), min(lengths)
+    sampling = Sampling(40, 1.0, ENDS, PAD)
+    requests = [Request(prompt, 3, 40, group=number) for number, prompt in enumerate(prompts)]
+    generator = torch.Generator().manual_seed(0)
+    some = decode(policy, requests, sampling, generator, CPU, enough=1)
+    for number, (found, wanted) in enumerate(zip(some, whole, strict=True)):
+        # The same tokens, as far as they were sampled.
+        assert found.token_ids == wanted.token_ids[:last]
+        if number // 3 == first:
+            assert found.stop_reason is wanted.stop_reason
+    others = [one for number, one in enumerate(some) if number // 3 != first]
+    assert StopReason.GIVEN_UP in {one.stop_reason for one in others}
+
+
+def test_requests_of_one_group_end_together(
+    policy: CausalLMPolicy, prompts: list[list[int]]
+) -> None:
+    sampling = Sampling(40, 1.0, ENDS, PAD)
+    requests = [Request(prompt, 3, 40, group=0) for prompt in prompts]
+    generator = torch.Generator().manual_seed(0)
+    one_group = decode(policy, requests, sampling, generator, CPU, enough=1)
+    whole = play(policy, prompts, siblings=3, temperature=1.0, eos_ids=ENDS, max_new_tokens=40)
+    assert [one.token_ids for one in one_group] == [one.token_ids for one in whole]

@@ -127,8 +127,8 @@ def test_the_second_turn_sees_everything_before_it(play):
     (first,), (second,) = script.asked
     length_of_second = len(script.said[1][0].token_ids)
     before_second = episode.prompt_ids + episode.response_ids[:-length_of_second]
-    assert first == Request(episode.prompt_ids, 1, 512 - len(episode.prompt_ids))
-    assert second == Request(before_second, 1, 512 - len(before_second))
+    assert first == Request(episode.prompt_ids, 1, 512 - len(episode.prompt_ids), group=0)
+    assert second == Request(before_second, 1, 512 - len(before_second), group=0)
 
 
 def test_rewards_of_the_turns_add_up_and_the_last_metadata_stays(play):
@@ -141,7 +141,9 @@ def test_siblings_are_adjacent_share_one_prefill_and_have_environments_of_their_
     texts = [f"{name}{EOS}" for name in ("a", "b", "c", "d")]
     episodes, script = play([item("x"), item("y")], texts, texts, siblings=2)
     prompts = [episodes[0].prompt_ids, episodes[2].prompt_ids]
-    assert script.asked[0] == [Request(prompt, 2, 512 - len(prompt)) for prompt in prompts]
+    assert script.asked[0] == [
+        Request(prompt, 2, 512 - len(prompt), group=group) for group, prompt in enumerate(prompts)
+    ]
     assert [episode.group for episode in episodes] == [0, 0, 1, 1]
     assert [episode.item["uid"] for episode in episodes] == ["x", "x", "y", "y"]
     assert [episode.reward for episode in episodes] == [0.5] * 4, "siblings counted turns together"
