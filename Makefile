@@ -226,6 +226,9 @@ bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, an
 bench-mismatch: $(STAMP) ## the distance between the log-probabilities of rollout and trainer, and what model.exact costs
 	$(BIN)/python -m benchmarks.mismatch
 
+bench-extra-prompts: $(STAMP) ## the time of a rollout with and without prompts beyond those of a step, and what they cost
+	$(BIN)/python -m benchmarks.extra_prompts --write
+
 bench-router-replay: $(STAMP) ## a mixture of experts in rollout and trainer: what router replay changes, and what it costs
 	$(BIN)/python -m benchmarks.router_replay
 

@@ -1,6 +1,6 @@
 """Cost of an agent beside the plain loop: the same rows of SmolLM2-135M, sampled both ways in turn.
 
-    python -m benchmarks.seam [--rounds 5] [--write]
+    python -m benchmarks.seam [--rounds 9] [--write]
 
 Eight sums get eight replies each of up to 32 tokens. Without an agent, the environment
 `exact_match` reads the reply in this process. With one, `benchmarks.one_answer` asks for it over
@@ -73,7 +73,7 @@ def cpu_seconds() -> float:
 def main() -> None:
     """Sample in turn, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--write", action="store_true", help="put the table on docs/agents.md")
     args = parser.parse_args()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
@@ -86,8 +86,10 @@ def main() -> None:
         for name in found:
             rollout(engine, name, 0)  # imports the agent, and warms both
         for seed in range(1, args.rounds + 1):
-            for name, measured in found.items():
-                measured.append(rollout(engine, name, seed))
+            # Whoever goes first may meet another speed of the machine.
+            order = list(found) if seed % 2 else list(reversed(found))
+            for name in order:
+                found[name].append(rollout(engine, name, seed))
     finally:
         engine.agents.close()
         dist.destroy_process_group()
@@ -111,20 +113,21 @@ def told(found: dict[str, list[tuple[float, float, int]]]) -> str:
                 f"{statistics.mean(tokens):.0f}",
             ]
         )
-    # Sampled tokens differ, since requests of agents have random numbers of their own.
-    walls_per_token, cpus_per_token = {}, {}
-    for name, measured in found.items():
-        walls_per_token[name] = statistics.median(wall / count for wall, _, count in measured)
-        cpus_per_token[name] = statistics.median(cpu / count for _, cpu, count in measured)
-    wall_cost = walls_per_token[AGENT] / walls_per_token[PLAIN] - 1
-    cpu_cost = cpus_per_token[AGENT] / cpus_per_token[PLAIN] - 1
+    # Per token, since requests of agents have random numbers of their own; per round, since the
+    # machine's speed changes from one to the next.
+    wall_costs, cpu_costs = [], []
+    for plain, agent in zip(found[PLAIN], found[AGENT], strict=True):
+        wall_costs.append(agent[0] / agent[2] * plain[2] / plain[0] - 1)
+        cpu_costs.append(agent[1] / agent[2] * plain[2] / plain[1] - 1)
+    wall_cost, cpu_cost = statistics.median(wall_costs), statistics.median(cpu_costs)
     rounds, threads = len(found[PLAIN]), torch.get_num_threads()
     heads = ["rows played by", "best s", "median s", "median CPU s", "sampled tokens"]
     return (
         f"`make bench-seam` plays {PROMPTS} prompts with {SAMPLES} replies each of up to "
         f"{NEW_TOKENS} tokens (SmolLM2-135M, bfloat16, adapters) in turn without and with an "
         f"agent that asks once; {rounds} rounds, {threads} thread(s). {page.machine()}\n\n"
-        f"{page.table(heads, lines)}\n\nPer sampled token the agent's median rollout costs "
+        f"{page.table(heads, lines)}\n\nPer sampled token an agent's rollout "
+        "costs, by the median of rounds, "
         f"{wall_cost:+.1%} of time and {cpu_cost:+.1%} of CPU seconds, its processes included."
     )
 

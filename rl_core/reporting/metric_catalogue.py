@@ -80,6 +80,12 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
     "Samples": _notes(
         ("response_length_mean", "tokens", "Mean length of the replies."),
         ("response_length_max", "tokens", "The longest reply."),
+        (
+            "given_up_groups",
+            "groups",
+            "Groups beyond those of the step that had not ended in time (`rollout.extra_prompts`).",
+        ),
+        ("given_up_tokens", "tokens", "Tokens that were sampled of these groups."),
         ("truncated_share", "share", "Replies that were cut at the limit of tokens."),
         ("turns_mean", "turns", "Mean number of the model's turns in a conversation."),
         (

@@ -76,7 +76,7 @@ def check_extra_prompts(
     extra, key = rollout.extra_prompts, "rollout.extra_prompts"
     if not extra:
         return
-    if domain not in (Domain.TEXT, Domain.VISION):
+    if not domain.traits.samples_tokens or domain.traits.block is not None:
         raise ValueError(f"{key}: not in the domain {domain}; leave it out")
     if rollout.engine.is_vllm:
         raise ValueError(
