@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: sbom audit siege help install train up down test test-all test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check types lint house check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves gpu-suite gpu-report
+.PHONY: sbom audit siege help install train up down test test-slow test-all test-newest test-browser test-vllm test-environments test-openapi test-cluster test-gpu check types lint house check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves gpu-suite gpu-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,10 +45,13 @@ down: $(STAMP) ## stop them
 # of tests/conftest.py, the longest first; xdist would begin with those of the most tests.
 SUITE := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test: $(STAMP) ## run the tests, but those marked `long`
-	$(BIN)/python $(SUITE) -m "not long"
+test: $(STAMP) ## run the tests that take seconds
+	$(BIN)/python $(SUITE) -m "not slow and not long"
 
-test-all: $(STAMP) ## run all of them
+test-slow: $(STAMP) ## run those marked `slow`: whole runs, deployments, kills and outages
+	$(BIN)/python $(SUITE) -m "slow and not long"
+
+test-all: $(STAMP) ## run all of them, those marked `long` as well
 	$(BIN)/python $(SUITE)
 
 # What users without constraints.txt get: the newest of every package that pyproject.toml admits, and the oldest of

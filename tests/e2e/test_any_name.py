@@ -6,6 +6,7 @@ import string
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from mlflow import MlflowClient
 
@@ -37,6 +38,7 @@ class DigitsEnv(BaseTextEnv):
         return {METRIC: self.share}
 
 
+@pytest.mark.slow
 def test_a_run_takes_any_name(tiny_recipe: Path, tmp_path: Path, ray_cluster: None):
     folder = tmp_path / "split=train @ work (1) [red]"
     folder.mkdir()

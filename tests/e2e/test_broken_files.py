@@ -32,6 +32,7 @@ def test_a_model_without_its_weights_file_ends_the_run_at_once(
     assert "Traceback" not in run.output
 
 
+@pytest.mark.slow
 def test_a_truncated_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_before(
     tiny_recipe: Path, tmp_path: Path, ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ):

@@ -111,6 +111,7 @@ def test_a_backend_from_outside_the_repository_trains_a_run(
     assert len(norms) == 4 and max(norms) > 0
 
 
+@pytest.mark.slow
 def test_the_other_parts_from_outside_the_repository_are_those_of_a_run(
     folder: Path, tiny_model_dir: Path
 ):

@@ -20,6 +20,7 @@ from tests.e2e.test_smoke_recipes import assert_here_shown
 SMOKE = REPOSITORY / "deployments" / "recipes" / "smoke" / "text.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_what_a_run_sampled_can_be_read(
     tmp_path: Path, smoke_models: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -87,6 +87,7 @@ def test_so_it_does_where_the_replies_of_a_step_are_all_alike(
     assert 0.0 in norms and any(norms)
 
 
+@pytest.mark.slow
 def test_the_command_trains(tiny_model_dir: Path) -> None:
     command = [sys.executable, "-m", "examples.one_loop", "--model", str(tiny_model_dir)]
     sizes = ["--steps", "2", "--prompts", "2", "--samples", "2"]

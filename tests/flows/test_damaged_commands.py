@@ -140,6 +140,7 @@ def faults_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[L
     return run
 
 
+@pytest.mark.slow
 def test_a_sample_of_them_ends_with_a_sentence(
     faults_of: Callable[[list[Line]], list[str]],
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_recipe_decides_what_its_rows_are_held_to(folder: Path) -> None:
     assert validate(folder, "eval.jsonl", "--recipe", "mine.yaml")[0] == 0
 
 
+@pytest.mark.slow
 def test_benchmarks_are_named_on_the_command_line_and_in_a_recipe(folder: Path) -> None:
     def write(name: str, *texts: str) -> None:
         rows = [row(text, env_class="gsm8k") for text in texts]

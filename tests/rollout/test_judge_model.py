@@ -85,6 +85,7 @@ def test_a_label_of_several_tokens_is_the_users_fault(tiny: LocalJudge):
         tiny.answer([ask("q", labels=("yes", "no"))])
 
 
+@pytest.mark.slow
 def test_no_hostile_reply_reaches_the_judge_as_a_control_token(
     smollm2: LocalJudge, smollm2_dir: Path
 ):

@@ -89,6 +89,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_a_kill_without_losing_or_doubling_a_step(
     open_run, tracking, tmp_path: Path
 ):

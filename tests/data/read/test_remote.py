@@ -198,6 +198,7 @@ def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
     assert "4 of 4 rows are good" in answer(tmp_path / "home", "validate", file.as_uri())
 
 
+@pytest.mark.slow
 def test_a_stage_fetches_its_raw_files_from_a_bucket(store: ObjectStore, tmp_path: Path) -> None:
     answer(tmp_path / "home", "data", "make-fixture", str(tmp_path / "fixture"))
     raw = tmp_path / "fixture" / "text" / "raw"

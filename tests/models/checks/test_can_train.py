@@ -195,6 +195,7 @@ def spoilt_by_nan(folder: Path) -> Path:
     return with_weights(folder, spoil)
 
 
+@pytest.mark.slow
 def test_a_run_on_a_spoilt_model_ends_with_its_message_and_is_not_retried(
     folder: Path, tmp_path: Path
 ) -> None:
