@@ -25,7 +25,7 @@ import psutil
 from benchmarks.watched_run import digest, iterations, kind_of, left_in, start, tree
 
 SHIM = Path(__file__).with_name("fault_shim.c")
-DISK_MB = 400
+DISK_MB = 1200
 STOPPED_S = 20.0
 LIMIT_S = 900.0
 """A command counts as hung after this."""
@@ -58,7 +58,8 @@ class Bench:
 
         Args: strike: may return another command, which is then the one whose end counts.
         """
-        log = self.folder / f"{name.replace(' ', '-')}.log"
+        # Its path may not begin as the home's does, below which calls fail.
+        log = self.folder / f"log-{name.replace(' ', '-')}.txt"
         process = start(self.arguments, home, log)
         began = time.monotonic()
         while process.poll() is None and not iterations(home):
@@ -130,7 +131,7 @@ def read_only(bench: Bench) -> None:
             process.wait()
             left_in(home)
             remount("ro")
-            return start(bench.arguments, home, bench.folder / "read-only-disk.log")
+            return start(bench.arguments, home, bench.folder / "log-read-only-disk.txt")
 
         bench.fault("read-only disk", home, lock, lambda: remount("rw"))
 

@@ -167,6 +167,7 @@ def _displayed(
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("TQDM_DISABLE", "1")
+    Home.default().check_writable()
     with no_orphans(), interruptible():
         api = start_local_api()
         with _cluster_of(recipe) if workers else nullcontext():

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from rl_core.data.store.atomic import disk_errors
 from rl_core.errors import ModelError
 from rl_core.runtime.quiet_libraries import quiet_pipelines
 from rl_core.runtime.registry import nearest
@@ -81,7 +82,7 @@ def materialise(name: str, models_dir: Path) -> Path:
     minutes to warm up), and return its path.
 
     Raises: ModelError when the package with the weights is not installed, or a warm-up does not
-    succeed.
+    succeed; StorageError when it cannot be written.
     """
     from filelock import FileLock
 
@@ -91,8 +92,9 @@ def materialise(name: str, models_dir: Path) -> Path:
         if not folder.is_dir():
             building = models_dir / f".build-{uuid.uuid4().hex[:8]}"
             try:
-                _warm_up(name, building) if name in _WARM_UPS else _dequantise(name, building)
-                os.replace(building, folder)
+                with disk_errors(folder):
+                    _warm_up(name, building) if name in _WARM_UPS else _dequantise(name, building)
+                    os.replace(building, folder)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
     return folder

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ SETTINGS = {
 }
 """Settings of other packages that keep them local and silent, of any home. Some are read when the
 package is imported."""
+PROBED_BYTES = 2**20
+"""Bytes that fit on the disk of a home in which something is to be run."""
 DEPLOYED = "deployed"
 """Key of `services.json` for the digest of what was deployed; all others are services."""
 _KEYS = {"pid": int, "started": int | float, "url": str, "log": str}
@@ -192,6 +195,21 @@ class Home:
     def environment(self) -> dict[str, str]:
         """Return `defaults`, with the user's own settings in place of theirs."""
         return {key: os.environ.get(key, value) for key, value in self.defaults().items()}
+
+    def check_writable(self) -> None:
+        """Check that files can be written here, before servers fail at it with words of their own.
+
+        Raises: StorageError.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root) as file:
+                file.write(bytes(PROBED_BYTES))
+        except OSError as error:
+            raise StorageError(
+                f"the home {self.root} cannot be written to: {error.strerror}; free some space, or "
+                "set RL_TRAIN_HOME to a folder of a disk that can be"
+            ) from error
 
     def defaults(self) -> dict[str, str]:
         """Return the settings that keep services local and silent."""

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rl_core.data.store.atomic import disk_errors
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError, Unreachable
 from rl_core.tracking.database import tracking_client
@@ -72,7 +73,8 @@ def weights_here(found: RegisteredVersion, tracking_uri: str, models: Path) -> s
         client = tracking_client(tracking_uri)
         if not client.list_artifacts(run_id, WEIGHTS):
             return _or_fail(noted, changed)
-        client.download_artifacts(run_id, WEIGHTS, str(building))
+        with disk_errors(target):
+            client.download_artifacts(run_id, WEIGHTS, str(building))
         if (digest := weights_digest(building / WEIGHTS)) != wanted:
             raise StorageError(
                 f"{found.name} v{found.version}: the stored weights have digest {digest}, "

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rl_core.data.store.atomic import disk_errors
 from rl_core.errors import ModelError, RLTrainError
 from rl_core.kernels import freed_memory_given_back
 from rl_core.models.adapters.lora import (
@@ -376,14 +377,15 @@ class FSDPBackend(SavesInBackground):
         """Write the trained policy as its bundle does, by `LoraConfig.export`; rank 0 writes.
 
         The evaluated weights are exported: with `evaluate: true` in the EMA's config, the average.
-        Raises: ExportMismatch when the export computes other results than the policy.
+        Raises: ExportMismatch when the export computes other results than the policy; StorageError
+        when it cannot be written.
         """
         averaged = self.ema is not None and self.ema.config.evaluate
         with asking(self, averaged=averaged) as say:
             live = Live(say(), fsdp_wrap.DTYPES[self.fsdp_cfg.param_dtype])
         state = self.moving_average().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
-            with landing(folder) as out:
+            with disk_errors(folder), landing(folder) as out:
                 self.bundle.export(state, self.lora_cfg, out, live)
 
     def probe(self, dtype: torch.dtype, *, averaged: bool) -> tuple[Tensor, float]:

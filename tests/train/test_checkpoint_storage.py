@@ -33,6 +33,10 @@ try:
         backend.save(str(building))
 except StorageError as error:
     print("StorageError:", error)
+try:
+    backend.export(run_dir + "-export")
+except StorageError as error:
+    print("export:", error)
 print("last complete:", folder.last_complete(), sorted(path.name for path in folder.checkpoints.iterdir()))
 resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
 backend.load(str(folder.checkpoint(1)))
@@ -54,5 +58,7 @@ def test_a_refused_write_keeps_the_last_complete_checkpoint(
     assert done.returncode == 0, done.stderr
     assert "StorageError: checkpoint" in done.stdout
     assert "free some space" in done.stdout
+    assert f"export: cannot write {tmp_path}/run-export" in done.stdout
+    assert "grew past the size limit" in done.stdout
     assert "last complete: 1 ['iteration-0001']" in done.stdout
     assert "still loads" in done.stdout

@@ -39,10 +39,10 @@ class PromptSource(Generic[T]):
         if batch_size < 1:
             raise DataError(f"batch size {batch_size}: expected at least 1")
         if batch_size > len(items):
-            expected = "give more rows, or lower the batch size"
+            keys = "training.prompts_per_step and rollout.extra_prompts"
             raise DataError(
                 f"a batch of {batch_size} prompts is more than the {len(items)} rows there are; "
-                f"{expected}"
+                f"give more rows, or lower {keys}"
             )
         self.items = items
         self.batch_size = batch_size

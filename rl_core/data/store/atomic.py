@@ -5,6 +5,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import socket
 import uuid
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from rl_core.errors import StorageError
+from rl_core.errors import RLTrainError, StorageError
 
 SYNC_ONE_BY_ONE = 64
 """Number of files up to which each is synced separately, so that a small result does not wait for
 the rest of the disk."""
 
 
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 NETWORK_ERRORS = (ConnectionError, TimeoutError, socket.gaierror)
 """OSErrors that no disk raises; they come from what computes the content of a file."""
 
@@ -42,6 +44,27 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
         errno.ENOTDIR: "a part of the path is a file: move it away, or write to another folder",
     }
     return StorageError(f"cannot write {path}: {advice.get(error.errno or 0, str(error))}")
+
+
+@contextmanager
+def disk_errors(path: Path | str) -> Iterator[None]:
+    """Turn what a full, read-only or failing disk lets the block raise into a StorageError.
+
+    Libraries in Rust (safetensors, tokenizers) raise errors of their own, with the system's number
+    in the text. Args: path: what is written, for errors that name no file.
+    """
+    try:
+        yield
+    except (RLTrainError, *NETWORK_ERRORS):
+        raise
+    except OSError as error:
+        raise storage_error(error.filename or path, error) from error
+    except Exception as error:
+        found = _SYSTEM_ERROR.search(str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise storage_error(path, OSError(number, os.strerror(number))) from error
 
 
 def unreadable(path: Path | str, error: OSError) -> StorageError:

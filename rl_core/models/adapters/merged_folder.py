@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_core.data.prepare.tokenizer import Tokenizer
+from rl_core.data.store.atomic import disk_errors
 from rl_core.errors import ModelError
 from rl_core.models.adapters.exported import ADAPTER_CONFIG, AdapterFolder
 from rl_core.models.adapters.lora import inject_lora, is_adapter, load_adapters
@@ -21,7 +22,8 @@ def merged_folder(adapters: AdapterFolder, base: str, models_dir: Path) -> Path:
     """Return a folder with the adapters merged into their base, which is made on first use and
     again when either has changed.
 
-    Args: base: the located base. Raises: ModelError when the adapters do not fit the base.
+    Args: base: the located base. Raises: ModelError when the adapters do not fit the base;
+    StorageError when it cannot be written.
     """
     from filelock import FileLock
 
@@ -31,8 +33,9 @@ def merged_folder(adapters: AdapterFolder, base: str, models_dir: Path) -> Path:
         if not folder.is_dir():
             building = models_dir / f".build-{uuid.uuid4().hex[:8]}"
             try:
-                _merge(adapters, base, building)
-                os.replace(building, folder)
+                with disk_errors(folder):
+                    _merge(adapters, base, building)
+                    os.replace(building, folder)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
     return folder

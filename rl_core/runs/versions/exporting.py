@@ -7,7 +7,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from rl_core.data.store.atomic import storage_error, sync_tree
+from rl_core.data.store.atomic import disk_errors, storage_error, sync_tree
 from rl_core.errors import ModelError, StorageError
 from rl_core.models.export.formats import ModelFormat, Numbers
 from rl_core.models.export.gguf_file import MODEL_FILE, write_gguf
@@ -45,17 +45,16 @@ def export_as(
         return _write(model, version, home, target, format)
     building = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
-        whole = _write(model, version, home, building / "hf" / target.name, ModelFormat.HF)
-        made = building / "gguf"
-        made.mkdir()
-        write_gguf(whole, made / MODEL_FILE, numbers)
-        for name in (README, LINEAGE):
-            if (whole / name).is_file():
-                shutil.copyfile(whole / name, made / name)
-        sync_tree(made)
-        made.replace(target)
-    except OSError as error:
-        raise storage_error(target, error) from error
+        with disk_errors(target):
+            whole = _write(model, version, home, building / "hf" / target.name, ModelFormat.HF)
+            made = building / "gguf"
+            made.mkdir()
+            write_gguf(whole, made / MODEL_FILE, numbers)
+            for name in (README, LINEAGE):
+                if (whole / name).is_file():
+                    shutil.copyfile(whole / name, made / name)
+            sync_tree(made)
+            made.replace(target)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return target

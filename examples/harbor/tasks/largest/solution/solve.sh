@@ -1,0 +1,2 @@
+#!/bin/bash
+cd /app && sort -n sizes.txt | tail -1 > largest.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo "See you at noon." > /app/note.txt
