@@ -21,9 +21,7 @@ def test_a_home_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_a_home_below_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        StorageError, match=r"home .*/file/home cannot be written to: Not a dir"
-    ):
+    with pytest.raises(StorageError, match=r"home .*/file/home cannot be written to: Not a dir"):
         Home(tmp_path / "file" / "home").check_writable()
 
 

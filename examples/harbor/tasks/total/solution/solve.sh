@@ -1,2 +1,2 @@
 #!/bin/bash
-cd /app && paste -sd+ prices.txt | bc > total.txt
+cd /app && sum=0 && while read -r price; do sum=$((sum + price)); done < prices.txt && echo "$sum" > total.txt
