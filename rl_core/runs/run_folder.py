@@ -69,6 +69,8 @@ def trained_values(recipe: Recipe) -> dict[str, Any]:
         del values["sft"]
     if not values["rollout"]["vllm"]["arguments"]:
         del values["rollout"]["vllm"]["arguments"]
+    if not values["rollout"]["extra_prompts"]:
+        del values["rollout"]["extra_prompts"]
     if values["model"]["quantize"] is None:
         del values["model"]["quantize"]
     if values["data"]["source"] is None:

@@ -196,6 +196,14 @@ def recipe(**changes: object) -> Recipe:
     return parse_recipe({**values, **changes})
 
 
+def test_the_run_key_of_a_recipe_stays_when_others_may_say_more() -> None:
+    """A new setting is left out of the key at its default (`trained_values`), or every run that was
+    begun before it would begin again."""
+    values = {"name": "x", "model": {"path": "m"}, "data": {"train": ["a"], "eval": ["b"]}}
+    key = run_key(Recipe.model_validate(values), "c")
+    assert key.startswith("15ad3f7115fa4005"), key
+
+
 def test_the_run_key_ignores_placement_and_registration():
     key = run_key(recipe(), "data")
     assert run_key(recipe(placement={"num_devices": 2, "micro_batch_size": 2}), "data") == key
