@@ -24,6 +24,7 @@ from rl_core.data.read.recipe_files import (
     planned_sources,
     preparation_settings,
 )
+from rl_core.envs.agent import check_episodes_can_be_given_up
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import DataError
 from rl_core.models.checks.can_train import check_local_model
@@ -66,10 +67,11 @@ def check_turns(recipe: Recipe, home: Home) -> None:
     """Check that the chat template of the model, if that is on this machine, supports the recipe's
     environments.
 
-    Raises: ModelError.
+    Raises: ModelError; RecipeError when an agent cannot do what the recipe asks for.
     """
     if recipe.domain.traits.rows is not SchemaName.PROMPT:
         return
+    check_episodes_can_be_given_up(recipe.environments, recipe.rollout.extra_prompts)
     several = of_several_turns(recipe.environments, recipe.data.default_env_class)
     if several and model_shape(recipe.model.path, home.models) is not None:
         # Here, since a plan for environments of one turn needs no transformers and is to be quick.

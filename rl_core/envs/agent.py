@@ -154,6 +154,21 @@ class AgentEnv(BaseTextEnv):
 _COUNTS = ("later_requests", "stitched_requests")
 
 
+def check_episodes_can_be_given_up(
+    environments: Mapping[str, Mapping[str, object]], extra_prompts: int
+) -> None:
+    """Check that no agent plays where a step gives up the slowest episodes.
+
+    Args: environments: the recipe's. Raises: RecipeError naming the agent.
+    """
+    agents = [name for name, options in environments.items() if is_agent(name, options)]
+    if extra_prompts and agents:
+        raise RecipeError(
+            f"rollout.extra_prompts: the episodes of an agent ({agents[0]}) are never given up; "
+            "leave it out"
+        )
+
+
 def is_agent(env_id: str, options: Mapping[str, object] | None) -> bool:
     """Return True if a recipe's options of an environment name an agent."""
     return bool(options) and spec(env_id, options).entry_point in AGENT_CLASSES.values()

@@ -18,7 +18,7 @@ from rl_core.data.prepare.items import PlayedItem
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.envs.answers import answer_read
 from rl_core.envs.turns import of_several_turns
-from rl_core.errors import RecipeError, StaleEngine
+from rl_core.errors import StaleEngine
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
@@ -44,9 +44,6 @@ from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.rollout import RolloutConfig
 from schemas.sections.sampling import EvaluationSampling, SamplingConfig
 
-AGENTS_ALL_END = (
-    "rollout.extra_prompts: an agent's episodes are never given up; leave it out for rows of agents"
-)
 P_co = TypeVar("P_co", covariant=True)
 B_co = TypeVar("B_co", covariant=True)
 
@@ -297,8 +294,7 @@ class RolloutEngine:
         limits = self.max_context_length, self.rows_at_once, config
         options = self.env_options
         rows = [item for _, item in others]
-        if num_kept is not None and of_agents:
-            raise RecipeError(AGENTS_ALL_END)
+        assert num_kept is None or not of_agents  # check_episodes_can_be_given_up
         played = run_episodes(
             rows, group_size, self.chat, generate, options, *limits, stop=stop, num_kept=num_kept
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
@@ -18,6 +18,7 @@ from rl_core.parts import backends, bundles, engines, stacks, syncs
 from rl_core.parts.attributes import HasAttributes
 from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rewards.service import RewardService
+from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.trainers.handles import (
     AlgorithmHandle,
@@ -135,7 +136,7 @@ def side_by_side(
     Args: backend: of a model that is already loaded; None loads the recipe's.
     """
     learner = kind.learner(recipe, source_model, backend)
-    engine_class, chosen = engines.chosen(recipe.engine, kind.engine_class)
+    engine_class, chosen = _chosen_engine(recipe, kind.engine_class)
     options = kind.engine_options(recipe)
     return Policy(learner, Engine(remote(engine_class, learner.backend, *options, **chosen)))
 
@@ -145,11 +146,23 @@ def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> En
     mode = sync.mode_for(has_adapters=recipe.lora is not None)
     model = source_model, recipe.model, recipe.lora, mode, recipe.fsdp.param_dtype
     usual = kind.own_engines[recipe.rollout.engine]
-    engine_class, chosen = engines.chosen(recipe.engine, usual)
+    engine_class, chosen = _chosen_engine(recipe, usual)
     if recipe.bundle is not None:
         bundle_class, options = bundles.chosen(recipe.bundle, usual.bundle_class)
         chosen |= {"bundle_class": partial(bundle_class, **options)}
     return remote(engine_class, *model, *kind.engine_options(recipe), **chosen)
+
+
+def _chosen_engine(recipe: Recipe, usual: type) -> tuple[type, dict[str, Any]]:
+    """Return the class of the engine and its own options. Raises: RecipeError when it would train
+    on all of `rollout.extra_prompts`."""
+    engine_class, chosen = engines.chosen(recipe.engine, usual)
+    if recipe.rollout.extra_prompts and not issubclass(engine_class, RolloutEngine):
+        raise RecipeError(
+            f"rollout.extra_prompts: engine {engine_class.__name__} gives up no groups; derive it "
+            "from RolloutEngine, or leave extra_prompts out"
+        )
+    return engine_class, chosen
 
 
 def wire_scorers(recipe: Recipe) -> ScorersHandle | None:

@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 import torch
 
+from flows.dry_run import check_turns
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.errors import RecipeError
 from rl_core.models.chat.tokenizer import load_tokenizer
 from rl_core.models.decoding.request import Reply, Request, StopReason
+from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.engine import RolloutEngine
 from rl_core.rollout.episodes.loop import run_episodes
+from rl_core.runtime.home import Home
 from rl_core.trainers.domains.text import TextTrainer
+from rl_core.trainers.wiring import _chosen_engine
 from schemas.recipe import Recipe
+from tasks.prepare_cache import _prepare_prompts
 from tests.rollout.built import built
 from tests.rollout.vowels import ITEMS, NUM_PROMPTS, NUM_SIBLINGS, recipe
 
@@ -155,3 +162,37 @@ def test_the_greedy_baseline_is_of_the_prompts_that_were_kept(tiny_model_dir: Pa
     assert metrics["given_up_groups"] == 4
     assert len(rollout.tensor("greedy_rewards")) == NUM_PROMPTS * NUM_SIBLINGS
     assert torch.isfinite(torch.tensor(metrics["loss"]))
+
+
+class OtherEngine:
+    """An engine of somebody's own, which samples every prompt that it is given."""
+
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
+    def rollout(self, prompts: Any, *options: object) -> None:
+        """Sample."""
+
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
+    def evaluate(self, prompts: Any, *options: object) -> None:
+        """Sample."""
+
+
+def test_an_engine_that_gives_up_nothing_is_refused_before_its_workers_start(
+    tiny_model_dir: Path,
+) -> None:
+    settings = racing(tiny_model_dir, 4, engine={"target": f"{HERE}:OtherEngine"})
+    with pytest.raises(RecipeError, match=r"extra_prompts: engine OtherEngine gives up no groups"):
+        _chosen_engine(settings, RolloutEngine)
+    usual = _chosen_engine(racing(tiny_model_dir, 4), RolloutEngine)
+    assert usual == (RolloutEngine, {})
+
+
+def test_agents_are_refused_in_the_plan_and_in_the_preparation(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    environments = {"mine": {"agent": "my_agent:play"}}
+    settings = racing(tiny_model_dir, 4, environments=environments)
+    message = r"extra_prompts: the episodes of an agent \(mine\) are never given up"
+    with pytest.raises(RecipeError, match=message):
+        check_turns(settings, Home(tmp_path))
+    with pytest.raises(RecipeError, match=message):
+        _prepare_prompts(settings, Home(tmp_path))

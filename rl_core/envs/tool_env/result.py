@@ -14,6 +14,8 @@ Part = dict[str, Any]
 """A part of a message: `{"type": "text", "text": …}`, or a picture as in
 `rl_core.rollout.chat.observed`."""
 Content = str | list[Part]
+PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
+"""Modes of PIL that a PNG keeps."""
 PICTURES = ("image", "image_url")
 """Types of the parts that are pictures."""
 
@@ -67,10 +69,12 @@ def _is_picture(value: object) -> bool:
 def _part_of(value: object) -> Part:
     if isinstance(value, Image):
         file = io.BytesIO()
-        value.save(file, "PNG")
+        (value if value.mode in PNG_MODES else value.convert("RGB")).save(file, "PNG")
         return picture_of(base64.b64encode(file.getvalue()).decode(), "image/png")
-    if isinstance(value, Mapping) and (_is_picture(value) or value.get("type") == "text"):
-        return dict(value)
+    if isinstance(value, Mapping):
+        is_text = value.get("type") == "text" and isinstance(value.get("text"), str)
+        if is_text or _is_picture(value):
+            return dict(value)
     return {"type": "text", "text": as_text(value)}
 
 

@@ -34,10 +34,8 @@ class FirstToEnd:
         """
         if self._missing is None:
             return False
-        for place, row in enumerate(rows):
-            if place in staying:
-                continue
-            group = self._groups[row]
+        for place in set(range(len(rows))).difference(staying):
+            group = self._groups[rows[place]]
             self._num_left[group] -= 1
             self._missing -= not self._num_left[group]
         if self._missing > 0:

@@ -169,7 +169,11 @@ def test_a_long_answer_is_cut_in_the_middle():
 
 @pytest.mark.parametrize(
     ("name", "arguments", "kinds"),
-    [("draw", {}, ["image"]), ("look", {"at": ["a" * 300, "b"]}, ["text", "image"] * 2)],
+    [
+        ("draw", {}, ["image"]),
+        ("mix", {}, ["image", "text"]),
+        ("look", {"at": ["a" * 300, "b"]}, ["text", "image"] * 2),
+    ],
 )
 def test_pictures_of_a_function_are_parts_of_the_message(
     name: str, arguments: dict[str, Any], kinds: list[str]
@@ -181,7 +185,7 @@ def test_pictures_of_a_function_are_parts_of_the_message(
     assert [kind for kind, _ in parts] == kinds
     for kind, value in parts:
         if kind == "image":
-            assert open_image(value).size == (2, 3) if name == "look" else (4, 4)
+            assert open_image(value).size == ((2, 3) if name == "look" else (4, 4))
         else:
             assert len(value) < 150
 

@@ -28,6 +28,11 @@ def draw() -> Image.Image:
     return Image.new("L", (4, 4))
 
 
+def mix() -> list[object]:
+    """Draw in the colours of a printer, beside what is no part of a message."""
+    return [Image.new("CMYK", (4, 4)), {"type": "text", "text": 7}]
+
+
 def meet() -> str:
     """Wait for another call of this function."""
     together.wait(timeout=20)

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.models.checks.comparison import EXACT, SAFETY, explained
+from rl_core.models.decoding.router_replay import IN_PARTS
 
 
 def test_a_choice_that_only_some_roundings_flip_is_explained_by_rounding() -> None:
     scores = nn.Linear(1, 8, bias=False, dtype=torch.bfloat16)
+    vars(scores)[IN_PARTS] = False  # as a stack of experts has it
     # The first draw sends the token to one of the first two experts, which give the same; later
     # ones do not.
     experts_E = torch.tensor([0.0, 0.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0])
