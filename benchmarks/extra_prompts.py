@@ -93,9 +93,9 @@ def main() -> None:
         f"`make bench-extra-prompts`: {PROMPTS} groups of {SAMPLES} replies of up to "
         f"{args.new_tokens} tokens, of SmolLM2-135M with adapters in bfloat16; medians of "
         f"{args.rounds} rounds, {torch.get_num_threads()} thread(s). {page.machine()}\n\n"
-        f"{page.table(heads, rows)}\n\nA CPU reads the last few rows of a batch in little time, "
-        "so there is little to gain. On a GPU a step takes about as long for one row as "
-        "for all, and the steps are what a rollout takes; not run there."
+        f"{page.table(heads, rows)}\n\nOn a CPU a rollout takes as long as its tokens, on a GPU "
+        "(not run) about as long as its steps. Neither falls where more groups than the extra ones "
+        "have a reply at the limit."
     )
     print(text)
     if args.write:
