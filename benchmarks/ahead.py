@@ -4,7 +4,8 @@ one or four steps ahead.
     python -m benchmarks.ahead [--rounds 2] [--steps 4] [--waits] [--write] [key=value ...]
 
 One device trains, the other samples. `turns`: rollout, then training. `1 ahead`, `4 ahead`:
-rollouts of that many later steps run during training. `one device`: the in-process engine with both
+rollouts of that many later steps run during training. `in flight`: with weights that arrive
+meanwhile. `one device`: the in-process engine with both
 cores. Each round starts new workers for each; the first two steps are warm-up, and the last four,
 for which ever fewer rollouts run ahead, are left out. `--waits`: both sides wait for the time that
 devices of their own would take (`benchmarks.waits`). `key=value` changes the recipe of all.
@@ -38,9 +39,21 @@ WAYS = {
     "turns": [*TWO, "rollout.engine=dedicated"],
     "1 ahead": [*TWO, "rollout.engine=dedicated", "rollout.steps_ahead=1"],
     "4 ahead": [*TWO, "rollout.engine=dedicated", "rollout.steps_ahead=4"],
+    "4 ahead, in flight": [
+        *TWO,
+        "rollout.engine=dedicated",
+        "rollout.steps_ahead=4",
+        "rollout.in_flight=true",
+    ],
     "one device": ["placement.num_devices=1", "placement.threads_per_device=2"],
 }
-SHOWN = ("seconds/rollout", "seconds/train", "seconds/sync", "delta_log_prob_mean", "staleness")
+SHOWN = (
+    "seconds/rollout",
+    "seconds/train",
+    "seconds/sync",
+    "delta_log_prob_mean",
+    "staleness_mean",
+)
 
 
 def steps_of(overrides: list[str], num_steps: int, *, does_wait: bool) -> list[dict[str, float]]:
@@ -69,7 +82,7 @@ def steps_of(overrides: list[str], num_steps: int, *, does_wait: bool) -> list[d
 
 
 def main() -> None:
-    """Run all three variants in turn and print a line for each."""
+    """Run all variants in turn and print a line for each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -107,7 +120,7 @@ def main() -> None:
                 f"{middle['step']:.2f}",
                 f"{turns / middle['step']:.2f}",
                 *shown,
-                f"{middle[SHOWN[4]]:.0f}",
+                f"{middle[SHOWN[4]]:.2f}",
             ]
         )
     heads = [
@@ -118,7 +131,7 @@ def main() -> None:
         "train s",
         "sync s",
         "mean Δlogp",
-        "staleness",
+        "mean staleness",
     ]
     changed = f", with {' '.join(args.overrides)}" if args.overrides else ""
     sizes = "Recipe text with 64 new tokens, adapters in bfloat16"

@@ -22,6 +22,7 @@ from flows.commands.serve import serve, serve_demo, serve_rewards, serve_search
 from flows.commands.services import deploy, down, open_ui, status, up
 from flows.commands.validate import validate
 from flows.exit_codes import ExitCode, continues_when_interrupted
+from flows.failed_server import failed_server
 from flows.lists.commands import models, recipes, runs
 from flows.lists.config_cli import config
 from flows.prefect_settings import refused_setting
@@ -183,6 +184,12 @@ def main() -> None:
         where = error.filename or "a file (--debug says which)"
         _say_error(f"{where!s:.200}: {os.strerror(error.errno or 0)}")
         sys.exit(ExitCode.USER_ERROR)
+    except Exception as error:
+        said = failed_server(error)
+        if _wants_traceback() or said is None:
+            raise
+        _say_error(said)
+        sys.exit(ExitCode.MACHINE_ERROR)
 
 
 def _wants_traceback() -> bool:

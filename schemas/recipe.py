@@ -209,7 +209,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _ahead_is_beside_training(self) -> "Recipe":
-        check_ahead(self.rollout, self.placement, self.training.steps_per_iteration)
+        check_ahead(self.rollout, self.placement, self.domain, self.training)
         return self
 
     @model_validator(mode="after")

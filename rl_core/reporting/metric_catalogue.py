@@ -287,12 +287,13 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         (
             "staleness_mean",
             "changes",
-            "The same over the rows that were trained on, with `rollout.steps_ahead`.",
+            "The same over the rows that were trained on, with `rollout.steps_ahead`; over their "
+            "tokens with `rollout.in_flight`.",
         ),
         (
             "staleness_max",
             "changes",
-            "The largest of a row; never more than `rollout.steps_ahead` optimizer steps.",
+            "The largest of a row or token; never more than `rollout.steps_ahead` optimizer steps.",
         ),
         (
             "engine_restarts",

@@ -26,6 +26,7 @@ from rl_core.ranks.dispatch import Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.rollout.engine import RolloutEngine
+from rl_core.rollout.in_flight import Board, InFlight
 from rl_core.train.sharding import fsdp_wrap
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import Bucket, Pieces, WeightVersion, unpack
@@ -152,6 +153,12 @@ class Receiver:
         self._group: WireGroup | None = None
         engine: Any = super()
         engine.__init__(self.replica, *options)
+
+    def watch(self, board_of: Callable[[int], Board]) -> None:
+        """Take weights from a board from now on, also while sampling. Args: board_of: returns the
+        board as a rank sees it."""
+        rank = self.replica.rank_info.rank
+        self.in_flight = InFlight(board_of(rank), self.take, lambda: self.replica.version, rank)
 
     @distributed(execute=Execute.RANK_ZERO)
     def weight_version(self) -> WeightVersion | None:

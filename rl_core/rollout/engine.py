@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -36,10 +36,12 @@ from rl_core.rollout.episodes.loop import Generate, run_episodes
 from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
 from rl_core.rollout.episodes.several_turns import check_several_turns
 from rl_core.rollout.episodes.tools import check_shows_tools
+from rl_core.rollout.in_flight import InFlight
 from rl_core.rollout.sample_ids import groups_of, id_columns
 from rl_core.serving.served_model import KnownModel
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import WeightVersion
+from rl_core.train.weights.order import TAKEN, TOKEN_VERSIONS, Order
 from schemas.sections.evaluation_sets import SampledReplies
 from schemas.sections.rollout import RolloutConfig
 from schemas.sections.sampling import EvaluationSampling, SamplingConfig
@@ -97,6 +99,9 @@ def check_version(
 class RolloutEngine:
     """Plays prompts against their environments with the current policy of one rank."""
 
+    in_flight: InFlight | None = None
+    """Weights that are renewed while it samples; None where they stand still."""
+
     def __init__(
         self,
         backend: PolicyHolder[CausalLMPolicy, ChatBundle],
@@ -139,21 +144,31 @@ class RolloutEngine:
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(
-        self, prompts: DataProto, step: int, version: WeightVersion | None = None, attempt: int = 0
+        self,
+        prompts: DataProto,
+        step: int,
+        version: WeightVersion | None = None,
+        attempt: int = 0,
+        order: Order | None = None,
     ) -> DataProto | None:
         """Sample a group of replies per prompt.
 
         Args: prompts: rows with the object column `item`. step, attempt: seed the sampling, so a
         repeated step repeats it. With `rollout.extra_prompts` the first groups to end are returned.
-        version: the weights to sample with; unset takes the current ones.
+        version: the weights to sample with; unset takes the current ones. order: weights to take
+        meanwhile, where they are renewed in flight; unset takes them as they come.
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T],
         `response_mask, rollout_log_probs` [B, T], `rewards` [B] and the turns that earned them,
         `turn_rewards` [B, T], and the texts and names (`sample_ids`) as object columns, with
         `support` (a `Support` per row) where some tokens could not be drawn, and `routing` (see
-        `ROUTING`) with router replay; None on a rank that does not answer for its replica. Raises:
+        `ROUTING`) with router replay, and with weights in flight `TOKEN_VERSIONS` [B, T] and
+        `TAKEN`; None on a rank that does not answer for its replica. Raises:
         StaleEngine when the engine holds other weights.
         """
-        check_version(self.backend, version, evaluation=False)
+        if self.in_flight is None or version is None:
+            check_version(self.backend, version, evaluation=False)
+        else:
+            self.in_flight.begin(version, order)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
         config = self.config
         sampling = self.sampling(config.max_new_tokens, config.temperature, config)
@@ -187,6 +202,8 @@ class RolloutEngine:
 
         Args: choice: how tokens are chosen; unset is greedy. Its unset `stop` means the rollout's.
         """
+        if self.in_flight is not None and version is not None:
+            self.in_flight.settle(version)
         check_version(self.backend, version, evaluation=True)
         choice = choice or EvaluationSampling()
         stop = (self.config.stop or []) if choice.stop is None else choice.stop
@@ -221,12 +238,19 @@ class RolloutEngine:
         """
         evaluates = evaluation or not sampling.temperature
         weights = self.backend.gathered() if evaluates else self.backend.rollout_policy()
-        with weights as policy, policy.ready_to_decode() as packed:
+        renewal = None if evaluates else self.in_flight
+        with weights as policy, ExitStack() as ready:
+            if renewal is None:
+                packed = ready.enter_context(policy.ready_to_decode())
+            else:
+                packed = ready.enter_context(renewal.of(policy)).packed
 
             def generate(requests: list[Request], enough: int | None = None) -> list[Reply]:
                 given = policy, requests, sampling, generator, self.backend.device, packed
                 graphs, text_of = self.config.cuda_graphs, self.chat.decode
-                return decode(*given, graphs=graphs, text_of=text_of, enough=enough)
+                return decode(
+                    *given, graphs=graphs, text_of=text_of, enough=enough, renewal=renewal
+                )
 
             yield generate
 
@@ -270,6 +294,8 @@ class RolloutEngine:
             columns[SUPPORT] = [Support.joined(episode.supports) for episode in episodes]
         if sampling.records_routing:
             columns[ROUTING] = [episode.routing for episode in episodes]
+        if self.in_flight is not None and not evaluation:
+            columns[TAKEN] = [self.in_flight.note()] * len(episodes)
         metrics = {"rollout_s": Metric(MetricKind.MAX, time.perf_counter() - start, 1)}
         if num_kept is not None:
             metrics |= _counts(given_up)
@@ -359,6 +385,10 @@ class RolloutEngine:
             "last_reply_tokens": torch.tensor([e.last_reply_tokens for e in episodes]),
             "num_turns": torch.tensor([e.num_turns for e in episodes]),
         }
+        if TAKEN in columns:
+            tensors[TOKEN_VERSIONS] = pad_rows(
+                [torch.tensor(e.versions).int() for e in episodes], 0, length=response_width
+            )
         return DataProto.from_dict(tensors, columns | self._texts(episodes), {"metrics": metrics})
 
     def _texts(self, episodes: list[Episode]) -> dict[str, Sequence[object]]:

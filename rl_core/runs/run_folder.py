@@ -69,8 +69,9 @@ def trained_values(recipe: Recipe) -> dict[str, Any]:
         del values["sft"]
     if not values["rollout"]["vllm"]["arguments"]:
         del values["rollout"]["vllm"]["arguments"]
-    if not values["rollout"]["extra_prompts"]:
-        del values["rollout"]["extra_prompts"]
+    for key in ("extra_prompts", "in_flight"):
+        if not values["rollout"][key]:
+            del values["rollout"][key]
     if values["model"]["quantize"] is None:
         del values["model"]["quantize"]
     if values["data"]["source"] is None:

@@ -31,6 +31,7 @@ from rl_core.runs.observing.no_signal import SignalWatch
 from rl_core.runs.observing.profiling import profiled
 from rl_core.runs.observing.trackers import copy_to_trackers
 from rl_core.runs.observing.watching import RunWatch
+from rl_core.runs.rollouts.orders import follow_orders
 from rl_core.runs.rollouts.recorder import RolloutRecorder
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import is_registered, measuring, reopen_tracking
@@ -337,6 +338,7 @@ class TrainingSession:
                 self._check_intact(iteration)
                 self._trainer.load(str(self.folder.checkpoint(iteration)))
                 self._trainer.load_state_dict(self.folder.trainer_state(iteration))
+            follow_orders(self._trainer, self.folder.root)
             self._iteration = iteration
         return self._trainer
 
@@ -350,10 +352,8 @@ class TrainingSession:
     def _trainer_of_export(self) -> Trainer:
         """Return a trainer that loaded the exported folder, for evaluation only."""
         self._drop_workers()
-        self._trainer, self._iteration = (
-            self._start_workers(measuring(self.recipe, str(self.folder.export))),
-            OTHER,
-        )
+        recipe = measuring(self.recipe, str(self.folder.export))
+        self._trainer, self._iteration = self._start_workers(recipe), OTHER
         return self._trainer
 
     def _with_reference(self, items: Sequence[Item], iteration: int) -> Sequence[Item]:

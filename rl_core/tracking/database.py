@@ -8,6 +8,7 @@ place; and an incomplete file is reported before MLflow touches it.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
@@ -41,6 +42,8 @@ def tracking_client(tracking_uri: str) -> MlflowClient:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
+    # What fails in the database is raised as well, and then said once, in a sentence.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     ensure_database(tracking_uri)
     try:
         return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)

@@ -141,7 +141,7 @@ class Trainer(ABC):
         (track,) = self.wiring.tracks
         with self._phase("rollout"):
             ahead, rollout = engine.next_rollout()
-        self.record.add_prompts(ahead.prompts)
+        self.record.add_prompts(ahead.prompts, ahead.order)
         self.staleness = track.learner.backend.weight_version().number - ahead.version.number
         return ahead.prompts, {track.name: rollout}
 
@@ -312,8 +312,8 @@ class Trainer(ABC):
         )
 
     def sync_weights(self) -> None:
-        """Send dedicated engines the rollout weights, unless they hold them or sample ahead."""
-        if not (self._engine_ahead and self._engine_ahead.ahead):
+        """Send dedicated engines the rollout weights, unless they hold them or are busy."""
+        if not (self._engine_ahead and self._engine_ahead.is_busy):
             for track in self.wiring.tracks:
                 track.sampler.engine.up_to_date(evaluation=False)
 

@@ -6,7 +6,7 @@ and is answered with a `DataProtoRef`, so its view has types of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from rl_core.data_proto import DataProto
@@ -94,6 +94,10 @@ class EngineHandle(NotedHandle, Protocol):
 
     def take(self, offer: Offer) -> object:
         """Load weights that were put down; only of engines with their own model."""
+        ...
+
+    def watch(self, board_of: Callable[[int], object]) -> object:
+        """Take weights from a board, also while sampling; only of engines that can."""
         ...
 
     def sleep(self) -> object:

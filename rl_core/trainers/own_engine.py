@@ -8,14 +8,18 @@ places of a step and the engine works off in order:
 
 So which weights sample which rollout does not depend on how long anything takes. An engine in the
 place of one that died or hung gets what is left of the queue, from the weights that were kept.
+
+With weights in flight there are no takings in the queue: weights are pinned to a board as soon as
+they are trained, and the engine takes them while it samples. Which it took where is noted, and
+followed by a run that is resumed.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -25,10 +29,11 @@ from rl_core.distributed.handles import PendingCall, is_alive, submit
 from rl_core.errors import WorkerDied, WorkerHung
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.train.weights.offer import Offer
+from rl_core.train.weights.order import TAKEN, Order
 from rl_core.trainers.handles import EngineHandle, OwnSyncHandle
 from rl_core.trainers.metrics.staleness import VERSION
 from rl_core.trainers.progress import ProgressEvent, announce
-from rl_core.trainers.track import Engine
+from rl_core.trainers.track import Engine, Track
 
 T = TypeVar("T")
 
@@ -44,6 +49,17 @@ class Ahead:
     pending: PendingCall[DataProtoRef]
     taking: PendingCall[object] | None = None
     """The engine's taking of these weights, if it comes right before."""
+    order: Order | None = None
+    """Order in which weights were taken meanwhile, counted from the iteration's first, once the
+    rollout is done; None where none are renewed in flight."""
+
+
+class Board(Protocol):
+    """A place where weights are pinned up for an engine that takes them while it samples."""
+
+    def post(self, offer: Offer) -> None:
+        """Pin up weights."""
+        ...
 
 
 @dataclass
@@ -58,10 +74,23 @@ class OwnEngine(Engine):
     """True if weights are put down for the engine, so that the trainer need not wait for it."""
     ahead: deque[Ahead] = field(default_factory=deque)
     """Rollouts that were started before their step, in order."""
+    open_board: Callable[[EngineHandle], Board] | None = None
+    """Function that opens a board for an engine; None if weights are not renewed in flight."""
+    orders: dict[int, Order] = field(default_factory=dict)
+    """By the number of steps before its own, the order in which an earlier process took weights
+    during a rollout, counted from the iteration's first weights; it is followed."""
     num_restarted: int = 0
     """Number of times that it was started again since the last `restart_metrics`."""
     _offers: dict[WeightVersion, Offer] = field(default_factory=dict)
     _taking: PendingCall[object] | None = None
+    _board: Board | None = None
+    _first_version: int = 0
+    """Number of the weights of the iteration's first rollout."""
+
+    def __post_init__(self) -> None:
+        """Open the board of the engine."""
+        if self.open_board is not None:
+            self._board = self.open_board(self.handle)
 
     def up_to_date(self, *, evaluation: bool) -> WeightVersion | None:
         """Send the engine the weights of rollouts, or of evaluations, unless it already holds them;
@@ -73,10 +102,11 @@ class OwnEngine(Engine):
         self.sent_bytes = offer.num_bytes
         if not offer.is_held:
             self.weight_bytes = offer.weight_bytes
-            needed = {one.version for one in self.ahead}
-            kept = {version: one for version, one in self._offers.items() if version in needed}
-            self._offers = kept | {offer.version: offer}
-            self._taking = submit(self.handle.take, offer)
+            self._offers = self._needed_offers() | {offer.version: offer}
+            if self._board is not None:
+                self._board.post(offer)
+            else:
+                self._taking = submit(self.handle.take, offer)
         return offer.version
 
     def rollout(self, prompts: DataProto, step: int, attempt: int = 0) -> DataProtoRef:
@@ -85,6 +115,8 @@ class OwnEngine(Engine):
         def sample() -> DataProtoRef:
             version = self.up_to_date(evaluation=False)
             self._settle()
+            if version is not None and not (attempt or self.ahead):
+                self._first_version = version.number
             with self.room():
                 rollout = self.handle.rollout(prompts, step, version, attempt)
             return self._own(with_version(rollout, version))
@@ -109,7 +141,7 @@ class OwnEngine(Engine):
         assert version is not None, "an engine beside training has weights of its own"
         while len(self.ahead) < wanted:
             prompts, its_step = next_prompts(), step + len(self.ahead)
-            pending = submit(self.handle.rollout, prompts, its_step, version)
+            pending = self._start(prompts, its_step, version)
             self.ahead.append(Ahead(prompts, its_step, version, pending, self._taking))
             self._taking = None
 
@@ -123,13 +155,41 @@ class OwnEngine(Engine):
             return self._own(with_version(first.pending.result(), first.version))
 
         rollout = self._until_done(wait)
-        return self.ahead.popleft(), rollout
+        done = self.ahead.popleft()
+        if self._board is not None:
+            taken = Order.of_column(rollout.non_tensor_batch[TAKEN])
+            done.order = taken.counted_from(self._first_version)
+        return done, rollout
+
+    def _start(
+        self, prompts: DataProto, step: int, version: WeightVersion
+    ) -> PendingCall[DataProtoRef]:
+        """Start a rollout with these weights."""
+        if self._board is None:
+            return submit(self.handle.rollout, prompts, step, version)
+        order = self.orders.get(step)
+        if order is not None:
+            order = order.counted_from(-self._first_version)
+        return submit(self.handle.rollout, prompts, step, version, 0, order)
+
+    def _needed_offers(self) -> dict[WeightVersion, Offer]:
+        """Return the offers that a new engine would need for the rollouts under way."""
+        needed = {one.version for one in self.ahead}
+        if self._board is None or not needed:
+            return {version: one for version, one in self._offers.items() if version in needed}
+        oldest = min(version.number for version in needed)
+        return {version: one for version, one in self._offers.items() if version.number >= oldest}
 
     def sync_metrics(self) -> dict[str, float]:
         """Return what the last sync sent, and how often the engine was started again."""
         restarted, self.num_restarted = self.num_restarted, 0
         again = {"engine_restarts": float(restarted)} if restarted else {}
         return super().sync_metrics() | again
+
+    @property
+    def is_busy(self) -> bool:
+        """True if it samples ahead, and takes weights between two rollouts alone."""
+        return bool(self.ahead) and self._board is None
 
     @property
     def _sync(self) -> OwnSyncHandle:
@@ -165,6 +225,7 @@ class OwnEngine(Engine):
         """Replace the engine by a new one, with what it had not finished. Args: error: how it
         ended, which is raised if it cannot be replaced."""
         offers = [self._offers.get(one.version) for one in self.ahead]
+        offers += self._needed_offers().values()
         are_whole = all(offer is not None and offer.is_whole for offer in offers)
         if self.revive is None or not self.restarts or not are_whole:
             raise error
@@ -182,7 +243,12 @@ class OwnEngine(Engine):
         self.handle = self.revive()
         self._taking = None
         self._sync.reconnect(self.handle)
+        if self.open_board is not None:
+            self._board = self.open_board(self.handle)
         if not self.ahead:
+            return
+        if self._board is not None:
+            self._pin_again(self._board)
             return
         kept, held = self._sync.kept_checksums(), None
         for one in self.ahead:
@@ -192,6 +258,23 @@ class OwnEngine(Engine):
                 new = offer if held is not None else offer.for_new_engine(kept)
                 one.taking, held = submit(self.handle.take, new), one.version
             one.pending = submit(self.handle.rollout, one.prompts, one.step, one.version)
+
+    def _pin_again(self, board: Board) -> None:
+        """Pin to a new engine's board what it needs, and start the rollouts anew."""
+        first, *others = self._needed_offers().values()
+        board.post(first.for_new_engine(self._sync.kept_checksums()))
+        for offer in others:
+            board.post(offer)
+        for one in self.ahead:
+            one.pending = self._start(one.prompts, one.step, one.version)
+
+
+def follow(tracks: Iterable[Track], orders: Mapping[int, Order]) -> None:
+    """Have engines with weights in flight take them as an earlier process of the run did. Args:
+    orders: by step, from 1."""
+    for track in tracks:
+        if isinstance(track.sampler.engine, OwnEngine):
+            track.sampler.engine.orders = {step - 1: order for step, order in orders.items()}
 
 
 def with_version(rollout: DataProtoRef, version: WeightVersion | None) -> DataProtoRef:

@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
+from rl_core.train.weights.order import Order
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,15 @@ class StepRecord:
     """Sampled rows by track; the first portion is what was trained on."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Duration of each phase of the step."""
+    order: Order | None = None
+    """Order in which the engine took weights during the rollout, where they are renewed in
+    flight."""
     started: float = field(default_factory=time.time)
     """Unix time at which the step began."""
 
-    def add_prompts(self, prompts: DataProto) -> None:
-        """Note the prompts of a rollout of this step."""
+    def add_prompts(self, prompts: DataProto, order: Order | None = None) -> None:
+        """Note the prompts of a rollout of this step, and its order where there is one."""
+        self.order = order or self.order
         self.items |= {item["uid"]: item for item in prompts.non_tensor_batch["item"]}
 
     def add_log_probs(self, track: str, parts: Sequence[Tensor]) -> None:

@@ -11,6 +11,8 @@ from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.distributed import DevicePool, placement, remote
 from rl_core.distributed.blocks import renewed
+from rl_core.distributed.handles import world_size_of
+from rl_core.distributed.offer_board import OfferBoard
 from rl_core.distributed.weight_sync import WeightSync
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle
@@ -96,6 +98,11 @@ def place_policy(
         with renewed(block):
             return _dedicated_engine(kind, recipe, source_model)
 
+    def open_board(engine: EngineHandle) -> OfferBoard:
+        board = OfferBoard(world_size_of(engine))
+        engine.watch(board.reader())
+        return board
+
     shared = None if placed.rollout_devices else block
     with placement(pool, fraction=training, topology=topology, beside=shared):
         learner = kind.learner(recipe, source_model, None)
@@ -115,6 +122,11 @@ def place_policy(
             f"rollout.steps_ahead: {recipe.rollout.steps_ahead} puts weights down for the engine: "
             "derive the classes of `sync` and `engine` from WeightSync and Receiver, or use 1"
         )
+    if recipe.rollout.in_flight and not (can_offer and hasattr(handle, "watch")):
+        raise RecipeError(
+            "rollout.in_flight: the engine takes weights while it samples: derive the classes of "
+            "`sync` and `engine` from WeightSync and DedicatedEngine, or leave it out"
+        )
     streams = recipe.rollout.sync.transport is SyncTransport.BROADCAST
     engine = OwnEngine(
         handle,
@@ -124,6 +136,7 @@ def place_policy(
         revive=revive if can_offer else None,
         restarts=recipe.rollout.engine_restarts,
         is_offered=can_offer and recipe.rollout.steps_ahead > 0 and not streams,
+        open_board=open_board if recipe.rollout.in_flight else None,
     )
     return Policy(learner, engine), service
 

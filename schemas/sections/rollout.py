@@ -225,6 +225,11 @@ class RolloutConfig(SamplingConfig):
     weights are as many steps old and never older; `algorithm.correction` corrects for that. Which
     weights sample which step does not depend on how long anything takes, and no rollout is started
     ahead of a checkpoint."""
+    in_flight: bool = False
+    """Let replies that are being sampled ahead go on with newer weights as soon as there are any
+    (`steps_ahead`): rows are read again with them, and each token is of one version. Which weights
+    drew which tokens then depends on time; it is noted, and followed when the run is resumed. For
+    `engine: dedicated`."""
     engine_restarts: int = Field(default=2, ge=0)
     """Number of times in a run's process that an engine with its own model which died or hung is
     started again, with the weights that it had; what it had not finished is sampled again. Beyond

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -22,6 +23,7 @@ from rl_core.models.decoding.choosing import Choosing
 from rl_core.models.decoding.equal_prompts import each_once, own_generators, side_by_side
 from rl_core.models.decoding.first_to_end import FirstToEnd
 from rl_core.models.decoding.pick import pick
+from rl_core.models.decoding.renewal import Renewal, read_again
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.routing import RoutingLog
 from rl_core.models.decoding.stop_strings import TextOf
@@ -59,6 +61,7 @@ def decode(
     graphs: bool = True,
     text_of: TextOf | None = None,
     enough: int | None = None,
+    renewal: Renewal | None = None,
 ) -> list[Reply]:
     """Decode replies to every request in order, group by group.
 
@@ -67,6 +70,8 @@ def decode(
     a GPU. text_of: text of a reply's tokens, for requests with stop strings.
     enough: number of groups after whose end the others are given up (`StopReason.GIVEN_UP`); None
     waits for all, and so does a policy whose rows cannot be decoded beside each other.
+    renewal: newer weights, which may come meanwhile; replies then say the version of each token,
+    and `packed` is the renewal's.
     """
     replies: list[list[Reply]] = [[] for _ in requests]
     for places in _batches(policy, requests):
@@ -81,6 +86,7 @@ def decode(
                 graphs,
                 text_of,
                 enough,
+                renewal,
             )
         )
         for place in places:
@@ -111,6 +117,7 @@ def _decode(
     graphs: bool,
     text_of: TextOf | None,
     enough: int | None,
+    renewal: Renewal | None,
 ) -> list[Reply]:
     """Decode requests in one batch."""
     asked = [request for request in requests for _ in range(request.num_replies)]
@@ -118,38 +125,73 @@ def _decode(
     replies = [Reply([], [], sampling.cut_off(end.limit)) for end in ends]
     draw = Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
     draw.own = own_generators(requests, device)
-    rows = list(range(len(replies)))
-    first_to_end = FirstToEnd(requests, enough)
     prompts = each_once(requests)
     log = RoutingLog(prompts, records=sampling.records_routing)
-    reading = _reading(policy, prompts, sampling.pad_id, device, packed, graphs)
-    with log.in_effect(), reading as (hidden, last, read):
-        log.add_prompts()
-        for step in range(max(end.limit for end in ends)):
-            tokens_R, log_probs_R = draw(policy.logits(hidden), rows)
-            drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
-            staying = [
-                place
-                for place, (row, token, log_prob) in enumerate(drawn)
-                if ends[row].goes_on(replies[row], token, log_prob)
-            ]
-            if not staying or first_to_end.is_over(rows, staying, replies):
-                break
-            if len(staying) < len(rows):
-                kept = torch.tensor(staying, device=device)
-                read.select(kept)
-                draw.select(kept)
-                rows, last, tokens_R = (
-                    [rows[place] for place in staying],
-                    last[kept],
-                    tokens_R[kept],
-                )
-            hidden = read.step(tokens_R, policy.reply_positions(last, step))
-            log.add_step(rows)
+    batch = _Batch(policy, ends, replies, draw, FirstToEnd(requests, enough), log, renewal)
+    with log.in_effect():
+        while batch.rows:
+            packed = packed if renewal is None else renewal.packed
+            reading = _reading(policy, prompts, sampling.pad_id, device, packed, graphs)
+            with reading as (hidden, last, read):
+                log.add_prompts()
+                batch.go_on(hidden, last, read)
+            if batch.rows and renewal is not None:
+                renewal.load()
+                left = [(asked[row], replies[row]) for row in batch.rows]
+                prompts = [read_again(request, reply) for request, reply in left]
     recorded = zip(replies, draw.supports(len(replies)), log.replies(), strict=True)
     for reply, support, routing in recorded:
         reply.support, reply.routing = support, routing
     return replies
+
+
+class _Batch:
+    """Replies that are decoded beside each other. `rows` are the numbers of those that go on."""
+
+    def __init__(
+        self,
+        policy: TokenPolicy,
+        ends: Sequence[End],
+        replies: list[Reply],
+        draw: Draw,
+        first_to_end: FirstToEnd,
+        log: RoutingLog,
+        renewal: Renewal | None,
+    ) -> None:
+        self.policy, self.ends, self.replies, self.draw = policy, ends, replies, draw
+        self.first_to_end, self.log, self.renewal = first_to_end, log, renewal
+        self.rows = list(range(len(replies)))
+
+    def go_on(self, hidden: Tensor, last_R: Tensor, read: Reader) -> None:
+        """Decode until no row goes on, or newer weights are due. Args: hidden, last_R, read: as of
+        `_reading`, for these rows."""
+        for step in count():
+            tokens_R, log_probs_R = self.draw(self.policy.logits(hidden), self.rows)
+            staying = self._hear(tokens_R, log_probs_R)
+            if not staying or self.first_to_end.is_over(self.rows, staying, self.replies):
+                self.rows = []
+                return
+            if len(staying) < len(self.rows):
+                kept = torch.tensor(staying, device=tokens_R.device)
+                read.select(kept)
+                self.draw.select(kept)
+                self.rows = [self.rows[place] for place in staying]
+                last_R, tokens_R = last_R[kept], tokens_R[kept]
+            if self.renewal is not None and self.renewal.is_due():
+                return
+            hidden = read.step(tokens_R, self.policy.reply_positions(last_R, step))
+            self.log.add_step(self.rows)
+
+    def _hear(self, tokens_R: Tensor, log_probs_R: Tensor) -> list[int]:
+        """Append a token to each row's reply. Returns: the places of the rows that go on."""
+        staying = []
+        drawn = zip(self.rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
+        for place, (row, token, log_prob) in enumerate(drawn):
+            if self.renewal is not None:
+                self.replies[row].versions.append(self.renewal.version)
+            if self.ends[row].goes_on(self.replies[row], token, log_prob):
+                staying.append(place)
+        return staying
 
 
 @torch.no_grad()

@@ -69,6 +69,8 @@ class Reply:
     """Tokens that could be drawn at each position, if they were recorded."""
     routing: np.ndarray | None = None
     """Experts of the tokens of prompt and reply, as in the column `ROUTING`, if recorded."""
+    versions: list[int] = field(default_factory=list)
+    """Number of the weights that drew each token, where weights may be renewed meanwhile."""
 
 
 @dataclass(frozen=True)

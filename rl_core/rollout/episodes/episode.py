@@ -70,6 +70,9 @@ class Episode:
     """Tokens that could be drawn, in the order of `response_ids`."""
     routings: list[np.ndarray] = field(default_factory=list)
     """Experts of the tokens of prompt and replies, turn by turn, if they were recorded."""
+    versions: list[int] = field(default_factory=list)
+    """Number of the weights that drew each token of `response_ids`, those of its reply for an
+    observation; empty where no weights are renewed meanwhile."""
     last_reply_tokens: int = 0
     """Length of the last reply in tokens."""
     replies: list[str] = field(default_factory=list)
@@ -135,6 +138,7 @@ class Episode:
         if reply.routing is not None:
             # Earlier replies were drawn with the experts of their own turns.
             self.routings.append(reply.routing[sum(map(len, self.routings)) :])
+        self.versions += reply.versions
         self.replies.append(text)
         self._say("assistant", text, len(reply.token_ids), 0.0)
         self.last_reply_tokens = len(reply.token_ids)
@@ -150,6 +154,7 @@ class Episode:
         hold."""
         self._add(token_ids, [0.0] * len(token_ids), 0)
         self.supports.append(Support.whole(len(token_ids)))
+        self.versions += self.versions[-1:] * len(token_ids)
         for number, one in enumerate(messages):
             self._say(str(one["role"]), one["content"], 0 if number else len(token_ids), None)
 

@@ -18,6 +18,7 @@ from rl_core.data.store.atomic import storage_error, sync_path
 from rl_core.errors import StorageError
 from rl_core.evaluation.generated_samples import save_pixels
 from rl_core.runs.rollouts.columns import Limit, rows_of, schema
+from rl_core.runs.rollouts.orders import note_order
 from rl_core.runs.rollouts.traces import traces_of
 from rl_core.runtime.background_queue import Deliveries
 
@@ -48,16 +49,20 @@ class RolloutRecorder:
         """Create the recorder. Args: tracking: run that gets the traces that the recipe asks
         for."""
         self._recipe, self._folder, self._tracking = recipe, folder.rollouts, tracking
+        self._root = folder.root
         self._most = recipe.tracking.max_rollouts
         self._queue: Deliveries[StepRecord] = Deliveries(self._write, lambda error: False)
         for leftover in self._folder.glob(".step-*"):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def put(self, record: StepRecord | None) -> None:
-        """Write a step in the background; waits while the disk is far behind.
+        """Write a step in the background; waits while the disk is far behind. Its order of weights
+        is on disk when this returns.
 
         Args: record: of the step; None if the trainer, one of the user's own, keeps none.
         """
+        if record is not None and record.order is not None:
+            note_order(self._root, record.step, record.order)
         if self._most == 0 or record is None:
             return
         while len(self._queue) >= MOST_WAITING:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from rl_core.train.weights.buckets import WeightVersion
+from rl_core.train.weights.order import TOKEN_VERSIONS
 from rl_core.trainers.handles import Batch
+from rl_core.trainers.step_record import column_names
 
 VERSION = "weight_version"
 """Column of a rollout: number of the weights that sampled a row, [B]."""
 
 
 def staleness_metrics(batch: Batch, trained: WeightVersion) -> dict[str, float]:
-    """Return the mean and the largest staleness of the rows of a step. Args: trained: version of
-    the weights that are trained on them."""
-    ages_B = (trained.number - batch.tensor(VERSION)).float()
-    return {"staleness_mean": float(ages_B.mean()), "staleness_max": float(ages_B.max())}
+    """Return the mean and the largest staleness of the rows of a step; of their tokens, where
+    weights are renewed in flight. Args: trained: version of the weights that are trained on
+    them."""
+    versions = batch.tensor(VERSION)
+    if TOKEN_VERSIONS in column_names(batch):
+        sampled_BT = batch.tensor("response_mask").bool()
+        # A step all of whose rows failed has no tokens.
+        versions = batch.tensor(TOKEN_VERSIONS)[sampled_BT] if sampled_BT.any() else versions
+    ages = (trained.number - versions).float()
+    return {"staleness_mean": float(ages.mean()), "staleness_max": float(ages.max())}

@@ -9,12 +9,14 @@ from schemas.sections.training import TrainingConfig
 
 
 def check_ahead(
-    rollout: RolloutConfig, placement: PlacementConfig, steps_per_iteration: int
+    rollout: RolloutConfig, placement: PlacementConfig, domain: Domain, training: TrainingConfig
 ) -> None:
-    """Check that `rollout.steps_ahead` can have its effect.
+    """Check that `rollout.steps_ahead` and `rollout.in_flight` can have their effect.
 
     Raises: ValueError naming the key that is in its way, and what would be right.
     """
+    if rollout.in_flight:
+        _check_in_flight(rollout, domain)
     depth = rollout.steps_ahead
     if not depth:
         return
@@ -23,6 +25,7 @@ def check_ahead(
             f"rollout.steps_ahead: {depth} samples while others train: set rollout.engine: "
             "dedicated (or vllm) and placement.rollout_devices, or steps_ahead: 0"
         )
+    steps_per_iteration = training.steps_per_iteration
     if steps_per_iteration <= depth:
         raise ValueError(
             f"rollout.steps_ahead: {depth} has no effect with training.steps_per_iteration: "
@@ -38,6 +41,33 @@ def check_ahead(
         raise ValueError(
             "rollout.sync.transport: broadcast makes the trainer wait until the engine takes part, "
             f"after {depth} rollouts; with steps_ahead of 2 or more use object_store"
+        )
+
+
+def _check_in_flight(rollout: RolloutConfig, domain: Domain) -> None:
+    """Check that there are rollouts to renew the weights of, and a way to bring newer ones."""
+    key = "rollout.in_flight"
+    if not domain.traits.samples_tokens or domain.traits.block is not None:
+        raise ValueError(f"{key}: not in the domain {domain}; leave it out")
+    if rollout.engine is not EngineKind.DEDICATED:
+        raise ValueError(
+            f"{key}: rollout.engine: {rollout.engine} takes weights between two rollouts; use "
+            "dedicated, or leave it out"
+        )
+    if not rollout.steps_ahead:
+        raise ValueError(
+            f"{key}: nothing is sampled while others train; set rollout.steps_ahead, or leave it "
+            "out"
+        )
+    if rollout.sync.transport is SyncTransport.BROADCAST:
+        raise ValueError(
+            "rollout.sync.transport: broadcast needs the engine to take part, which samples "
+            f"meanwhile; with {key} use object_store"
+        )
+    if rollout.router_replay:
+        raise ValueError(
+            f"{key}: not with rollout.router_replay: rows that are read again have other experts; "
+            "leave out one of them"
         )
 
 
