@@ -16,9 +16,10 @@ def failed_server(error: Exception) -> str | None:
 
     Only servers of this project's are asked by way of httpx without the error being dealt with.
     """
-    httpx = sys.modules.get("httpx")
-    if httpx is None:  # nothing was asked
+    if "httpx" not in sys.modules:  # nothing was asked, and its import takes a while
         return None
+    import httpx
+
     if isinstance(error, httpx.HTTPStatusError):
         answered = error.response.status_code
         if answered < SERVERS_FAULT:

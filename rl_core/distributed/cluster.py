@@ -28,6 +28,10 @@ PORT_WAIT = "wait_for_persisted_port"
 """Function by which Ray waits for the port of a server."""
 SIGACTION_BYTES = 256
 """More than `struct sigaction` takes on any system."""
+_is_private = False
+"""True while this process has a private cluster."""
+_is_stuck = False
+"""True if the private cluster is to be replaced."""
 _early: threading.Event | None = None
 """Event that is set once the cluster of `early_cluster` has started."""
 
@@ -91,7 +95,7 @@ def ray_cluster(
     address: str | None, num_devices: int, device_kind: str, modules: Sequence[str] = ()
 ) -> Iterator[None]:
     """Connect to Ray for the block: the running connection, the cluster at `address`, or a private
-    one that ends with the block. One whose only node was lost, is replaced.
+    one that ends with the block. One whose only node was lost, or which was given up, is replaced.
 
     Args: modules: files and packages of the user's that travel to the nodes of a running cluster.
     Raises: ServiceError for an address that a driver cannot use; Unreachable when nobody answers.
@@ -100,7 +104,7 @@ def ray_cluster(
 
     if _early is not None:
         _early.wait()
-    if address is None and ray.is_initialized() and not _has_nodes():
+    if address is None and ray.is_initialized() and (_is_stuck or not _has_nodes()):
         ray.shutdown()
     if ray.is_initialized():
         yield
@@ -114,6 +118,17 @@ def ray_cluster(
         yield
 
 
+def is_private() -> bool:
+    """Return True if this process has a cluster of its own, in which nobody else holds devices."""
+    return _is_private
+
+
+def give_up_private() -> None:
+    """Have the next `ray_cluster` start another private cluster in place of the present one."""
+    global _is_stuck
+    _is_stuck = True
+
+
 def _has_nodes() -> bool:
     import ray
 
@@ -124,8 +139,10 @@ def _has_nodes() -> bool:
 def _started(
     address: str | None, num_devices: int, device_kind: str, **options: Any
 ) -> Iterator[None]:
+    global _is_private, _is_stuck
     import ray
 
+    _is_private, _is_stuck = address is None, False
     if address is None:
         # Ray starts as many processes at once, each of which costs memory.
         options["num_cpus"] = num_devices
@@ -166,6 +183,7 @@ def _started(
         try:
             yield
         finally:
+            _is_private = False
             ray.shutdown()
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, TypedDict
 
+from rl_core.distributed.cluster import give_up_private, is_private
 from rl_core.distributed.nodes.capacity import (
     Wanted,
     capacity,
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 300.0
 """Seconds to wait for others to free the requested devices; a cluster that has too few in total is
 refused at once."""
+OWN_TIMEOUT_S = 90.0
+"""Seconds to wait for the devices of a private cluster, which this process has freed itself. A
+raylet that lost count of them, as after a clock that was set back, never gives them out again."""
 LOOK_S = 5.0
 """Seconds between looks at whether the cluster still has them."""
 
@@ -213,6 +217,12 @@ class DevicePool:
         for group in groups:
             remove_placement_group(group)
         said = wanted.short_of(capacity(wanted))
+        if is_private() and capacity(wanted) >= self.num_devices:
+            give_up_private()
+            raise NodeLost(
+                f"{said}, of which {_free()} though nobody else uses it; a retry starts another "
+                "cluster"
+            )
         if capacity(wanted) < self.num_devices and has_lost_nodes(wanted):
             raise NodeLost(f"{said}: nodes of it were lost; a retry waits for others")
         raise RecipeError(
@@ -221,9 +231,10 @@ class DevicePool:
 
 
 def _are_placed(groups: list[PlacementGroup], wanted: Wanted) -> bool:
-    """Wait until all groups have their devices; False after `START_TIMEOUT_S`, or as soon as the
-    cluster has fewer: it takes Ray a while to notice that a machine is gone."""
-    deadline = time.monotonic() + START_TIMEOUT_S
+    """Wait until all groups have their devices; False after `START_TIMEOUT_S` (`OWN_TIMEOUT_S` in a
+    private cluster), or as soon as the cluster has fewer: it takes Ray a while to notice that a
+    machine is gone."""
+    deadline = time.monotonic() + (OWN_TIMEOUT_S if is_private() else START_TIMEOUT_S)
     for group in groups:
         while not group.wait(LOOK_S):
             if time.monotonic() > deadline or capacity(wanted) < wanted.num_devices:
