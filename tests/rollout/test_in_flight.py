@@ -123,6 +123,25 @@ def test_an_engine_that_dies_goes_on_with_the_weights_that_it_had(
     assert [found["staleness_max"] <= 2 for found in metrics] == [True] * NUM_STEPS
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_replies_to_agents_name_the_weights_that_drew_them(tiny_model_dir: Path, tmp_path: Path):
+    agent = {"agent": "tests.rollout.agents.players:patient"}
+    settings = in_flight(tiny_model_dir, environments={"agent": agent})
+    rows = [item | {"env_class": "agent"} for item in ITEMS]
+    with built(TextTrainer(settings, settings.model.path, rows)) as trainer:
+        steps = [trainer.step() for _ in range(NUM_STEPS)]
+        assert trainer.record.order is not None
+        seen = []
+        for _, rollout in steps:
+            found = rollout.fetch([TOKEN_VERSIONS, "response_mask", "failed"])
+            assert not found.tensor("failed").any()
+            sampled_BT = found.tensor("response_mask").bool()
+            seen.append(found.tensor(TOKEN_VERSIONS)[sampled_BT].unique().tolist())
+    assert seen[0] == [0]
+    assert any(len(versions) > 1 for versions in seen), seen
+
+
 def test_orders_on_disk_survive_a_line_that_was_cut_off(tmp_path: Path):
     first = Order({0: (Taken(0, 1),), 1: (Taken(3, 1), Taken(9, 2))})
     note_order(tmp_path, 2, first)

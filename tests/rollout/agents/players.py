@@ -30,6 +30,16 @@ async def three_turns(row: dict[str, Any], client: AsyncOpenAI) -> float:
     return 1.0
 
 
+async def patient(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    """Two turns with a pause between them; pays for the vowels of the last."""
+    messages = [*row["prompt"]]
+    await ask(client, messages)
+    await asyncio.sleep(1.0)
+    messages.append({"role": "user", "content": "again"})
+    said = await ask(client, messages)
+    return sum(letter in "aeiouAEIOU" for letter in said) / max(1, len(said))
+
+
 async def forgetful(row: dict[str, Any], client: AsyncOpenAI) -> list[float]:
     """Two turns, then one without the first two, as an agent that shortens its history does."""
     messages = [*row["prompt"]]
