@@ -71,7 +71,7 @@ def decode(
     enough: number of groups after whose end the others are given up (`StopReason.GIVEN_UP`); None
     waits for all, and so does a policy whose rows cannot be decoded beside each other.
     renewal: newer weights, which may come meanwhile; replies then say the version of each token,
-    and `packed` is the renewal's.
+    and `packed` is the renewal's. Rows that cannot be decoded beside each other are not read again.
     """
     replies: list[list[Reply]] = [[] for _ in requests]
     for places in _batches(policy, requests):
@@ -161,6 +161,7 @@ class _Batch:
         self.policy, self.ends, self.replies, self.draw = policy, ends, replies, draw
         self.first_to_end, self.log, self.renewal = first_to_end, log, renewal
         self.rows = list(range(len(replies)))
+        self.may_be_read_again = may_be_batched(policy)
 
     def go_on(self, hidden: Tensor, last_R: Tensor, read: Reader) -> None:
         """Decode until no row goes on, or newer weights are due. Args: hidden, last_R, read: as of
@@ -177,7 +178,7 @@ class _Batch:
                 self.draw.select(kept)
                 self.rows = [self.rows[place] for place in staying]
                 last_R, tokens_R = last_R[kept], tokens_R[kept]
-            if self.renewal is not None and self.renewal.is_due():
+            if self.renewal is not None and self.may_be_read_again and self.renewal.is_due():
                 return
             hidden = read.step(tokens_R, self.policy.reply_positions(last_R, step))
             self.log.add_step(self.rows)

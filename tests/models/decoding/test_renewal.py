@@ -6,15 +6,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
 
 from rl_core.kernels import Packed
 from rl_core.models.causal_lm import CausalLMPolicy
-from rl_core.models.decoding.decode import decode
+from rl_core.models.decoding.decode import decode, may_be_batched
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
+from tests.models.checks.test_probe import KINDS, loaded, own_log_probs, saved
 from tests.models.decoding.test_decode import (
     CPU,
     ENDS,
@@ -128,3 +130,17 @@ def test_a_stop_string_may_begin_before_a_renewal(policy: CausalLMPolicy, prompt
     assert replies[0].stop_reason is StopReason.STOP
     assert replies[0].token_ids == ids[: AT[0] + 1]
     assert replies[0].versions == [0] * AT[0] + [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_family_reads_its_rows_again(kind: str, tmp_path: Path):
+    model, family = saved(kind, tmp_path), loaded(tmp_path)
+    generator = torch.Generator().manual_seed(3)
+    texts = [torch.randint(5, 97, (length,), generator=generator).tolist() for length in (4, 9)]
+    requests = [Request(text, SIBLINGS, 8) for text in texts]
+    renewal = Fading(family, [2, 5], factor=1.0)
+    replies = decode(family, requests, Sampling(8, 1.0, (1,), 0), generator, CPU, renewal=renewal)
+    assert max(reply.versions[-1] for reply in replies) == (2 if may_be_batched(family) else 0)
+    for index, reply in enumerate(replies):
+        own = own_log_probs(model, texts[index // SIBLINGS], reply.token_ids)
+        torch.testing.assert_close(torch.tensor(reply.log_probs), own, atol=1e-4, rtol=0)
