@@ -65,7 +65,7 @@ class Part(BaseModel):
             raise ValueError(
                 f"a part of type {self.type!r}: this server reads {' and '.join(PARTS)}"
             )
-        if getattr(self, self.type) is None:
+        if (self.text if self.type == "text" else self.image_url) is None:
             raise ValueError(f"a part of type {self.type!r} has no {self.type!r}")
         return self
 
