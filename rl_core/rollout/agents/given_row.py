@@ -22,12 +22,12 @@ def given_row(prompt: Sequence[Message], columns: Mapping[str, Any]) -> dict[str
     row = {"prompt": list(prompt), **columns}
     if images := list(columns.get("images") or []):
         parts = [part_of(image) for image in images]
-        row["prompt"] = shown(prompt, parts)
+        row["prompt"] = with_parts(prompt, parts)
         row["images"] = [part["image_url"]["url"] for part in parts]
     return {name: _plain(value) for name, value in row.items()}
 
 
-def shown(prompt: Sequence[Message], pictures: Sequence[Mapping[str, Any]]) -> list[Message]:
+def with_parts(prompt: Sequence[Message], pictures: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return a row's messages with its pictures in their places. Args: pictures: a part of each.
     Raises: DataError when marks and pictures differ in number."""
     left = iter(pictures)
