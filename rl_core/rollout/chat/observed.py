@@ -1,4 +1,4 @@
-"""Parts of an environment's messages: texts and pictures.
+"""Parts of the messages of environments and of clients: texts and pictures.
 
 A picture is `{"type": "image", "image": …}` or, as OpenAI's API has it, `{"type": "image_url",
 "image_url": {"url": …}}`: the path of a file, or `data:image/png;base64,…`.
