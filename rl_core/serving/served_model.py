@@ -13,7 +13,7 @@ from rl_core.models.checks.row_length import LongestRow, longest_row_of
 from rl_core.models.family import sees_pictures
 from rl_core.models.vlm import VLMPolicy
 from rl_core.rollout.chat.text import ChatFormat
-from rl_core.rollout.chat.vision import chat_format
+from rl_core.rollout.chat.vision import VisionChat, chat_format
 from schemas.sections.policy import ModelConfig
 
 
@@ -66,6 +66,9 @@ class ServedModel(KnownModel):
             self.policy.make_exact()
         stop_ids = configured_stop_ids(self.policy.language_model)
         chat = chat_format(bundle, config.chat_template_kwargs, stop_ids)
+        if isinstance(chat, VisionChat):
+            # Requests of different clients have little in common.
+            chat.max_remembered = 0
         if why_blind:
             chat.why_no_pictures = f"this server reads text alone: {why_blind}"
         super().__init__(

@@ -40,12 +40,6 @@ def shown(*seeds: int, text: str = "What number is written?") -> Any:
     return [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
 
 
-@pytest.fixture(scope="module")
-def seeing(tiny_vlm_dir: Path) -> Iterator[Running]:
-    with running(tiny_vlm_dir) as server:
-        yield server
-
-
 def ask(server: Running, messages: Any, **options: Any) -> Any:
     body = {"return_token_ids": True}
     options = {"seed": 5, "max_tokens": 8, "temperature": 1.0} | options

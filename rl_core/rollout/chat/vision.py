@@ -93,6 +93,7 @@ class VisionChat(ChatFormat):
     siblings."""
 
     why_no_pictures = ""
+    max_remembered = MAX_REMEMBERED
 
     def __init__(
         self,
@@ -136,6 +137,9 @@ class VisionChat(ChatFormat):
             return Encoded(self.encode([*messages], tools))
         told = self.said(self.of_client(messages))
         text = self.reader.template.prompt(told, tools)
+        if any(message["role"] == "assistant" for message in told):
+            # Siblings have said different things.
+            return self.reader.read(text, images)
         return self._once([text, images], self.reader.read, text, images)
 
     def of_client(self, messages: Sequence[Message]) -> list[Message]:
@@ -172,7 +176,7 @@ class VisionChat(ChatFormat):
             found = read(*args)
             with self._knowing:
                 self._known[key] = found
-                while len(self._known) > MAX_REMEMBERED:
+                while len(self._known) > self.max_remembered:
                     self._known.popitem(last=False)
         return found
 
