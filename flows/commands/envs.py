@@ -110,9 +110,11 @@ def _row(recipe: Recipe, name: str, number: int, rows: str | None) -> dict[str, 
     """Return a row that the environment plays. Raises: DataError when there is no such row."""
     from rl_core.data import read_rows
     from rl_core.data.prepare.row_files import row_files
+    from rl_core.data.read.row_images import placed_images
     from rl_core.data.read.sources import data_files
     from rl_core.errors import DataError
     from rl_core.runtime.home import Home
+    from schemas.rows.problems import as_list
 
     train, held_out = row_files(recipe, Home.default()) if rows is None else (data_files(rows), [])
     default, num_rows, names = recipe.data.default_env_class, 0, set[str]()
@@ -123,7 +125,9 @@ def _row(recipe: Recipe, name: str, number: int, rows: str | None) -> dict[str, 
             if played_by != name:
                 continue
             if num_rows == number:
-                return row
+                images = as_list(row.get("images"))
+                place = f"row {number} of {name}"
+                return row | ({"images": placed_images(images, file, place)} if images else {})
             num_rows += 1
     if not num_rows:
         others = f"; they name {', '.join(sorted(names))}" if names else ""
@@ -207,9 +211,17 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
+def _said(part: object) -> str:
+    """Return what a part of a message says; a picture is named, not printed."""
+    if isinstance(part, dict):
+        return str(part["text"]) if part.get("type") == "text" else f"[{part.get('type')}]"
+    return str(part)
+
+
 def _show(message: dict[str, Any]) -> None:
     content = message.get("content")
-    text = content if isinstance(content, str) else "" if content is None else str(content)
+    parts = [content] if isinstance(content, str) else content or []
+    text = "".join(_said(part) for part in parts)
     calls = [one["function"] for one in message.get("tool_calls") or ()]
     called = [f"{one['name']}({one['arguments']})" for one in calls]
     typer.echo(f"{message['role']}: {chr(10).join([text, *called]).strip()}")

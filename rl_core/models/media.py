@@ -37,13 +37,14 @@ class PromptMedia:
         return digest.hexdigest()
 
 
-def gone_on(shown: PromptMedia | None, more: PromptMedia | None) -> PromptMedia | None:
-    """Return the images of a conversation that goes on with more of them. Raises: ModelError when
-    they cannot be stacked."""
-    if shown is None or more is None:
-        return more if shown is None else shown
-    device = next(iter(shown.tensors.values())).device
-    return PromptMedia(joined([shown, more], device), shown.num_tokens + more.num_tokens)
+def gone_on(*shown: PromptMedia | None) -> PromptMedia | None:
+    """Return the images of a conversation that went on with more of them, turn by turn. Raises:
+    ModelError when they cannot be stacked."""
+    pieces = [one for one in shown if one is not None]
+    if len(pieces) < 2:
+        return pieces[0] if pieces else None
+    device = next(iter(pieces[0].tensors.values())).device
+    return PromptMedia(joined(pieces, device), sum(one.num_tokens for one in pieces))
 
 
 @dataclass(frozen=True)

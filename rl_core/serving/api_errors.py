@@ -54,9 +54,18 @@ class ErrorAnswer(BaseModel):
     error: Fault
 
 
+def _inner(errors: list[Any]) -> Any:
+    """Return the first fault; of a list that might also have been a text, the list's own."""
+    *place, last = errors[0]["loc"]
+    if last != "str":
+        return errors[0]
+    inside = [one for one in errors if len(one["loc"]) > len(place) + 1]
+    return next((one for one in inside if [*one["loc"][: len(place)]] == place), errors[0])
+
+
 def from_validation(errors: list[Any]) -> ApiError:
     """Return the error of a request that does not fit its schema: its first fault."""
-    first = errors[0]
+    first = _inner(errors)
     place = [str(part) for part in first["loc"] if part != "body"]
     # Parts that name the member of a union say nothing to who wrote the request.
     param = ".".join(part for part in place if part.isidentifier() or part.isdigit()) or None

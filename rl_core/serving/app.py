@@ -97,9 +97,8 @@ def build_app_by_key(endpoint_of: EndpointOf, close: Callable[[], None] | None =
     async def chat(
         request: ChatRequest, http: Request, endpoint: Endpoint = found_endpoint
     ) -> Response:
-        return await _answered(
-            ChatAnswer(request, endpoint.of_model(request.model)), bool(request.stream), http
-        )
+        answer = await ChatAnswer.of(request, endpoint.of_model(request.model))
+        return await _answered(answer, bool(request.stream), http)
 
     @app.post("/v1/completions", responses=STREAMS)
     async def completions(

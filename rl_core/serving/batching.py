@@ -21,6 +21,8 @@ from rl_core.models.decoding.decode import Draw, End, read_prompts
 from rl_core.models.decoding.joining import JoinedRows
 from rl_core.models.decoding.request import Reply, Request
 from rl_core.models.decoding.stop_strings import TextOf
+from rl_core.models.media import PromptMedia
+from rl_core.rollout.chat.text import Encoded
 from rl_core.serving.engine import Asked, EngineFailed, EngineFull, Likely, Scored, Token
 
 MAX_ROWS = 32
@@ -60,14 +62,15 @@ class InProcessEngine:
         self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
         self._thread.start()
 
-    def generate(self, prompt_token_ids: Sequence[int], asked: Asked) -> Stream:
-        """Put a request in the queue. Raises: EngineFull when it is full."""
-        return self._put(list(prompt_token_ids), asked, 0)
+    def generate(self, prompt: Encoded, asked: Asked) -> Stream:
+        """Put a request in the queue. Args: prompt: tokens, and the pictures among them. Raises:
+        EngineFull when it is full."""
+        return self._put(prompt, asked, 0)
 
     async def score(self, prompt_token_ids: Sequence[int], num_likely: int) -> list[Scored]:
         """Return the log-probabilities of a prompt's tokens, at temperature 1. Raises:
         EngineFull."""
-        scored = await self._put(list(prompt_token_ids), None, num_likely).next()
+        scored = await self._put(Encoded([*prompt_token_ids]), None, num_likely).next()
         assert isinstance(scored, list)
         return scored
 
@@ -83,8 +86,9 @@ class InProcessEngine:
         """Number of replies that are being decoded."""
         return sum(len(batch.rows) for batch in self._batches)
 
-    def _put(self, prompt: list[int], asked: Asked | None, num_likely: int) -> Stream:
-        job = _Job(prompt, asked, num_likely, asyncio.get_running_loop())
+    def _put(self, prompt: Encoded, asked: Asked | None, num_likely: int) -> Stream:
+        loop = asyncio.get_running_loop()
+        job = _Job(prompt.token_ids, prompt.media, asked, num_likely, loop)
         with self._changed:
             if self._closing:
                 raise EngineFull("the server is stopping")
@@ -134,7 +138,7 @@ class InProcessEngine:
                 job.tell(self._scored(job))
                 return
             joined = JoinedRows.of(
-                self.policy, job.prompt, job.num_rows, self.pad_id, self.device, packed
+                self.policy, job.prompt, job.num_rows, self.pad_id, self.device, packed, job.media
             )
             rows = [self._row(job, job.asked, index) for index in range(job.num_rows)]
         except Exception as error:
@@ -199,6 +203,7 @@ class _Job:
     """A request in the queue or in a batch."""
 
     prompt: list[int]
+    media: PromptMedia | None
     asked: Asked | None
     """None to score the prompt."""
     num_likely: int

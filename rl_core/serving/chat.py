@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rl_core.data.prepare.chat_template import Message as TemplateMessage
 from rl_core.envs.calls.form import CallForm, Parsed
 from rl_core.errors import UserError
+from rl_core.rollout.chat.text import Encoded
 from rl_core.serving.api_errors import FAILED, ApiError
 from rl_core.serving.choices import Choice, called, chat_log_prob, usage
 from rl_core.serving.endpoint import Endpoint, answer_head
 from rl_core.serving.engine import Asked, Token, TokenStream
+from rl_core.serving.pictures import has_pictures, opened
 from rl_core.serving.reply_text import ReplyText
-from rl_core.serving.sampling import asked_for
+from rl_core.serving.sampling import asked_for, check_no_places
 from rl_core.serving.schema import ChatRequest, Message, ToolChoice
 from rl_core.serving.watching import CallWatch
 
 
 class ChatAnswer:
-    """Answer to one request. Raises: ApiError, EngineFull when it cannot be sampled."""
+    """Answer to one request.
 
-    def __init__(self, request: ChatRequest, endpoint: Endpoint) -> None:
+    Args: read: the request's prompt, which was read already. Raises: ApiError, EngineFull when it
+    cannot be sampled.
+    """
+
+    def __init__(self, request: ChatRequest, endpoint: Endpoint, read: _Read) -> None:
         self.request, self.endpoint = request, endpoint
-        endpoint.check(request)
-        self.form, self.begun = self._calls()
-        self.messages = [_templated(message) for message in request.messages]
-        self.prompt = self._prompt()
+        self.form, self.begun, self.messages = read.form, read.begun, read.messages
+        self.prompt = read.prompt.token_ids
         self.head = answer_head("chatcmpl", request.model)
         asked = self._asked()
-        self.stream: TokenStream = endpoint.engine.generate(self.prompt, asked)
+        self.stream: TokenStream = endpoint.engine.generate(read.prompt, asked)
         stop, tags = request.stop_strings, self._tags
         self.choices = [
             Choice(ReplyText(endpoint.model.chat.decode, stop, tags))
@@ -38,6 +45,21 @@ class ChatAnswer:
         self.watches = [
             None if self.form is None else CallWatch(self.form, self.begun) for _ in self.choices
         ]
+
+    @classmethod
+    async def of(cls, request: ChatRequest, endpoint: Endpoint) -> ChatAnswer:
+        """Read a request and begin to answer it.
+
+        Pictures are fetched and processed in a thread of their own, since others are answered
+        meanwhile. Raises: ApiError, EngineFull when it cannot be sampled.
+        """
+        endpoint.check(request)
+        messages = [_templated(message) for message in request.messages]
+        if has_pictures(messages):
+            read = await asyncio.to_thread(_with_pictures, request, endpoint, messages)
+        else:
+            read = _read(request, endpoint, messages)
+        return cls(request, endpoint, read)
 
     async def whole(self) -> dict[str, object]:
         """Return the answer when everything is sampled."""
@@ -174,49 +196,77 @@ class ChatAnswer:
             tags=self._tags,
         )
 
-    def _calls(self) -> tuple[CallForm | None, str]:
-        """Return the form in which the model may call tools, and the beginning of a reply that has
-        to."""
-        request, form = self.request, self.endpoint.form
-        if not request.tools or request.tool_choice == "none":
-            return None, ""
-        if form is None:
-            raise ApiError(
-                "tools: the model's chat template has no form of calls that this server knows; "
-                "name it with --tool-format",
-                "tools",
+
+@dataclass(frozen=True)
+class _Read:
+    """A request's prompt."""
+
+    messages: list[TemplateMessage]
+    prompt: Encoded
+    form: CallForm | None
+    """Form in which the model may call tools."""
+    begun: str
+    """Beginning of a reply that has to call one."""
+
+
+def _with_pictures(
+    request: ChatRequest, endpoint: Endpoint, messages: list[TemplateMessage]
+) -> _Read:
+    if request.prompt_token_ids is not None:
+        raise ApiError(
+            "prompt_token_ids: does not go with pictures in messages, whose places among the "
+            "tokens only the chat template knows",
+            "prompt_token_ids",
+        )
+    return _read(request, endpoint, opened(messages, endpoint.model.chat.why_no_pictures))
+
+
+def _read(request: ChatRequest, endpoint: Endpoint, messages: list[TemplateMessage]) -> _Read:
+    form, begun = _calls(request, endpoint.form)
+    chat = endpoint.model.chat
+    if request.prompt_token_ids is not None:
+        prompt = Encoded(list(request.prompt_token_ids))
+        check_no_places(prompt.token_ids, endpoint.model, "prompt_token_ids")
+    else:
+        tools = [] if form is None else request.tools or []
+        # Templates run as Jinja and raise what they like.
+        try:
+            prompt = endpoint.encode(
+                messages, [tool.model_dump(exclude_none=True) for tool in tools]
             )
-        if isinstance(request.tool_choice, ToolChoice):
-            return form, form.forced(request.tool_choice.function.name)
-        return form, form.forced(None) if request.tool_choice == "required" else ""
-
-    def _prompt(self) -> list[int]:
-        request, chat = self.request, self.endpoint.model.chat
-        if request.prompt_token_ids is not None:
-            prompt = list(request.prompt_token_ids)
-        else:
-            tools = [] if self.form is None else request.tools or []
-            messages = self.messages
-            # Templates run as Jinja and raise what they like.
-            try:
-                prompt = self.endpoint.encode(
-                    messages, [tool.model_dump(exclude_none=True) for tool in tools]
-                )
-            except Exception as error:
-                said = str(error) or type(error).__name__
-                param = "tools" if isinstance(error, UserError) and tools else "messages"
-                raise ApiError(
-                    f"the chat template cannot write these messages: {said:.300}", param
-                ) from error
-        begun = chat.tokenizer.encode(self.begun, add_special_tokens=False) if self.begun else []
-        return prompt + begun
+        except Exception as error:
+            said = str(error) or type(error).__name__
+            param = "tools" if isinstance(error, UserError) and tools else "messages"
+            raise ApiError(
+                f"the chat template cannot write these messages: {said:.300}", param
+            ) from error
+    if begun:
+        first = chat.tokenizer.encode(begun, add_special_tokens=False)
+        prompt = replace(prompt, token_ids=prompt.token_ids + first)
+    return _Read(messages, prompt, form, begun)
 
 
-def _templated(message: Message) -> dict[str, object]:
+def _calls(request: ChatRequest, form: CallForm | None) -> tuple[CallForm | None, str]:
+    """Return the form in which the model may call tools, and the beginning of a reply that has
+    to."""
+    if not request.tools or request.tool_choice == "none":
+        return None, ""
+    if form is None:
+        raise ApiError(
+            "tools: the model's chat template has no form of calls that this server knows; "
+            "name it with --tool-format",
+            "tools",
+        )
+    if isinstance(request.tool_choice, ToolChoice):
+        return form, form.forced(request.tool_choice.function.name)
+    return form, form.forced(None) if request.tool_choice == "required" else ""
+
+
+def _templated(message: Message) -> TemplateMessage:
     """Return a message as chat templates read it: `system` for `developer`, arguments of calls as
     objects."""
     role = "system" if message.role == "developer" else message.role
-    made: dict[str, object] = {"role": role, "content": message.text}
+    made: TemplateMessage = {"role": role, "content": message.shown}
     for key in ("name", "tool_call_id"):
         if (value := getattr(message, key)) is not None:
             made[key] = value

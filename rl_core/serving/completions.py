@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from rl_core.rollout.chat.text import Encoded
 from rl_core.serving.api_errors import ApiError
 from rl_core.serving.choices import Choice, exact, finite, usage
 from rl_core.serving.endpoint import Endpoint, answer_head
 from rl_core.serving.engine import Likely, Scored, Token, TokenStream
 from rl_core.serving.reply_text import ReplyText
-from rl_core.serving.sampling import asked_for, room_after
+from rl_core.serving.sampling import asked_for, check_no_places, room_after
 from rl_core.serving.schema import CompletionRequest
 
 MAX_PROMPTS = 64
@@ -41,7 +42,7 @@ class CompletionAnswer:
                 max_replies=endpoint.max_replies,
             )
             try:
-                self.streams.append(endpoint.engine.generate(prompt, asked))
+                self.streams.append(endpoint.engine.generate(Encoded(prompt), asked))
             except BaseException:
                 self._cancel()
                 raise
@@ -197,5 +198,6 @@ class CompletionAnswer:
         encode = self.endpoint.model.tokenizer.encode
         prompts = [encode(one) if isinstance(one, str) else list(one) for one in given]
         for prompt in prompts:
+            check_no_places(prompt, self.endpoint.model, "prompt")
             room_after(prompt, self.endpoint.model, at_least=0)
         return prompts

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rl_core.data.prepare.chat_template import Message, Tools
 from rl_core.envs.calls.form import CallForm
+from rl_core.rollout.chat.text import Encoded
 from rl_core.serving.api_errors import NOT_FOUND, ApiError
 from rl_core.serving.engine import Engine
 from rl_core.serving.schema import Asking
@@ -44,9 +45,9 @@ class Endpoint:
         """
         return self
 
-    def encode(self, messages: list[Message], tools: Tools) -> list[int]:
-        """Return the tokens of a conversation, ending where the reply begins."""
-        return self.model.chat.encode(messages, tools)
+    def encode(self, messages: list[Message], tools: Tools) -> Encoded:
+        """Return the tokens of a conversation, ending where the reply begins, and its pictures."""
+        return self.model.chat.conversation(messages, tools)
 
     def answered(self, messages: list[Message], prompt: list[int], said: Message) -> None:
         """Take note of an answer to a chat. Args: messages, prompt: as they were read. said: the

@@ -9,6 +9,7 @@ from typing import Protocol
 from rl_core.errors import RLTrainError
 from rl_core.models.decoding.request import Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
+from rl_core.rollout.chat.text import Encoded
 
 Likely = list[tuple[int, float]]
 """Most probable tokens with their log-probabilities, the most probable first."""
@@ -74,8 +75,9 @@ class TokenStream(Protocol):
 class Engine(Protocol):
     """Samples replies for an endpoint."""
 
-    def generate(self, prompt_token_ids: Sequence[int], asked: Asked) -> TokenStream:
-        """Put a request in the queue. Raises: EngineFull when it is full."""
+    def generate(self, prompt: Encoded, asked: Asked) -> TokenStream:
+        """Put a request in the queue. Args: prompt: tokens, and the pictures among them. Raises:
+        EngineFull when it is full."""
         ...
 
     async def score(self, prompt_token_ids: Sequence[int], num_likely: int) -> list[Scored]:

@@ -79,6 +79,19 @@ def room_after(prompt: list[int], model: KnownModel, *, at_least: int = 1) -> in
     return room
 
 
+def check_no_places(prompt: list[int], model: KnownModel, param: str) -> None:
+    """Check that a prompt that came as tokens shows no pictures, which nothing would bring.
+
+    Raises: ApiError.
+    """
+    if places := model.chat.places(prompt):
+        raise ApiError(
+            f"{param}: {places} of its tokens stand for pictures, which come with messages alone; "
+            "send messages with parts of type image_url",
+            param,
+        )
+
+
 def _choice(request: Asking, longest: int, temperature: float) -> SamplingConfig:
     least = request.min_tokens or 0
     if least > longest:

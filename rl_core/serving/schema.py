@@ -6,6 +6,7 @@ nothing here (`user`, `metadata`, ...) are accepted.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -13,6 +14,9 @@ from pydantic_core import PydanticCustomError
 
 from schemas.sections.sampling import checked_stop
 
+PARTS = ("text", "image_url")
+"""Types of the parts that a message's content may have."""
+PICTURE_ADDRESS = r"^(data:image/[a-zA-Z0-9.+-]+;base64,|https?://[^/])"
 MAX_CHOICES, MAX_LIKELY, MAX_STOPS = 128, 20, 16
 LARGEST_SEED = 2**63 - 1
 SMALLEST_TEMPERATURE = 0.01
@@ -25,19 +29,52 @@ def fault(param: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("fault", "{message}", {"param": param, "message": message})
 
 
+class ImageUrl(BaseModel):
+    """A picture: its bytes, or where they are."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    url: Annotated[str, Field(pattern=PICTURE_ADDRESS)]
+    """`data:image/png;base64,…` (or another type that PIL reads), or an http or https address."""
+    detail: Literal["auto", "high", "original"] | None = None
+    """Changes nothing: the model's own processor decides on the resolution."""
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def _is_picture(cls, url: object) -> object:
+        if isinstance(url, str) and not re.match(PICTURE_ADDRESS, url):
+            raise ValueError(
+                "must be data:image/png;base64,… (or image/jpeg, image/webp, …) or an http or "
+                "https address"
+            )
+        return url
+
+
 class Part(BaseModel):
-    """Part of a message's content; only text is read."""
+    """Part of a message's content: a text or a picture."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
     type: str
     text: str | None = None
+    image_url: ImageUrl | None = None
 
     @model_validator(mode="after")
-    def _is_text(self) -> Part:
-        if self.type != "text" or self.text is None:
-            raise ValueError(f"a part of type {self.type!r}: this server reads text alone")
+    def _can_be_read(self) -> Part:
+        if self.type not in PARTS:
+            raise ValueError(
+                f"a part of type {self.type!r}: this server reads {' and '.join(PARTS)}"
+            )
+        if (self.text if self.type == "text" else self.image_url) is None:
+            raise ValueError(f"a part of type {self.type!r} has no {self.type!r}")
         return self
+
+    @property
+    def shown(self) -> dict[str, object]:
+        """The part as OpenAI's API has it."""
+        if self.image_url is None:
+            return {"type": "text", "text": self.text or ""}
+        return {"type": "image_url", "image_url": {"url": self.image_url.url}}
 
 
 class CalledFunction(BaseModel):
@@ -78,11 +115,13 @@ class Message(BaseModel):
         return self
 
     @property
-    def text(self) -> str:
-        """Content as one text."""
-        if isinstance(self.content, list):
-            return "".join(part.text or "" for part in self.content)
-        return self.content or ""
+    def shown(self) -> str | list[dict[str, object]]:
+        """Content as one text; as its parts where a picture is among them."""
+        if not isinstance(self.content, list):
+            return self.content or ""
+        if any(part.image_url for part in self.content):
+            return [part.shown for part in self.content]
+        return "".join(part.text or "" for part in self.content)
 
 
 class Function(BaseModel):

@@ -193,6 +193,17 @@ def load_image(source: str | bytes, limits: MediaLimits | None = None) -> "Image
         raise DataError(f"{name}: not a readable image ({described(error)})") from error
 
 
+def media_type(content: bytes) -> str:
+    """Return the media type of an image file's bytes, such as `image/png`. Raises: DataError."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return image.get_format_mimetype() or f"image/{str(image.format).lower()}"
+    except (*DAMAGE, Image.DecompressionBombError) as error:
+        raise DataError(f"{len(content)} bytes: not a readable image ({error})") from error
+
+
 def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     """Report a file behind a resolved URI that is missing, cannot be decoded or exceeds the
     limits."""

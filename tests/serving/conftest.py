@@ -78,6 +78,13 @@ def served(tiny_model_dir: Path) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
+def seeing(tiny_vlm_dir: Path) -> Iterator[Running]:
+    """A server of a vision-language model."""
+    with running(tiny_vlm_dir) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def exactly_served(tiny_model_dir: Path) -> Iterator[Running]:
     with running(tiny_model_dir, exact=True, max_rows=16) as server:
         yield server

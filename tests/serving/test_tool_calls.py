@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from rl_core.models.decoding.request import StopReason
+from rl_core.rollout.chat.text import Encoded
 from rl_core.serving.engine import Asked, Scored, Token
 from tests.conftest import character_tokenizer
 from tests.serving.conftest import NAME, Running, running
@@ -42,8 +43,8 @@ class Said:
         self.text, self.prompt = "", ""
         self.tokenizer: Any = None
 
-    def generate(self, prompt_token_ids: Sequence[int], asked: Asked) -> "Tokens":
-        self.prompt = self.tokenizer.decode(list(prompt_token_ids))
+    def generate(self, prompt: Encoded, asked: Asked) -> "Tokens":
+        self.prompt = self.tokenizer.decode(prompt.token_ids)
         ids = [*self.tokenizer.encode(self.text), self.tokenizer.eos_token_id]
         tokens = [Token(0, token, -0.5) for token in ids]
         return Tokens([*tokens[:-1], replace(tokens[-1], stop_reason=StopReason.EOS)])

@@ -18,6 +18,7 @@ from schemas.rows.media_checks import (
     is_local_file,
     is_remote,
     load_image,
+    open_media,
     resolve_uri,
 )
 
@@ -61,13 +62,17 @@ def image_identity(image: object) -> str:
 
 def open_image(image: str) -> "Image":
     """Decode the RGB image behind a result of `placed_images`. Raises: DataError."""
-    if image.startswith(BASE64):
-        try:
-            content = base64.b64decode(image.removeprefix(BASE64))
-        except ValueError as error:
-            raise DataError(f"{image[:40]}...: not the base64 of a picture ({error})") from error
-        return load_image(content)
-    return load_image(image)
+    return load_image(image_bytes(image) if image.startswith(BASE64) else image)
+
+
+def image_bytes(image: str) -> bytes:
+    """Return the file's bytes behind a result of `placed_images`. Raises: DataError."""
+    if not image.startswith(BASE64):
+        return open_media(image)
+    try:
+        return base64.b64decode(image.removeprefix(BASE64))
+    except ValueError as error:
+        raise DataError(f"{image[:40]}...: not the base64 of a picture ({error})") from error
 
 
 def _placed(image: object, folder: Path | str, where: str) -> str:

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
+from rl_core.models.media import PromptMedia
+
 
 class Prompted(Protocol):
     """A request as it is seen here; a dataclass."""
@@ -29,7 +31,7 @@ class Prompted(Protocol):
         ...
 
     @property
-    def media(self) -> object:
+    def media(self) -> PromptMedia | None:
         """Media of the prompt besides text."""
         ...
 
@@ -83,6 +85,8 @@ def own_generators(
 
 def _prompt(request: Prompted, place: int) -> object:
     """Return what equal prompts have in common; a request that stands alone has its place."""
-    if request.seed is None or request.media is not None:
+    if request.seed is None:
         return place
-    return tuple(request.token_ids)
+    # Other pictures may have as many tokens.
+    shown = None if request.media is None else request.media.key
+    return tuple(request.token_ids), shown

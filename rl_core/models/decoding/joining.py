@@ -26,6 +26,7 @@ from rl_core.models.decoding.next_states import (
     next_states,
 )
 from rl_core.models.decoding.request import Request
+from rl_core.models.media import PromptMedia
 from rl_core.models.policy import TokenPolicy
 
 
@@ -50,9 +51,10 @@ class JoinedRows:
         pad_id: int,
         device: torch.device,
         packed: Packed,
+        media: PromptMedia | None = None,
     ) -> JoinedRows:
-        """Read a prompt once, for some rows that continue it."""
-        request = Request(list(prompt), num_rows, room=1)
+        """Read a prompt once, for some rows that continue it. Args: media: its pictures."""
+        request = Request(list(prompt), num_rows, room=1, media=media)
         prompts = read_prompts(policy, [request], pad_id, device)
         states_RH = prompts.states_BPH[:, -1].expand(num_rows, -1)
         last_R = prompts.last_P.expand(num_rows)

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from rl_core.data.prepare.chat_template import Message, Tools
 from rl_core.errors import WorkerDied
 from rl_core.models.decoding.request import Reply
-from rl_core.rollout.agents.turns import Turn, TurnLog
+from rl_core.rollout.agents.turns import Conversation, Turn, TurnLog
+from rl_core.rollout.chat.text import Encoded
 from rl_core.serving.api_errors import ApiError
 from rl_core.serving.endpoint import Endpoint
 from rl_core.serving.engine import Asked, EngineFailed, Scored, Token
@@ -99,14 +100,13 @@ class EpisodeEngine:
     def __init__(self, log: TurnLog, desk: Desk) -> None:
         self.log, self.desk = log, desk
 
-    def generate(self, prompt_token_ids: Sequence[int], asked: Asked) -> ReplyStream:
+    def generate(self, prompt: Encoded, asked: Asked) -> ReplyStream:
         """Put a request in the queue. Raises: ApiError when it wants what a rollout has not."""
         if asked.num_likely:
             raise ApiError(
                 "top_logprobs: a rollout knows the log-probabilities of sampled tokens alone",
                 "top_logprobs",
             )
-        prompt = prompt_token_ids if isinstance(prompt_token_ids, list) else [*prompt_token_ids]
         turn = self.log.begin(prompt)
         stream = ReplyStream(turn, self.desk)
         self.desk.ask(turn, asked, stream)
@@ -140,7 +140,7 @@ class EpisodeEndpoint(Endpoint):
     def check_model(self, name: str) -> None:
         """Accept any name."""
 
-    def encode(self, messages: list[Message], tools: Tools) -> list[int]:
+    def encode(self, messages: list[Message], tools: Tools) -> Conversation:
         """Return the tokens of a conversation, with the sampled tokens of earlier replies."""
         return self.log.encode(messages, tools)
 

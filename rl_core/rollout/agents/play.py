@@ -10,18 +10,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs.agent import AgentSettings
 from rl_core.envs.calls.forms import form_of
 from rl_core.envs.seats import POLICY
-from rl_core.errors import WorkerDied
+from rl_core.errors import DataError, ModelError, WorkerDied
 from rl_core.models.checks.row_length import LongestRow
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.rollout.agents.desk import ROLLOUT_ENDED, Hall, Play, Waiting
 from rl_core.rollout.agents.endpoint import EpisodeEndpoint, EpisodeEngine
+from rl_core.rollout.agents.given_row import given_row
 from rl_core.rollout.agents.opponents import Opponent
 from rl_core.rollout.agents.processes import Ended
 from rl_core.rollout.agents.seated import SeatedEndpoint, ends_of_seats
@@ -111,6 +111,8 @@ class _Rollout:
         self.key_of: dict[Play, str] = {}
         self.number_of: dict[Play, int] = {}
         self.closed: set[Play] = set()
+        self.given: tuple[PlayedItem, dict[str, object]] | None = None
+        """The row that was given last: siblings start one after the other."""
 
     def _logs(self, name: str) -> dict[str, TurnLog]:
         logs: dict[str, TurnLog] = {}
@@ -160,16 +162,22 @@ class _Rollout:
         self.stage.keys[key] = seats[""] if "" in seats else SeatedEndpoint.of(seats)
         self.key_of[play] = key
         self.number_of[play] = next(self.stage.numbers)
-        row = {"prompt": play.item["prompt"], **play.item["env_extras"]}
-        order = {"row": _plain(row), "url": self.stage.url(), "key": key, "seed": play.seed}
         play.start()
-        if play.item["env_extras"].get("images"):
-            play.end(Ended(error="the row has images, which agents cannot show the model"))
-            return
         try:
+            order = {"row": self._row(play), "url": self.stage.url(), "key": key, "seed": play.seed}
             self.stage.processes(name).start(self.number_of[play], order, play.end)
-        except WorkerDied as error:
+        except (DataError, ModelError, WorkerDied) as error:
             play.end(Ended(error=str(error)))
+
+    def _row(self, play: Play) -> dict[str, object]:
+        """Return an episode's row as its agent is given it. Raises: DataError when a picture cannot
+        be shown, ModelError when the policy sees none."""
+        if self.given is None or self.given[0] is not play.item:
+            extras, chat = play.item["env_extras"], self.stage.model.chat
+            if extras.get("images") and chat.why_no_pictures:
+                raise ModelError(chat.why_no_images)
+            self.given = play.item, given_row(play.item["prompt"], extras)
+        return self.given[1]
 
     def _endpoint(self, play: Play, name: str, seat: str) -> EpisodeEndpoint:
         known, log = self._model(name, seat), play.logs[seat]
@@ -227,9 +235,12 @@ class _Rollout:
         # Not the order of arrival: requests that an agent sends at once may overtake each other.
         seat = one.turn.seat
         earlier = one.play.logs[seat].turns[: one.turn.number]
-        repeat = sum(turn.prompt == prompt for turn in earlier)
-        seed = _hashed(one.play.seed, repeat, prompt, *([seat] if seat else []))
-        return Request(prompt, 1, room, stop=StopStrings.of(strings, tags), seed=seed)
+        asks = prompt, one.turn.pictures
+        repeat = sum((turn.prompt, turn.pictures) == asks for turn in earlier)
+        named = filter(None, (seat, one.turn.pictures))
+        seed = _hashed(one.play.seed, repeat, prompt, *named)
+        stop, media = StopStrings.of(strings, tags), one.turn.media
+        return Request(prompt, 1, room, media, stop=stop, seed=seed)
 
     def _rows(self, play: Play) -> list[Episode]:
         ended = play.ended or Ended(error="it was never played")
@@ -350,16 +361,3 @@ def _metrics(
 def _hashed(*parts: object) -> int:
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:8], "big") % SEEDS
-
-
-def _plain(value: Any) -> object:
-    """Return a row's value as JSON has it."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

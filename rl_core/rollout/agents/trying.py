@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +24,10 @@ from rl_core.envs.seats import POLICY
 from rl_core.envs.tool_env.served_reply import ServedReply, offered, step_of
 from rl_core.errors import EnvError
 from rl_core.rollout.agents.endpoint import listening
+from rl_core.rollout.agents.given_row import given_row, with_parts
 from rl_core.rollout.agents.processes import AgentProcesses, Ended
 from rl_core.rollout.agents.seated import ends_of_seats
+from rl_core.rollout.chat.observed import part_of
 
 Messages = list[dict[str, Any]]
 Speak = Callable[[Messages, list[dict[str, Any]]], dict[str, Any]]
@@ -54,15 +56,16 @@ def try_row(
     """Play a row of an environment.
 
     Args: options: the recipe's, empty for the defaults. row: with its `prompt` and all other
-    columns. Raises: EnvError when the environment cannot be made of them.
+    columns; `images` as `placed_images` returns them. Raises: EnvError when the environment cannot
+    be made of them, DataError when a picture cannot be shown.
     """
     extras = {key: value for key, value in row.items() if key != "prompt"}
     env = make(name, options or None, extras)
     prompt = deepcopy(list(row["prompt"]))
     if isinstance(env, AgentEnv):
-        return _agent(name, env, {**extras, "prompt": prompt}, speak, show)
+        return _agent(name, env, given_row(prompt, extras), speak, show)
     try:
-        return _stepped(env, prompt, speak, show)
+        return _stepped(env, prompt, extras.get("images") or (), speak, show)
     except EnvError as error:
         return Tried(None, error=str(error))
     finally:
@@ -70,9 +73,11 @@ def try_row(
 
 
 # Any: an environment of the user's need not derive from BaseTextEnv.
-def _stepped(env: Any, prompt: Messages, speak: Speak, show: Show) -> Tried:
+def _stepped(env: Any, prompt: Messages, images: Sequence[str], speak: Speak, show: Show) -> Tried:
     messages, _ = _result(env.init(prompt)) if hasattr(env, "init") else (prompt, {})
     messages = [dict(one) for one in messages]
+    if images:
+        messages = with_parts(messages, [part_of(image) for image in images])
     for message in messages:
         show(message)
     rewards, read = [], {}
@@ -125,7 +130,7 @@ def _agent(name: str, env: AgentEnv, row: Mapping[str, object], speak: Speak, sh
     try:
         with listening(_app(conversation)) as url:
             order = {"row": row, "url": url, "key": "tried", "seed": 0}
-            processes.start(0, json.loads(json.dumps(order, default=_plain)), end)
+            processes.start(0, order, end)
             conversation.speak_until(over)
     finally:
         processes.close()
@@ -227,7 +232,3 @@ def _app(conversation: _Conversation) -> FastAPI:
         return StreamingResponse(iter(lines), media_type="text/event-stream")
 
     return app
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,4 +1,4 @@
-"""Parts of an environment's messages: texts and pictures.
+"""Parts of the messages of environments and of clients: texts and pictures.
 
 A picture is `{"type": "image", "image": …}` or, as OpenAI's API has it, `{"type": "image_url",
 "image_url": {"url": …}}`: the path of a file, or `data:image/png;base64,…`.
@@ -6,11 +6,14 @@ A picture is `{"type": "image", "image": …}` or, as OpenAI's API has it, `{"ty
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 
 from rl_core.data.prepare.chat_template import Message
-from rl_core.data.read.row_images import BASE64
+from rl_core.data.read.row_images import BASE64, image_bytes
+from rl_core.envs.tool_env.result import Part, picture_of
 from rl_core.errors import DataError
+from schemas.rows.media_checks import media_type
 
 TEXT, IMAGE, IMAGE_URL = "text", "image", "image_url"
 
@@ -45,6 +48,18 @@ def parts_of(message: Message) -> Iterator[tuple[str, str]]:
 def shown_pictures(messages: Sequence[Message]) -> list[str]:
     """Return the pictures of messages in their order, as `open_image` takes them."""
     return [value for message in messages for kind, value in parts_of(message) if kind == IMAGE]
+
+
+def part_of(image: str) -> Part:
+    """Return the part of OpenAI's API that shows what `open_image` takes, with its bytes.
+
+    Raises: DataError when it cannot be opened.
+    """
+    content = image_bytes(image)
+    try:
+        return picture_of(base64.b64encode(content).decode(), media_type(content))
+    except DataError as error:
+        raise DataError(f"{image[:80]}: {error}") from error
 
 
 def _opened_by(value: str) -> str:

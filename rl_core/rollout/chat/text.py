@@ -21,6 +21,7 @@ from rl_core.models.chat.turns import (
     mark_of,
 )
 from rl_core.models.media import PromptMedia
+from rl_core.rollout.chat.observed import shown_pictures
 
 ANCHOR = "a"
 """A text that no tokenizer merges with the following whitespace or mark."""
@@ -48,6 +49,10 @@ class ChatFormat:
         "the row has images, which this language model cannot see; use a vision-language model"
     )
     """Error message for a row with images."""
+    why_no_pictures = (
+        "this language model reads text and sees no pictures; ask a vision-language model"
+    )
+    """Error message for a message with a picture; empty for a model that sees them."""
 
     def __init__(
         self,
@@ -87,6 +92,23 @@ class ChatFormat:
         if item["env_extras"].get("images"):
             raise ModelError(self.why_no_images)
         return Encoded(self.encode(messages, tools))
+
+    def conversation(self, messages: Sequence[Message], tools: Tools = ()) -> Encoded:
+        """Encode a conversation as a client of OpenAI's API has it, ending where the reply begins.
+
+        Raises: DataError when it shows pictures that the model cannot see.
+        """
+        if shown_pictures(messages):
+            raise DataError(self.why_no_pictures)
+        return Encoded(self.encode([*messages], tools))
+
+    def of_client(self, messages: Sequence[Message]) -> list[Message]:
+        """Return a client's messages in the form that `observation` takes."""
+        return [*messages]
+
+    def places(self, token_ids: Sequence[int]) -> int:
+        """Return the number of tokens that stand for pictures."""
+        return 0
 
     def encode(self, messages: list[Message], tools: Tools = ()) -> list[int]:
         """Return the token ids of a prompt, ending where the reply begins; a last message of the
@@ -173,6 +195,12 @@ class ChatFormat:
     def check_places(self, token_ids: list[int], media: PromptMedia | None) -> None:
         """Check that a conversation has as many places for pictures as it shows, so that further
         ones come after them. Raises: DataError."""
+        places, shown = self.places(token_ids), 0 if media is None else media.num_tokens
+        if places != shown:
+            raise DataError(
+                f"a reply wrote {places - shown} tokens that stand for pictures, so what the next "
+                "observation shows would be read in their place"
+            )
 
     def check_several_turns(self) -> None:
         """Check that this template supports several turns, whatever their content.

@@ -6,9 +6,11 @@ images come first.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, text_of
@@ -50,6 +52,7 @@ class PictureReader:
             image_token_id,
         )
         self.template = ChatTemplate(processor, template_kwargs)
+        self._reading = threading.Lock()
 
     def __call__(
         self, messages: Sequence[Message], images: Sequence[str], tools: Tools = ()
@@ -65,26 +68,32 @@ class PictureReader:
         an image cannot be opened, or the text has another number of places."""
         pictures = [open_image(image) for image in images]
         shown = {"images": [pictures]} if pictures else {}
-        try:
-            inputs = self.processor(
-                text=[text], add_special_tokens=False, return_tensors="pt", **shown
+        places = text.count(self.processor.image_token)
+        if pictures and places != len(pictures):
+            raise DataError(
+                f"{len(pictures)} pictures for {places} places in the text that the chat template "
+                "writes; it must write one for each part of type image"
             )
+        try:
+            # A tokenizer may keep settings from one call to the next.
+            with self._reading:
+                inputs = self.processor(
+                    text=[text], add_special_tokens=False, return_tensors="pt", **shown
+                )
         except ValueError as error:
             raise DataError(f"{len(pictures)} pictures do not fit their text: {error}") from error
         media: PromptMedia | None = (
             media_of(inputs, self.family, self.image_token_id) if pictures else None
         )
-        if media is not None and not media.num_tokens:
-            raise DataError(
-                f"{len(pictures)} pictures have no place in the text that the chat template "
-                "writes; it must write one for each part of type image"
-            )
         return Encoded(inputs["input_ids"][0].tolist(), media)
 
 
 class VisionChat(ChatFormat):
     """A `ChatFormat` for prompts with images, which are opened and processed once for all
     siblings."""
+
+    why_no_pictures = ""
+    max_remembered = MAX_REMEMBERED
 
     def __init__(
         self,
@@ -105,7 +114,8 @@ class VisionChat(ChatFormat):
         super().__init__(
             processor.tokenizer, template_kwargs, stop_ids, template=template, **options
         )
-        self._known: OrderedDict[str, Encoded] = OrderedDict()
+        self._known: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._knowing = threading.Lock()
 
     def encode_prompt(
         self, messages: list[Message], item: PromptItem, tools: Tools = ()
@@ -115,12 +125,32 @@ class VisionChat(ChatFormat):
         Raises: DataError when an image cannot be opened, or marks and images differ in number.
         """
         images = list(item["env_extras"].get("images") or [])
-        key = json.dumps([messages, images, list(tools)], sort_keys=True, default=str)
-        if key not in self._known:
-            self._known[key] = self.reader(messages, images, tools)
-            while len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
-        return self._known[key]
+        return self._once([messages, images, list(tools)], self.reader, messages, images, tools)
+
+    def conversation(self, messages: Sequence[Message], tools: Tools = ()) -> Encoded:
+        """Encode a conversation as a client of OpenAI's API has it, with its pictures as tensors.
+
+        Raises: DataError when a picture cannot be opened or has no place in the rendered text.
+        """
+        images = shown_pictures(messages)
+        if not images:
+            return Encoded(self.encode([*messages], tools))
+        told = self.said(self.of_client(messages))
+        text = self.reader.template.prompt(told, tools)
+        if any(message["role"] == "assistant" for message in told):
+            # Siblings have said different things.
+            return self.reader.read(text, images)
+        return self._once([text, images], self.reader.read, text, images)
+
+    def of_client(self, messages: Sequence[Message]) -> list[Message]:
+        """Return a client's messages in the form that `observation` takes: a row's mark of a
+        picture is a text like any other there."""
+        out = []
+        for message in messages:
+            content = message.get("content")
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            out.append({**message, "content": parts})
+        return out
 
     def history(self, messages: Sequence[Message], item: PromptItem) -> list[Message]:
         """Return a row's prompt in the form that `observation` takes, with images in their
@@ -132,16 +162,23 @@ class VisionChat(ChatFormat):
         places. Raises: DataError on a part that is neither text nor a picture."""
         return [_with_places(message) for message in messages]
 
-    def check_places(self, token_ids: list[int], media: PromptMedia | None) -> None:
-        """Check that no reply wrote a picture's token itself, which would take the place of the
-        next picture. Raises: DataError."""
-        places = token_ids.count(self.image_token_id)
-        shown = 0 if media is None else media.num_tokens
-        if places != shown:
-            raise DataError(
-                f"a reply wrote {places - shown} tokens that stand for pictures, so what the next "
-                "observation shows would be read in their place"
-            )
+    def places(self, token_ids: Sequence[int]) -> int:
+        """Return the number of tokens that stand for pictures; a reply may write some itself."""
+        return token_ids.count(self.image_token_id)
+
+    def _once(self, given: object, read: Callable[..., Encoded], *args: object) -> Encoded:
+        """Return what was read of the same before, or read it."""
+        text = json.dumps(given, sort_keys=True, default=str)
+        key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        with self._knowing:
+            found = self._known.get(key)
+        if found is None:
+            found = read(*args)
+            with self._knowing:
+                self._known[key] = found
+                while len(self._known) > self.max_remembered:
+                    self._known.popitem(last=False)
+        return found
 
     def _read(self, text: str, messages: Sequence[Message]) -> Encoded:
         return self.reader.read(text, shown_pictures(messages))

@@ -10,6 +10,7 @@ from rl_core.models.decoding import decode as decoding
 from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.equal_prompts import each_once, side_by_side
 from rl_core.models.decoding.request import Reply, Request, Sampling
+from rl_core.models.media import PromptMedia
 from schemas.recipe import ModelConfig
 
 A, B = [5, 6, 7, 8], [9, 10]
@@ -55,3 +56,15 @@ def test_requests_without_random_numbers_of_their_own_keep_their_order():
     plain = [Request(A, 1, 5), Request(B, 1, 5), Request(A, 1, 5)]
     assert side_by_side(plain) == [0, 1, 2]
     assert each_once(plain) == plain
+
+
+def test_equal_tokens_with_other_pictures_are_other_prompts():
+    one, other = (PromptMedia({"pixel_values": torch.full((1, 3), v)}, 1) for v in (0.0, 1.0))
+    shown = [Request(A, 1, 5, media, seed=1) for media in (one, None, other, one)]
+    assert side_by_side(shown) == [0, 3, 1, 2]
+    read = each_once([shown[place] for place in side_by_side(shown)])
+    assert [(request.media, request.num_replies) for request in read] == [
+        (one, 2),
+        (None, 1),
+        (other, 1),
+    ]

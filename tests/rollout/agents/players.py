@@ -128,3 +128,42 @@ async def by_vowels(row: dict[str, Any], client: AsyncOpenAI) -> dict[str, float
         said = reply.choices[0].message.content or ""
         rewards[seat] = pay * sum(one in "aeiouAEIOU" for one in said) + pay / 10
     return rewards
+
+
+def picture(content: str) -> dict[str, Any]:
+    """A message that shows a PNG. Args: content: its bytes in base64."""
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{content}"}}
+    return {"role": "user", "content": [part, {"type": "text", "text": "And here?"}]}
+
+
+async def looker(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    """Ask about the row's pictures, then about one of its own, as of a page, then go on."""
+    messages = [*row["prompt"]]
+    await ask(client, messages)
+    messages.append(picture(row["screenshot"]))
+    await ask(client, messages)
+    messages.append({"role": "user", "content": "Is <image> a word?"})
+    await ask(client, messages)
+    return float(len(row["images"]))
+
+
+async def swapper(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    """Go on with a history in which another picture took the place of the one that was seen."""
+    messages = [picture(row["screenshot"])]
+    await ask(client, messages)
+    messages.append({"role": "user", "content": "go on"})
+    await ask(client, messages)
+    messages.append({"role": "user", "content": "go on"})
+    part = {"type": "image_url", "image_url": {"url": row["images"][0]}}
+    messages[0] = {"role": "user", "content": [part, messages[0]["content"][1]]}
+    await ask(client, messages)
+    return 1.0
+
+
+async def clumsy(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    """Show what the row says is a picture."""
+    messages = [*row["prompt"]]
+    await ask(client, messages)
+    messages.append(picture(row["screenshot"]))
+    await ask(client, messages)
+    return 1.0

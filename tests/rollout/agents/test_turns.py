@@ -19,25 +19,25 @@ def log_with_a_call(folder: Path) -> TurnLog:
     """A log of one request, whose reply calls a tool in tokens that no text would become."""
     tokenizer = load_tokenizer(str(folder))
     log = TurnLog(ChatFormat(tokenizer, {}))
-    prompt = log.encode(ASKED, [])
-    turn = log.begin(prompt)
+    asked = log.encode(ASKED, [])
+    turn = log.begin(asked)
     letters = [tokenizer.encode(one, add_special_tokens=False)[0] for one in "call"]
     tokens = [*letters, tokenizer.eos_token_id]
     turn.reply = Reply(tokens, [-0.5] * len(tokens), StopReason.EOS)
     turn.delivered = True
     said: dict[str, Any] = {"role": "assistant", "content": None}
     said["tool_calls"] = [CALL | {"function": {"name": "add", "arguments": '{"a": 1}'}}]
-    log.answered(ASKED, prompt, said)
+    log.answered(ASKED, asked.token_ids, said)
     return log
 
 
 def test_a_tool_s_answer_follows_the_sampled_tokens_of_its_call(tiny_model_dir: Path) -> None:
     log = log_with_a_call(tiny_model_dir)
     called = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-    following = log.encode([*ASKED, called, ANSWER], [])
-    context = log.turns[0].context
+    asked = log.encode([*ASKED, called, ANSWER], [])
+    following, context = asked.token_ids, log.turns[0].context
     assert following[: len(context)] == context and len(following) > len(context)
-    second = log.begin(following)
+    second = log.begin(asked)
     second.reply, second.delivered = Reply([5], [-1.0], StopReason.LENGTH), True
     (row,) = log.episodes({"uid": "row"}, 0)
     assert row.mask == [1] * 5 + [0] * (len(following) - len(context)) + [1]
@@ -61,8 +61,9 @@ def test_a_row_of_several_requests_has_the_experts_by_which_each_token_was_drawn
     assert first.reply is not None
     first.reply.routing = np.zeros((len(first.context) - 1, 1, 2), np.uint8)
     called = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-    following = log.encode([*ASKED, called, ANSWER], [])
-    second = log.begin(following)
+    asked = log.encode([*ASKED, called, ANSWER], [])
+    following = asked.token_ids
+    second = log.begin(asked)
     # The whole context was read again.
     again = np.ones((len(following), 1, 2), np.uint8)
     second.reply = Reply([5], [-1.0], StopReason.LENGTH, routing=again)
