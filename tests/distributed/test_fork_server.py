@@ -7,15 +7,18 @@ In a process of its own: this one has a cluster already.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from rl_core.distributed import fork_server
-from rl_core.distributed.fork_server import LONGEST_ADDRESS, forked_workers
+from rl_core.distributed.fork_server import LONGEST_ADDRESS, forked_workers, setup_worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
 
@@ -90,3 +93,52 @@ def test_a_temporary_folder_with_a_long_name_is_no_hindrance(
     with forked_workers() as python:
         address = python.split()[-1]
     assert len(address) <= LONGEST_ADDRESS and not Path(address).exists()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_ray_starts_workers_by_a_script_that_does_not_import_it():
+    children = psutil.Process().children(recursive=True)
+    commands = [" ".join(child.cmdline()) for child in children]
+    (raylet,) = [command for command in commands if "raylet/raylet" in command]
+    assert f"--python_worker_command={sys.executable} {setup_worker.__file__} " in raylet
+    says = f"import sys, {setup_worker.__name__}; print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+CLIENT = f"{sys.executable} -I -S {setup_worker.CLIENT} '/tmp/a folder/socket'"
+
+
+@pytest.mark.parametrize(
+    ("context", "language", "is_forked"),
+    [
+        ({"py_executable": CLIENT, "env_vars": {}, "command_prefix": []}, "PYTHON", True),
+        ({"py_executable": CLIENT, "env_vars": {"A": "1"}}, "PYTHON", False),
+        ({"py_executable": CLIENT, "command_prefix": ["cd", "/tmp", "&&"]}, "PYTHON", False),
+        ({"py_executable": CLIENT}, "JAVA", False),
+        ({"py_executable": "/other/python"}, "PYTHON", False),
+        ({}, "PYTHON", False),
+    ],
+    ids=["forked", "variables", "prefix", "Java", "another Python", "nothing asked"],
+)
+def test_a_worker_that_asks_for_more_than_a_fork_is_set_up_by_ray(
+    monkeypatch: pytest.MonkeyPatch, context: dict[str, Any], language: str, is_forked: bool
+):
+    became: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda path, command: became.append(command))
+    arguments = [
+        "-s",
+        "default_worker.py",
+        "--node-ip-address=127.0.0.1",
+        f"--serialized-runtime-env-context={json.dumps(context)}",
+        f"--language={language}",
+    ]
+    setup_worker.main(arguments)
+    # The first call alone: in a process nothing comes after it.
+    if is_forked:
+        start = [sys.executable, "-I", "-S", setup_worker.CLIENT, "/tmp/a folder/socket"]
+        assert became[0] == [*start, "-s", "default_worker.py", "--node-ip-address=127.0.0.1"]
+    else:
+        rays_own = setup_worker.rays_own()
+        assert Path(rays_own).is_file()
+        assert became[0] == [sys.executable, rays_own, *arguments]

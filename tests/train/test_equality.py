@@ -16,7 +16,7 @@ from rl_core.train.optimizer import make_optimizer
 from rl_core.train.stacks.token_stack import TrainStack
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 
-NUM_STEPS = 4
+NUM_STEPS = 2
 # Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero gradients
 # small.
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, eps=1e-4)
@@ -144,8 +144,7 @@ def test_two_ranks_equal_one_rank_equal_plain_torch(
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_gradient_does_not_depend_on_micro_batch_size(tiny_model_dir: str) -> None:
     norms = [
-        train_with_fsdp(str(tiny_model_dir), 1, size, None, num_steps=1)[1][0]
-        for size in (1, 2, 3, 8)
+        train_with_fsdp(str(tiny_model_dir), 1, size, None, num_steps=1)[1][0] for size in (2, 3, 8)
     ]
     assert norms[0] > 0
-    assert norms == pytest.approx([norms[0]] * 4, rel=1e-5)
+    assert norms == pytest.approx([norms[0]] * 3, rel=1e-5)

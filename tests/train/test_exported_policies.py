@@ -19,6 +19,7 @@ from rl_core.models.checks.comparison import places_in
 from rl_core.models.export.checksums import checksum
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Replica
+from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.weights.buckets import WeightVersion, kept_weights, sent_weights
 from schemas.recipe import DType, ExportKind, LoraConfig
 from schemas.sections.rollout import SyncMode
@@ -38,10 +39,10 @@ CLOSE = 1e-5
 
 
 def trained(rank_info: RankInfo, setup: Setup) -> tuple[Any, Tensor, Tensor]:
-    """A backend after three steps; what its policy said before and says now."""
+    """A backend after two steps; what its policy said before and says now."""
     backend, stack = make_both(rank_info, setup)
     start = log_probs(backend.policy, batch(9))
-    train_steps(stack, rank_info, [0, 1, 2])
+    train_steps(stack, rank_info, [0, 1])
     return backend, start, log_probs(backend.policy, batch(9))
 
 
@@ -51,9 +52,16 @@ def exported(rank_info: RankInfo, setup: Setup, folder: str) -> tuple[Tensor, Te
     return start, end
 
 
-def synced(rank_info: RankInfo, setup: Setup, mode: SyncMode) -> tuple[Tensor, Tensor]:
-    """What the trained policy says, and an engine's model that was sent its weights."""
+def synced(
+    rank_info: RankInfo, setup: Setup, *modes: SyncMode
+) -> tuple[Tensor, dict[SyncMode, Tensor]]:
+    """What the trained policy says, and models of engines that were sent its weights."""
     backend, _, end = trained(rank_info, setup)
+    return end, {mode: said_by_an_engine(backend, setup, mode) for mode in modes}
+
+
+def said_by_an_engine(backend: FSDPBackend, setup: Setup, mode: SyncMode) -> Tensor:
+    rank_info = backend.rank_info
     replica = Replica(make_bundle(setup.model_dir), setup.lora, mode, DType.FLOAT32, rank_info)
     expected = {}
     for name, value in [
@@ -64,7 +72,7 @@ def synced(rank_info: RankInfo, setup: Setup, mode: SyncMode) -> tuple[Tensor, T
     for name, value in sent_weights(backend, mode, torch.float32, averaged=False):
         replica.parameters[name].copy_(value)
     replica.finish(WeightVersion(3), expected, torch.float32)
-    return end, log_probs(replica.policy, batch(9))
+    return log_probs(replica.policy, batch(9))
 
 
 def setup_of(case: Case, tokenizer_dir: Path, folder: Path, **lora: Any) -> Setup:
@@ -106,14 +114,17 @@ def test_plain_transformers_reads_the_trained_policy(
     torch.testing.assert_close(transformers_log_probs(model, batch(9)), end, atol=CLOSE, rtol=0)
 
 
-@pytest.mark.parametrize("mode", SyncMode)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.adapted])
 def test_an_engine_is_sent_the_trained_policy(
-    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, name: str, mode: SyncMode
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, name: str
 ) -> None:
     setup = setup_of(CASES[name], tiny_model_dir, tmp_path / "base")
-    said, engine_says = ranks.run(1, synced, setup, mode)[0]
-    torch.testing.assert_close(engine_says, said, atol=CLOSE, rtol=0)
+    said, engines_say = ranks.run(1, synced, setup, *SyncMode)[0]
+    assert engines_say.keys() == set(SyncMode)
+    for mode, engine_says in engines_say.items():
+        torch.testing.assert_close(
+            engine_says, said, atol=CLOSE, rtol=0, msg=lambda text, mode=mode: f"{mode}: {text}"
+        )
 
 
 @pytest.mark.parametrize("case", [TIED_HEAD, EXPERTS], ids=["tied head", "fused experts"])
@@ -126,8 +137,8 @@ def test_shards_are_exported_and_sent_whole(
     _, end = ranks.run(2, exported, setup, str(tmp_path / "out"))[0]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     torch.testing.assert_close(transformers_log_probs(model, batch(9)), end, atol=CLOSE, rtol=0)
-    said, engine_says = ranks.run(2, synced, setup, SyncMode.FULL)[1]
-    torch.testing.assert_close(engine_says, said, atol=CLOSE, rtol=0)
+    said, engines_say = ranks.run(2, synced, setup, SyncMode.FULL)[1]
+    torch.testing.assert_close(engines_say[SyncMode.FULL], said, atol=CLOSE, rtol=0)
 
 
 @pytest.mark.parametrize("case", [TIED_HEAD, CASES["whole, tied"]], ids=["merged", "whole"])

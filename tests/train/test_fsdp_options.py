@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_core.models.causal_lm import blocks
 from rl_core.ranks.rank_info import RankInfo
-from rl_core.train.result import TrainStepResult
 from schemas.recipe import LoraConfig
 from tests.train.jobs import (
     LORA,
@@ -26,7 +25,7 @@ from tests.train.jobs import (
 )
 from tests.train.ranks import Ranks
 
-STEPS = [0, 1, 2]
+STEPS = [0, 1]
 OPTIONS: dict[str, dict[str, Any]] = {
     "full": {},
     "grad_op": {"fsdp_mode": "grad_op"},
@@ -44,29 +43,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "root_wrap": False,
     },
 }
-_plain: dict[Any, tuple[dict[str, Tensor], list[TrainStepResult]]] = {}
-
-
-def plain(
-    ranks: Ranks, model_dir: Path, lora: LoraConfig | None
-) -> tuple[dict[str, Tensor], list[TrainStepResult]]:
-    """One rank with the default options, computed once."""
-    key = lora is None
-    if key not in _plain:
-        _plain[key] = ranks.run(1, train, Setup(str(model_dir), lora=lora), STEPS)[0]
-    return _plain[key]
+ALL_FROZEN_TOO = ("full", "cpu_offload", "all")
+"""Options whose code asks whether a block has weights that are not trained."""
+SHARDING_NOTHING = ("cpu_offload", "activation_checkpointing", "all")
+"""Options that do something on a rank that shards nothing."""
 
 
 @pytest.mark.parametrize(
-    ("lora", "world_size"),
-    [(None, 1), (None, 2), (LORA, 2)],
-    ids=["weights-1", "weights-2", "lora-2"],
+    ("option", "lora", "world_size"),
+    [
+        *(pytest.param(option, None, 2, id=f"{option}-weights-2") for option in OPTIONS),
+        *(pytest.param(option, LORA, 2, id=f"{option}-lora-2") for option in ALL_FROZEN_TOO),
+        *(pytest.param(option, None, 1, id=f"{option}-weights-1") for option in SHARDING_NOTHING),
+    ],
 )
-@pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_changes_nothing_that_is_learnt(
     ranks: Ranks, tiny_model_dir: Path, option: str, lora: LoraConfig | None, world_size: int
 ) -> None:
-    weights, results = plain(ranks, tiny_model_dir, lora)
+    plain = Setup(str(tiny_model_dir), lora=lora)
+    weights, results = ranks.once(1, train, plain, STEPS)[0]
     setup = Setup(str(tiny_model_dir), fsdp=OPTIONS[option], lora=lora)
     got_weights, got_results = ranks.run(world_size, train, setup, STEPS)[0]
     assert largest_difference(weights, got_weights) < 3e-6

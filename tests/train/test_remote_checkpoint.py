@@ -14,7 +14,7 @@ from rl_core.runtime.storage import RemoteFolder
 from tests.object_store import ObjectStore, object_store
 from tests.train.jobs import Setup, largest_difference, make_both
 from tests.train.ranks import Ranks
-from tests.train.test_resume import first_half, refusal, second_half, setup_of, straight
+from tests.train.test_resume import refusal, second_half, setup_of, straight
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_steps_before_and_after_a_checkpoint_in_a_store_are_those_without(
         monkeypatch.setenv(name, value)
     setup, folder = setup_of(tiny_model_dir, "full"), RemoteFolder("s3://bucket/a/policy")
     expected = ranks.run(2, straight, setup)
-    ranks.run(2, reaching, server.environment, first_half, setup, str(folder))
+    ranks.run(2, reaching, server.environment, straight, setup, str(folder))
     names = set(folder.objects())
     assert {"rank-0.pt", "rank-1.pt", "contents.json", "weights/.metadata"} <= names
     resumed = ranks.run(2, reaching, server.environment, second_half, setup, str(folder))

@@ -1,5 +1,6 @@
 """A run that was saved and loaded by other processes goes on as if nothing had happened."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from schemas.sections.policy import LrSchedulerKind
 from tests.train.jobs import LORA, Setup, largest_difference, make_both, same_bits, train_steps
 from tests.train.ranks import Ranks
 
-FIRST, SECOND = [0, 1, 2], [3, 4, 5]
+FIRST, SECOND = [0, 1], [2, 3]
 # Dropout makes the random state matter.
 DROPOUT = LoraConfig(rank=4, alpha=8, dropout=0.2)
 COSINE = LrSchedulerConfig(kind=LrSchedulerKind.COSINE, warmup_steps=2, min_ratio=0.1)
@@ -61,16 +62,13 @@ def outcome(backend: FSDPBackend, results: list[Any]) -> dict[str, Any]:
     }
 
 
-def straight(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
+def straight(rank_info: RankInfo, setup: Setup, folder: str = "") -> dict[str, Any]:
+    """Both halves in one go, with a checkpoint between them if there is a folder for it."""
     backend, stack = make_both(rank_info, setup)
     train_steps(stack, rank_info, FIRST)
+    if folder:
+        backend.save(folder)
     return outcome(backend, train_steps(stack, rank_info, SECOND))
-
-
-def first_half(rank_info: RankInfo, setup: Setup, folder: str) -> None:
-    backend, stack = make_both(rank_info, setup)
-    train_steps(stack, rank_info, FIRST)
-    backend.save(folder)
 
 
 def second_half(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Any]:
@@ -84,7 +82,7 @@ def second_half(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Any
     # One rank shards nothing, whatever the kind.
     [*((kind, 2) for kind in KINDS), ("full", 1), ("muon", 1), ("ema adapter", 1)],
 )
-def test_six_steps_equal_three_saved_loaded_elsewhere_and_three(
+def test_four_steps_equal_two_saved_loaded_elsewhere_and_two(
     ranks: Ranks,
     other_ranks: Ranks,
     tiny_model_dir: Path,
@@ -93,8 +91,7 @@ def test_six_steps_equal_three_saved_loaded_elsewhere_and_three(
     world_size: int,
 ) -> None:
     setup = setup_of(tiny_model_dir, kind)
-    expected = ranks.run(world_size, straight, setup)
-    ranks.run(world_size, first_half, setup, str(tmp_path))
+    expected = ranks.run(world_size, straight, setup, str(tmp_path))
     resumed = other_ranks.run(world_size, second_half, setup, str(tmp_path))
     for wanted, got in zip(expected, resumed, strict=True):
         assert wanted["figures"] == got["figures"]
@@ -105,14 +102,27 @@ def test_six_steps_equal_three_saved_loaded_elsewhere_and_three(
     assert expected[0]["weights"]
 
 
-def averages_elsewhere(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Any]:
-    """The second half, with averages unsharded so that rank counts can be compared."""
+def test_a_checkpoint_leaves_no_trace_in_the_run_that_writes_it(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    setup = setup_of(tiny_model_dir, "ema adapter")
+    without, wrote = (ranks.run(1, straight, setup, at)[0] for at in ("", str(tmp_path)))
+    assert without["figures"] == wrote["figures"]
+    assert torch.equal(without["draw"], wrote["draw"])
+    assert same_bits(without["weights"], wrote["weights"])
+    assert same_bits(without["averages"], wrote["averages"])
+
+
+def whole_averages(rank_info: RankInfo, setup: Setup, folder: str, loads: bool) -> dict[str, Any]:
+    """The second half, after the first or its checkpoint; averages are unsharded, so that rank
+    counts can be compared."""
     backend, stack = make_both(rank_info, setup)
-    if folder:
+    if loads:
         backend.load(folder)
-        train_steps(stack, rank_info, SECOND)
     else:
-        train_steps(stack, rank_info, FIRST + SECOND)
+        train_steps(stack, rank_info, FIRST)
+        backend.save(folder)
+    train_steps(stack, rank_info, SECOND)
     assert backend.ema is not None
     backend.apply_eval_ema()
     averages = backend.full_state()
@@ -143,9 +153,8 @@ def test_a_checkpoint_loads_on_another_number_of_ranks(
     loaded_on: int,
 ) -> None:
     setup = Setup(str(tiny_model_dir), scheduler=COSINE, **parts)
-    expected = ranks.run(saved_on, averages_elsewhere, setup, "")[0]
-    ranks.run(saved_on, first_half, setup, str(tmp_path))
-    got = other_ranks.run(loaded_on, averages_elsewhere, setup, str(tmp_path))[0]
+    expected = ranks.run(saved_on, whole_averages, setup, str(tmp_path), loads=False)[0]
+    got = other_ranks.run(loaded_on, whole_averages, setup, str(tmp_path), loads=True)[0]
     assert largest_difference(expected["weights"], got["weights"]) < 3e-6
     assert largest_difference(expected["averages"], got["averages"]) < 3e-6
     assert not same_bits(expected["weights"], expected["averages"])
@@ -171,6 +180,14 @@ def test_what_is_frozen_is_neither_saved_nor_sent(
     assert names["trained"] and names["stored"] == names["sent"] == names["trained"]
 
 
+@pytest.fixture(scope="module")
+def written(ranks: Ranks, tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of a whole model."""
+    folder = tmp_path_factory.mktemp("written")
+    ranks.run(1, names_saved, Setup(str(tiny_model_dir)), str(folder))
+    return folder
+
+
 def refusal(rank_info: RankInfo, setup: Setup, folder: str) -> str:
     backend, _ = make_both(rank_info, setup)
     before = backend.full_state()
@@ -191,19 +208,18 @@ def refusal(rank_info: RankInfo, setup: Setup, folder: str) -> str:
     ids=["adapters", "average"],
 )
 def test_a_checkpoint_of_another_kind_is_refused_by_name(
-    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, parts: dict[str, Any], named: str
+    ranks: Ranks, tiny_model_dir: Path, written: Path, parts: dict[str, Any], named: str
 ) -> None:
-    ranks.run(1, first_half, Setup(str(tiny_model_dir)), str(tmp_path))
-    assert named in ranks.run(1, refusal, Setup(str(tiny_model_dir), **parts), str(tmp_path))[0]
+    assert named in ranks.run(1, refusal, Setup(str(tiny_model_dir), **parts), str(written))[0]
 
 
 @pytest.mark.parametrize(
     "lost", ["weights/.metadata", "weights/__0_0.distcp", "rank-0.pt", "contents.json"]
 )
 def test_a_checkpoint_that_lost_a_file_is_refused(
-    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, lost: str
+    ranks: Ranks, tiny_model_dir: Path, written: Path, tmp_path: Path, lost: str
 ) -> None:
-    setup = Setup(str(tiny_model_dir))
-    ranks.run(1, first_half, setup, str(tmp_path))
-    (tmp_path / lost).unlink()
-    assert "cannot be read" in ranks.run(1, refusal, setup, str(tmp_path))[0]
+    damaged = shutil.copytree(written, tmp_path / "damaged")
+    (damaged / lost).unlink()
+    said = ranks.run(1, refusal, Setup(str(tiny_model_dir)), str(damaged))[0]
+    assert "cannot be read" in said

@@ -47,10 +47,30 @@ def forked_workers() -> Iterator[str]:
         listener.close()
         try:
             # Neither site packages nor the user's settings: it is there at once.
-            yield shlex.join([sys.executable, "-I", "-S", str(HERE / "client.py"), address])
+            client = shlex.join([sys.executable, "-I", "-S", str(HERE / "client.py"), address])
+            with _set_up_at_once():
+                yield client
         finally:
             server.kill()
             server.wait()
+
+
+@contextmanager
+def _set_up_at_once() -> Iterator[None]:
+    """Have clusters that start in the block prepare workers by our `setup_worker.py`.
+
+    Ray has no option for it; this replacement of a private name can go when its own script no
+    longer imports Ray.
+    """
+    from ray._private import ray_constants
+
+    usual = ray_constants.SETUP_WORKER_FILENAME
+    # Ray joins it to a folder of its own, which an absolute path overrides.
+    ray_constants.SETUP_WORKER_FILENAME = str(HERE / "setup_worker.py")
+    try:
+        yield
+    finally:
+        ray_constants.SETUP_WORKER_FILENAME = usual
 
 
 def _short_folder() -> tempfile.TemporaryDirectory[str]:

@@ -11,5 +11,10 @@ with fast_imports():
         "rl_core.trainers.domains.text",
         "transformers.modeling_utils",
         "peft",
+        # Of what Ray imports in the fork, the packages that read no settings.
+        "google.protobuf.json_format",
+        "jsonschema",
+        "msgpack",
+        "requests",
     ):
         import_module(name)

@@ -98,7 +98,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_that_share_experts_train_like_one(ranks: Ranks, mixture: str, case: str) -> None:
     setup = Setup(mixture, **CASES[case])
-    whole = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    whole = ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     got = ranks.run(2, train, TrainTopology(ep_size=2), setup, STEPS)[0]
     # Muon orthogonalises in bfloat16, which enlarges the rounding of sums.
     assert_alike(whole, got, 2e-4 if case == "Muon" else 1e-5)
@@ -118,7 +118,7 @@ def test_four_ranks_train_like_one(
     four_ranks: Ranks, mixture: str, topology: TrainTopology
 ) -> None:
     setup = Setup(mixture)
-    whole = four_ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    whole = four_ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     assert_alike(whole, four_ranks.run(4, train, topology, setup, STEPS)[0])
 
 
@@ -141,7 +141,7 @@ def test_experts_of_other_families_train_like_those_of_one_rank(
 ) -> None:
     shape = {"num_experts_per_tok": 2, "num_key_value_heads": 2, "initializer_range": 0.2}
     setup = Setup(str(copy_of(tiny_model_dir, tmp_path, family, **shape | FAMILIES[family])))
-    whole = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    whole = ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     assert_alike(whole, ranks.run(2, train, TrainTopology(ep_size=2), setup, STEPS)[0])
 
 
@@ -151,7 +151,7 @@ def test_holders_may_share_experts_unevenly(
 ) -> None:
     folder = copy_of(tiny_model_dir, tmp_path / "six", "qwen3_moe", **SHAPE | {"num_experts": 6})
     setup, topology = Setup(str(folder)), TrainTopology(ep_size=2)
-    whole = four_ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    whole = four_ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     assert_alike(whole, four_ranks.run(4, train, topology, setup, STEPS)[0])
     folders = str(tmp_path / "checkpoint"), str(tmp_path / "exported")
     four_ranks.run(4, save, topology, setup, *folders)
@@ -161,7 +161,7 @@ def test_holders_may_share_experts_unevenly(
 
 def test_the_reference_is_dealt_out_too(ranks: Ranks, mixture: str) -> None:
     setup = Setup(mixture)
-    whole = ranks.run(1, reference_log_probs, TrainTopology(), setup)[0]
+    whole = ranks.once(1, reference_log_probs, TrainTopology(), setup)[0]
     for got in ranks.run(2, reference_log_probs, TrainTopology(ep_size=2), setup):
         torch.testing.assert_close(got, whole, atol=1e-5, rtol=0)
 
@@ -179,7 +179,7 @@ def test_training_resumes_from_a_checkpoint_on_as_many_or_other_ranks(
     ranks: Ranks, mixture: str, tmp_path: Path, before: int, after: int
 ) -> None:
     setup = Setup(mixture)
-    straight, _ = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    straight, _ = ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     folders = str(tmp_path / "checkpoint"), str(tmp_path / "exported")
     ranks.run(before, save, TrainTopology(ep_size=before), setup, *folders)
     resumed = ranks.run(after, load, TrainTopology(ep_size=after), setup, folders[0])[0]
@@ -191,7 +191,7 @@ def test_a_checkpoint_of_several_holders_loads_on_another_layout(
     four_ranks: Ranks, mixture: str, tmp_path: Path
 ) -> None:
     setup = Setup(mixture)
-    straight, _ = four_ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    straight, _ = four_ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     folders = str(tmp_path / "checkpoint"), str(tmp_path / "exported")
     four_ranks.run(4, save, TrainTopology(ep_size=2), setup, *folders)
     for topology in (TrainTopology(ep_size=4), TrainTopology()):

@@ -99,7 +99,7 @@ def test_two_ranks_that_share_sequences_train_like_one(
     family = options.pop("family", None)
     folder = copy_of(tiny_model_dir, tmp_path, family[0], **family[1]) if family else tiny_model_dir
     setup = Setup(str(folder), **options)
-    weights, results = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    weights, results = ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     got_weights, got_results = ranks.run(2, train, TrainTopology(sp_size=2), setup, STEPS)[0]
     assert largest_difference(weights, got_weights) < 1e-5
     assert [result.grad_norm for result in got_results] == pytest.approx(
@@ -115,7 +115,7 @@ def test_the_reference_is_computed_on_slices_too(
     ranks: Ranks, tiny_model_dir: Path, lora: LoraConfig | None
 ) -> None:
     setup = Setup(str(tiny_model_dir), lora=lora)
-    whole = ranks.run(1, reference_log_probs, TrainTopology(), setup)[0]
+    whole = ranks.once(1, reference_log_probs, TrainTopology(), setup)[0]
     one, two = ranks.run(2, reference_log_probs, TrainTopology(sp_size=2), setup)
     assert torch.equal(one, two)
     torch.testing.assert_close(one, whole, atol=1e-6, rtol=0)

@@ -64,8 +64,6 @@ def test_a_model_without_a_plan_is_refused_by_name():
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "weights": {},
-    "lora": {"lora": LORA},
     "lora and its average": {"lora": LORA, "ema": EmaLoraConfig(decay=0.5)},
     "entropy, several updates, deferred sync": {
         "algorithm": {"name": "grpo", "entropy_coef": 0.01},
@@ -98,7 +96,7 @@ def test_two_ranks_that_share_weights_train_like_one(
     family = options.pop("family", None)
     folder = copy_of(tiny_model_dir, tmp_path, family[0], **family[1]) if family else tiny_model_dir
     setup = Setup(str(folder), **options)
-    weights, results = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    weights, results = ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     got_weights, got_results = ranks.run(2, train, TrainTopology(tp_size=2), setup, STEPS)[0]
     assert largest_difference(weights, got_weights) < 1e-5
     assert [result.grad_norm for result in got_results] == pytest.approx(
@@ -114,7 +112,7 @@ def test_the_reference_is_cut_too(
     ranks: Ranks, tiny_model_dir: Path, lora: LoraConfig | None
 ) -> None:
     setup = Setup(str(tiny_model_dir), lora=lora)
-    whole = ranks.run(1, reference_log_probs, TrainTopology(), setup)[0]
+    whole = ranks.once(1, reference_log_probs, TrainTopology(), setup)[0]
     one, two = ranks.run(2, reference_log_probs, TrainTopology(tp_size=2), setup)
     assert torch.equal(one, two)
     torch.testing.assert_close(one, whole, atol=1e-6, rtol=0)
@@ -142,8 +140,11 @@ def test_a_rank_holds_half_of_each_matrix_and_of_the_adapters_beside_it(
             assert 2 * torch.Size(held[name]).numel() == torch.Size(whole[name]).numel(), name
 
 
-@pytest.mark.parametrize("lora", [None, LORA], ids=["weights", "lora"])
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "lora"),
+    [(2, 2, LORA), (2, 1, None), (1, 2, LORA)],
+    ids=["2-2-lora", "2-1-weights", "1-2-lora"],
+)
 def test_training_resumes_from_a_checkpoint_on_as_many_or_other_ranks(
     ranks: Ranks,
     tiny_model_dir: Path,
@@ -153,7 +154,7 @@ def test_training_resumes_from_a_checkpoint_on_as_many_or_other_ranks(
     lora: LoraConfig | None,
 ) -> None:
     setup = Setup(str(tiny_model_dir), lora=lora)
-    straight, _ = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    straight, _ = ranks.once(1, train, TrainTopology(), setup, STEPS)[0]
     folders = str(tmp_path / "checkpoint"), str(tmp_path / "exported")
     ranks.run(before, save, TrainTopology(tp_size=before), setup, *folders)
     resumed = ranks.run(after, load, TrainTopology(tp_size=after), setup, folders[0])[0]

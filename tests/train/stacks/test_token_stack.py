@@ -165,8 +165,7 @@ def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
     }
 
 
-@each_pass
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(("world_size", "passes"), [(1, "packed"), (2, "padded")])
 def test_the_anchor_is_frozen_before_the_first_of_several_updates(
     ranks: Ranks, tiny_model_dir: Path, passes: str, world_size: int
 ) -> None:
@@ -197,9 +196,14 @@ def frozen(rank_info: RankInfo, setup: Setup) -> TrainStepResult:
     return stack.train(batch(0))
 
 
-@each_pass
 @pytest.mark.parametrize(
-    "stack", [{}, {"num_updates_per_batch": 2, "num_epochs": 2}], ids=["one", "four"]
+    ("passes", "stack"),
+    [
+        ("padded", {}),
+        ("padded", {"num_updates_per_batch": 2, "num_epochs": 2}),
+        ("packed", {"num_updates_per_batch": 2, "num_epochs": 2}),
+    ],
+    ids=["padded, one", "padded, four", "packed, four"],
 )
 def test_filler_rows_change_nothing(
     ranks: Ranks, tiny_model_dir: Path, passes: str, stack: dict[str, Any]
@@ -253,8 +257,8 @@ def lopsided(rank_info: RankInfo, setup: Setup) -> tuple[dict[str, Tensor], Trai
     return backend.full_state(), result
 
 
-@pytest.mark.parametrize("num_rows", [8, 7, 5])
-@each_pass
+# Of 5 rows, one rank has a pass more than the other; of 7, a pass of fewer rows.
+@pytest.mark.parametrize(("num_rows", "passes"), [(7, "padded"), (5, "padded"), (5, "packed")])
 def test_uneven_shards_equal_one_rank(
     ranks: Ranks, tiny_model_dir: Path, passes: str, num_rows: int
 ) -> None:
@@ -311,8 +315,11 @@ def broken(rank_info: RankInfo, setup: Setup) -> Any:
     return backend.full_state(), before, result, backend.num_skipped_steps
 
 
-@pytest.mark.parametrize("lora", [None, LORA], ids=["frozen copy", "adapters disabled"])
-@pytest.mark.parametrize("fsdp", [{}, {"param_dtype": "bfloat16"}], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("lora", "fsdp"),
+    [(None, {}), (None, {"param_dtype": "bfloat16"}), (LORA, {"param_dtype": "bfloat16"})],
+    ids=["float32 copy", "bfloat16 copy", "adapters disabled"],
+)
 def test_the_reference_stays_where_training_began(
     ranks: Ranks, tiny_model_dir: Path, lora: Any, fsdp: dict[str, Any]
 ) -> None:

@@ -69,7 +69,7 @@ class Outcome:
     delta: float
 
 
-def run(recipe: Recipe, steps: int = 3, items: list[dict[str, Any]] = ITEMS) -> Outcome:
+def run(recipe: Recipe, steps: int = 2, items: list[dict[str, Any]] = ITEMS) -> Outcome:
     with running(recipe, items) as trainer:
         metrics = []
         for _ in range(steps):
