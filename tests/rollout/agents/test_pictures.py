@@ -21,6 +21,10 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.agents.turns import TurnLog
 from rl_core.rollout.chat.vision import VisionChat, chat_format
 from rl_core.rollout.engine import RolloutEngine
+from rl_core.rollout.in_flight import InFlight
+from rl_core.train.weights.buckets import WeightVersion
+from rl_core.train.weights.offer import Offer
+from rl_core.train.weights.order import TOKEN_VERSIONS
 from rl_core.trainers.track import prompt_batch
 from schemas.recipe import ModelConfig
 from schemas.sections.rollout import RolloutConfig
@@ -200,3 +204,35 @@ def test_a_reply_with_a_pictures_token_begins_another_row_before_the_next_pictur
     more = log.encode([*messages, said, picture(text(2))], [])
     assert more.basis is None and more.token_ids.count(chat.image_token_id) == 2 * IMAGE_TOKENS
     assert log.begin(more).former is None
+
+
+class Ticking:
+    """A board to which weights are pinned every third time that somebody looks, all the same."""
+
+    def __init__(self) -> None:
+        self.num_looks, self.number = 0, 0
+
+    def newer(self, *, wait: bool) -> list[Offer]:
+        self.num_looks += 1
+        if self.num_looks % 3 and not wait:
+            return []
+        self.number += 1
+        return [Offer(WeightVersion(self.number))]
+
+
+def test_rows_with_pictures_are_read_again_when_weights_are_renewed(
+    engine: RolloutEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [WeightVersion(0)]
+    flight = InFlight(Ticking(), lambda offer: held.append(offer.version), lambda: held[-1], 0)
+    monkeypatch.setattr(engine, "in_flight", flight)
+    rows = [row(tmp_path, "looker", number) for number in (1, 2)]
+    batch = engine.rollout(prompt_batch(rows), 0, WeightVersion(0))
+    assert batch is not None
+    assert not batch.tensor("failed").any()
+    sampled_BT = batch.tensor("response_mask").bool()
+    assert len(batch.tensor(TOKEN_VERSIONS)[sampled_BT].unique()) > 2
+    said_BT = scored(engine, batch, list(batch.non_tensor_batch["media"]))
+    torch.testing.assert_close(
+        batch.tensor("rollout_log_probs")[sampled_BT], said_BT[sampled_BT], atol=2e-4, rtol=0
+    )
