@@ -44,8 +44,6 @@ class HarborEnv(AgentEnv):
         `podman`, which build the task's Dockerfile."""
         timeout_s: float = Field(default=900.0, gt=0)
         """Longest time in seconds that an episode may take, without the policy's own time."""
-        concurrency: int = Field(default=4, ge=1)
-        """Maximum number of episodes that are played at once in one rank."""
 
         @field_validator("harbor", mode="after")
         @classmethod
