@@ -188,6 +188,8 @@ def main() -> None:
         said = failed_server(error)
         if _wants_traceback() or said is None:
             raise
+        # Prefect's own remarks about its logs end without a new line.
+        typer.echo("", err=True)
         _say_error(said)
         sys.exit(ExitCode.MACHINE_ERROR)
 
