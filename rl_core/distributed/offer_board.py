@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import Any
 
 from rl_core.errors import WorkerDied
 from rl_core.train.weights.offer import Offer
-
-if TYPE_CHECKING:
-    from ray import ObjectRef
 
 
 class OfferBoard:
@@ -49,24 +47,23 @@ class BoardReader:
 
     def __init__(self, actor: Any, rank: int) -> None:
         self._actor, self._rank, self._num_read = actor, rank, 0
-        self._asked: ObjectRef[list[Offer]] | None = None
+        # A future, for the reason that `answers` gives.
+        self._asked: Future[list[Offer]] | None = None
 
     def newer(self, *, wait: bool) -> list[Offer]:
         """Return what was pinned up since the last call. Args: wait: until there is something.
 
         Raises: WorkerDied when the board is gone.
         """
-        import ray
         from ray.exceptions import RayActorError
 
         # The answer comes when there is one, so that looking for it between two tokens asks nobody.
-        asked = self._asked or self._actor.after.remote(self._rank, self._num_read)
-        ready, _ = ray.wait([asked], timeout=None if wait else 0)
-        if not ready:
-            self._asked = asked
+        asked = self._asked or self._actor.after.remote(self._rank, self._num_read).future()
+        self._asked = asked
+        if not wait and not asked.done():
             return []
         try:
-            offers: list[Offer] = ray.get(asked)
+            offers: list[Offer] = asked.result()
         except RayActorError as error:
             raise WorkerDied(
                 f"the board with the rollout engine's weights ended: {error}"

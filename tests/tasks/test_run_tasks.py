@@ -15,7 +15,7 @@ from rl_core.builtin.data.make_fixture import make_fixture
 from rl_core.errors import DataError
 from rl_core.evaluation.runner import read_samples
 from rl_core.runs.recipes import parse_recipe
-from rl_core.runs.session import close_sessions
+from rl_core.runs.session import close_sessions, session_for
 from rl_core.runtime.home import Home
 from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
 from tasks.evaluate import evaluate
@@ -99,6 +99,8 @@ def test_the_report_lies_in_the_run_and_in_mlflow(run, home: Home):
     page = path.read_text(encoding="utf-8")
     assert "tasks-of-a-run" in page
     assert f"{final.accuracy:.3f}" in page
+    # Files are sent in the background.
+    session_for(plan).tracking.flush()
     names = [one.path for one in MlflowClient(home.mlflow_uri).list_artifacts(plan.mlflow_run_id)]
     assert "report.html" in names
 
