@@ -11,26 +11,30 @@ SERVERS_FAULT = 500
 
 
 def failed_server(error: Exception) -> str | None:
-    """Return a sentence about a request that a server failed, or did not answer; None for any other
-    error.
-
-    Only servers of this project's are asked by way of httpx without the error being dealt with.
-    """
-    if "httpx" not in sys.modules:  # nothing was asked, and its import takes a while
+    """Return a sentence about a request that the Prefect server failed, or did not answer; None for
+    any other error, and for other servers, whose faults are said where they are asked."""
+    if not {"httpx", "prefect.settings"} <= sys.modules.keys():  # it was not asked
         return None
     import httpx
+    from prefect.settings import PREFECT_API_URL
 
-    if isinstance(error, httpx.HTTPStatusError):
-        answered = error.response.status_code
-        if answered < SERVERS_FAULT:
-            return None
-        how = f"answered {answered}"
-    elif isinstance(error, httpx.TransportError):
+    server = PREFECT_API_URL.value()
+    if not isinstance(error, httpx.HTTPStatusError | httpx.TransportError) or not server:
+        return None
+    try:
+        asked = error.request
+    except RuntimeError:  # it never became a request
+        return None
+    if not str(asked.url).startswith(server):
+        return None
+    if isinstance(error, httpx.TransportError):
         how = f"did not answer ({str(error) or type(error).__name__})"
+    elif error.response.status_code >= SERVERS_FAULT:
+        how = f"answered {error.response.status_code}"
     else:
         return None
     return (
-        f"the Prefect server {how} to {error.request.method} {error.request.url}; where it is this "
-        f"machine's, see that the disk of {Home.default().root} has room and does not fail. What "
-        "is finished is kept: the same command goes on"
+        f"the Prefect server {how} to {asked.method} {asked.url}; where it is this machine's, see "
+        f"that the disk of {Home.default().root} has room and does not fail. What is finished is "
+        "kept: the same command goes on"
     )

@@ -51,6 +51,21 @@ def plain(value: Any) -> Any:
     return value
 
 
+def as_json(given: object) -> object:
+    """Return a row's value as JSON has it; what JSON cannot represent becomes text, and numbers
+    that are not finite become None."""
+    value = plain(given)
+    if isinstance(value, Mapping):
+        return {str(key): as_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
+
+
 def tag_pairs(*names: str) -> frozenset[str]:
     """Return the opening and the closing tag of each name."""
     return frozenset(tag for name in names for tag in (f"<{name}>", f"</{name}>"))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rl_core.envs.base import plain
+from rl_core.envs.base import as_json
 from rl_core.rewards.base import Sample
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def asked(sample: Sample, quality: int) -> dict[str, object]:
         "replies": list(sample.replies),
         "images": [] if sample.image is None else [to_jpeg(sample.image, quality)],
         "frames": [to_jpeg(frame, quality) for frame in sample.frames],
-        "ground_truth": _plain(sample.ground_truth),
+        "ground_truth": as_json(sample.ground_truth),
         "num_tokens": sample.num_tokens,
         "is_truncated": sample.is_truncated,
-        "metadata": _plain(dict(sample.metadata)),
+        "metadata": as_json(dict(sample.metadata)),
     }
 
 
@@ -160,17 +160,3 @@ def _first_error(counted: Sequence[tuple[str, float, Scored]], row: int) -> str 
         if found.errors[row] is not None:
             return f"{key}: {found.errors[row]}"
     return None
-
-
-def _plain(given: object) -> object:
-    """Convert a value to JSON; values that JSON cannot represent become text."""
-    value = plain(given)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return str(value)

@@ -6,9 +6,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
@@ -47,20 +49,25 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
     failing.server_close()
 
 
-def ask(url: str) -> None:
-    """Ask a Prefect server for its flow runs, as a flow does, without patience."""
+@contextmanager
+def asking(url: str) -> Iterator[None]:
+    """Have the command ask this Prefect server for its flow runs, as a flow does, without
+    patience."""
+
+    def ask() -> None:
+        with get_client(sync_client=True) as client:
+            client.read_flow_runs()
+
     changed = {PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}
-    with temporary_settings(changed), get_client(sync_client=True) as client:
-        client.read_flow_runs()
+    with temporary_settings(changed), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "app", ask)
+        patch.setattr("sys.argv", ["rl-train", "run"])
+        yield
 
 
 @pytest.mark.parametrize("server", [500, 503], indirect=True)
-def test_a_server_that_fails_is_a_sentence(
-    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(cli, "app", lambda: ask(server))
-    monkeypatch.setattr("sys.argv", ["rl-train", "run"])
-    with pytest.raises(SystemExit) as ended:
+def test_a_server_that_fails_is_a_sentence(server: str, capsys: pytest.CaptureFixture[str]):
+    with asking(server), pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == ExitCode.MACHINE_ERROR
     said = capsys.readouterr().err
@@ -69,20 +76,25 @@ def test_a_server_that_fails_is_a_sentence(
     assert "Traceback" not in said
 
 
-def test_a_server_that_is_away_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(cli, "app", lambda: ask(f"http://127.0.0.1:{free_port('127.0.0.1')}/api"))
-    monkeypatch.setattr("sys.argv", ["rl-train", "run"])
-    with pytest.raises(SystemExit) as ended:
+def test_a_server_that_is_away_is_a_sentence(capsys: pytest.CaptureFixture[str]):
+    url = f"http://127.0.0.1:{free_port('127.0.0.1')}/api"
+    with asking(url), pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == ExitCode.MACHINE_ERROR
     assert "the Prefect server did not answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("server", [422], indirect=True)
-def test_a_request_that_is_wrong_keeps_its_traceback(server: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cli, "app", lambda: ask(server))
-    monkeypatch.setattr("sys.argv", ["rl-train", "run"])
-    with pytest.raises(Exception, match="422"):
+def test_a_request_that_is_wrong_keeps_its_traceback(server: str):
+    with asking(server), pytest.raises(Exception, match="422"):
+        cli.main()
+
+
+@pytest.mark.parametrize("server", [500], indirect=True)
+def test_another_server_is_not_taken_for_prefects(server: str, monkeypatch: pytest.MonkeyPatch):
+    def ask_a_hub() -> None:
+        httpx.get(f"{server}/models").raise_for_status()
+
+    with asking("http://127.0.0.1:1/api"), pytest.raises(httpx.HTTPStatusError):
+        monkeypatch.setattr(cli, "app", ask_a_hub)
         cli.main()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_core.data.prepare.chat_template import Message
+from rl_core.envs.base import as_json
 from rl_core.rollout.chat.observed import part_of
 from rl_core.rollout.chat.vision import with_pictures
 
@@ -24,7 +24,7 @@ def given_row(prompt: Sequence[Message], columns: Mapping[str, Any]) -> dict[str
         parts = [part_of(image) for image in images]
         row["prompt"] = with_parts(prompt, parts)
         row["images"] = [part["image_url"]["url"] for part in parts]
-    return {name: _plain(value) for name, value in row.items()}
+    return {name: as_json(value) for name, value in row.items()}
 
 
 def with_parts(prompt: Sequence[Message], pictures: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -40,16 +40,3 @@ def with_parts(prompt: Sequence[Message], pictures: Sequence[Mapping[str, Any]])
         content = [next(left) if part["type"] == "image" else part for part in placed["content"]]
         messages.append({**message, "content": content})
     return messages
-
-
-def _plain(value: Any) -> object:
-    """Return a row's value as JSON has it."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
