@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -49,15 +49,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
     failing.server_close()
 
 
+def ask_prefect() -> None:
+    """Ask for the flow runs, as a flow does."""
+    with get_client(sync_client=True) as client:
+        client.read_flow_runs()
+
+
 @contextmanager
-def asking(url: str) -> Iterator[None]:
-    """Have the command ask this Prefect server for its flow runs, as a flow does, without
-    patience."""
-
-    def ask() -> None:
-        with get_client(sync_client=True) as client:
-            client.read_flow_runs()
-
+def asking(url: str, ask: Callable[[], object] = ask_prefect) -> Iterator[None]:
+    """Have the command ask, without patience, where Prefect's server is at this address."""
     changed = {PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}
     with temporary_settings(changed), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "app", ask)
@@ -91,10 +91,12 @@ def test_a_request_that_is_wrong_keeps_its_traceback(server: str):
 
 
 @pytest.mark.parametrize("server", [500], indirect=True)
-def test_another_server_is_not_taken_for_prefects(server: str, monkeypatch: pytest.MonkeyPatch):
+def test_another_server_is_not_taken_for_prefects(server: str):
     def ask_a_hub() -> None:
         httpx.get(f"{server}/models").raise_for_status()
 
-    with asking("http://127.0.0.1:1/api"), pytest.raises(httpx.HTTPStatusError):
-        monkeypatch.setattr(cli, "app", ask_a_hub)
+    with (
+        asking("http://127.0.0.1:1/api", ask_a_hub),
+        pytest.raises(httpx.HTTPStatusError),
+    ):
         cli.main()

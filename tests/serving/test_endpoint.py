@@ -249,7 +249,7 @@ def test_clients_that_go_away_free_their_rows_and_a_full_queue_says_so(tiny_mode
 
             return await asyncio.gather(*(one(number) for number in range(64)))
 
-    with running(tiny_model_dir, max_rows=4, max_waiting=48) as server:
+    with running(tiny_model_dir, max_rows=4, max_waiting=16) as server:
         answers = asyncio.run(ask(server))
         codes = {answer.status_code for answer in answers if answer is not None}
         assert codes == {200, 429}
