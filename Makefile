@@ -282,6 +282,9 @@ bench-loading: $(STAMP) ## memory of ranks that load a model to shard it: whole 
 bench-kills: $(STAMP) ## kill -9 random processes of a run and a preparation, run them again, compare bit for bit: KILLS=100
 	$(BIN)/python -m benchmarks.kills --kills $(KILLS)
 
+bench-kills-deployed: $(STAMP) ## the same for a deployment and its services under `rl-train up`: KILLS=100
+	$(BIN)/python -m benchmarks.kills_deployed --kills $(KILLS)
+
 bench-faults: $(STAMP) ## full and read-only disks, EIO, SIGSTOP and clock jumps under a run, and the same command again
 	$(BIN)/python -m benchmarks.faults
 

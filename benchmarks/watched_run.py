@@ -31,6 +31,11 @@ ENDS_S = 60.0
 _started: list[subprocess.Popen[bytes]] = []
 
 
+def own_environment(home: Path) -> dict[str, str]:
+    """Return the environment of a command of this home."""
+    return os.environ | {"RL_TRAIN_HOME": str(home)}
+
+
 def start(arguments: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start `rl-train` with these arguments in a home; its output is appended to a file. It ends
     with this process."""
@@ -38,7 +43,7 @@ def start(arguments: list[str], home: Path, log: Path) -> subprocess.Popen[bytes
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.cli", *arguments],
             cwd=REPOSITORY,
-            env=os.environ | {"RL_TRAIN_HOME": str(home)},
+            env=own_environment(home),
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -81,7 +86,7 @@ def kind_of(process: psutil.Process, root: int) -> str:
 def left_in(home: Path, within_s: float = 30.0) -> list[psutil.Process]:
     """Return the processes of a home that have not ended within some seconds."""
     end = time.monotonic() + within_s
-    while (found := _in_home(home)) and time.monotonic() < end:
+    while (found := in_home(home)) and time.monotonic() < end:
         time.sleep(0.5)
     return found
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import os
+import ssl
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +168,18 @@ def worker(home: Home, pool: str, prefect_url: str) -> Service:
 def answers(url: str) -> bool:
     """Return True if a GET is answered with 200."""
     try:
-        return httpx.get(url, headers=credentials(), timeout=5).status_code == httpx.codes.OK
+        found = httpx.get(url, headers=credentials(), timeout=5, verify=_certificates())
     except httpx.HTTPError:
         return False
+    return found.status_code == httpx.codes.OK
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Return the usual context, read once: httpx reads a thousand certificates for every request,
+    which takes longer than the request, and services are asked twenty times a second while they
+    start."""
+    return httpx.create_ssl_context()
 
 
 def ask(url: str, body: Mapping[str, object] | None = None, password: str = "") -> Any:
@@ -199,7 +210,9 @@ def _request(method: str, url: str, body: object = None, password: str = "") -> 
     try:
         while True:
             headers = credentials(password)
-            found = httpx.request(method, url, json=body, headers=headers, timeout=ANSWER_S)
+            found = httpx.request(
+                method, url, json=body, headers=headers, timeout=ANSWER_S, verify=_certificates()
+            )
             # Prefect's word for: another one is writing to the database, ask again.
             if found.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
                 if found.status_code == httpx.codes.NOT_FOUND:
