@@ -91,7 +91,7 @@ def left_in(home: Path, within_s: float = 30.0) -> list[psutil.Process]:
     return found
 
 
-def _in_home(home: Path) -> list[psutil.Process]:
+def in_home(home: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
