@@ -21,6 +21,7 @@ from rl_core.runtime.child_reaper import end_last
 from rl_core.runtime.home import Home
 from rl_core.runtime.home_keys import prefect_password
 from rl_core.services.exposure import LOCAL_API, LOCALHOST
+from rl_core.services.kept_database import begin_with_kept, keep_for_next
 from rl_core.services.ports import free_port
 from rl_core.services.prefect_database import set_aside_if_damaged
 
@@ -81,6 +82,7 @@ class LocalApi:
         while self.process.poll() is None and time.monotonic() < deadline:
             if answers(f"{self.url}/health"):
                 threading.Thread(target=self._keep_running, daemon=True, name="local API").start()
+                keep_for_next(Home.default())
                 return
             time.sleep(POLL_S)
         ended = self.process.poll()
@@ -134,6 +136,7 @@ def start_local_api() -> LocalApi | None:
         return None
     if said := set_aside_if_damaged(Home.default()):
         print(said, file=sys.stderr)
+    begin_with_kept(Home.default())
     api = LocalApi()
     os.environ |= {"PREFECT_API_URL": api.url, "PREFECT_API_AUTH_STRING": api.password}
     os.environ[LOCAL_API] = api.url

@@ -38,6 +38,9 @@ os.environ.update(
     OMP_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
 )
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # One for all processes of the session: what the first server of Prefect's keeps for the others.
+    os.environ["XDG_CACHE_HOME"] = f"{_SESSION_FOLDER.name}/cache"
 for _name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "RAY_ADDRESS"):
     os.environ.pop(_name, None)
 # Hundreds of processes start from here, and each would compile the project's files again.

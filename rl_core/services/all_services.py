@@ -21,6 +21,7 @@ from rl_core.runtime.home import DEPLOYED, Home
 from rl_core.runtime.process_record import stop_tree
 from rl_core.services import catalogue
 from rl_core.services.exposure import LOCALHOST, check_exposure
+from rl_core.services.kept_database import begin_with_kept, keep_for_next
 from rl_core.services.own_deployment import project_file
 from rl_core.services.ports import free_port
 from rl_core.services.prefect_database import set_aside_if_damaged
@@ -109,10 +110,12 @@ class Stack:
     def _start_all(self, host: str) -> None:
         if said := set_aside_if_damaged(self.home):
             self._say(said)
+        begin_with_kept(self.home)
         prefect = self._ensure(
             "prefect", lambda port: catalogue.prefect_server(self.home, host, port), host
         )
         self._wait_for_starts()
+        keep_for_next(self.home)
         # The others wait for disks and for one another, so they start side by side.
         if self.home.mlflow_uri.startswith("http"):
             self._say(f"mlflow is the one at MLFLOW_TRACKING_URI, {self.home.mlflow_uri}")

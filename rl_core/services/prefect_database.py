@@ -24,17 +24,25 @@ _MIGRATIONS = "server/database/_migrations/versions/sqlite"
 _REVISION = re.compile(r"^revision\b[^=\n]*=\s*[\"'](\w+)[\"']", re.MULTILINE)
 
 
+def database_file(home: Home) -> Path | None:
+    """Return the database of the servers that this home starts; None for one that is named by
+    Prefect's own settings."""
+    if any(os.environ.get(name) for name in ELSEWHERE):
+        return None
+    return Path(home.environment()["PREFECT_HOME"]).absolute() / "prefect.db"
+
+
 def set_aside_if_damaged(home: Home) -> str | None:
     """Rename the home's Prefect database if it cannot be read. Returns: a sentence that says so.
 
     Raises: StorageError when there is a file where the folder of the database should be, or when a
     newer Prefect has changed the tables: its server may be running, and it can read them again.
     """
-    if any(os.environ.get(name) for name in ELSEWHERE):
+    file = database_file(home)
+    if file is None:
         return None
-    if home.prefect.exists() and not home.prefect.is_dir():
-        raise StorageError(f"{home.prefect}: a file where a folder is needed; move it away")
-    file = home.prefect / "prefect.db"
+    if file.parent.exists() and not file.parent.is_dir():
+        raise StorageError(f"{file.parent}: a file where a folder is needed; move it away")
     damage = _damage(file)
     if damage is None:
         if revision := _unknown_revision(file):

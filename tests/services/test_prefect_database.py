@@ -23,6 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     for name in ELSEWHERE:
         monkeypatch.delenv(name, raising=False)
     made = Home(tmp_path)
+    monkeypatch.setenv("PREFECT_HOME", str(made.prefect))
     made.prefect.mkdir()
     with closing(sqlite3.connect(made.prefect / "prefect.db")) as database:
         database.execute("PRAGMA journal_mode = WAL")
@@ -63,7 +64,10 @@ def test_a_number_of_pages_that_the_last_writer_left_alone_is_not_believed(home:
     assert set_aside_if_damaged(home) is None and file.read_bytes() == content
 
 
-def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     Home(tmp_path).prefect.write_text("x")
     with pytest.raises(StorageError, match="a file where a folder is needed"):
         set_aside_if_damaged(Home(tmp_path))
