@@ -24,7 +24,7 @@ from benchmarks.watched_run import digest, iterations, kind_of, left_in, start, 
 HUNG_FACTOR = 8.0
 """A command counts as hung after this many times the length of the undisturbed run."""
 MIN_HUNG_S = 900.0
-KILLS_PER_HOME = 4
+KILLS_PER_HOME = 6
 """Kills before a home's run may end in peace."""
 PREPARING_S = 1.5
 """Seconds from the first sign of prepared data within which `--preparing` kills."""
@@ -55,8 +55,8 @@ class Siege:
         kills, done, code = 0, dict[str, int](), 1
         for _ in range(num_kills + 3):
             process, began = start(self.arguments, home, log), time.monotonic()
-            if kills < num_kills:
-                kills += self._kill_one(process, home)
+            while kills < num_kills and self._kill_one(process, home):
+                kills += 1
             code = self._end_of(process)
             if code == 0:
                 # The command that goes on is shorter; a moment after its end kills nobody.
@@ -81,7 +81,7 @@ class Siege:
     def _moment(self, process: subprocess.Popen[bytes], home: Path) -> float:
         """Return the seconds to wait before a kill."""
         if not self.preparing:
-            return self.rng.uniform(0.02, 1.0) * self.length_s
+            return self.rng.uniform(0.02, 0.6) * self.length_s
         while process.poll() is None and not (home / "cache").exists():
             time.sleep(0.01)
         return self.rng.uniform(0.0, PREPARING_S)
