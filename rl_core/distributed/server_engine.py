@@ -1,7 +1,7 @@
 """Rollout engine of language models that samples with vLLM servers which somebody else started.
 
-Each rank of the engine has one of the servers, and keeps the received weights in shared memory
-until it passes them on; the rows of a rollout are distributed over the ranks.
+Each rank of the engine has one of the servers, or several, and keeps the received weights in shared
+memory until it passes them on; the rows of a rollout are distributed over the ranks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.vllm_process.balancer import BalancedServers
 from rl_core.rollout.vllm_process.served import ServedVllm
 from rl_core.runtime.user_paths import user_path
 
@@ -21,16 +22,21 @@ class ServerEngine(VllmEngine):
     """Rollout engine whose replies come from a vLLM server by HTTP. Raises: RecipeError, or
     Unreachable, when the server cannot be used."""
 
-    def start_server(self, config: dict[str, Any], rank_info: RankInfo) -> ServedVllm:
-        """Connect with this rank's server."""
+    def start_server(self, config: dict[str, Any], rank_info: RankInfo) -> BalancedServers:
+        """Connect with this rank's servers."""
         server = self.config.server
         assert server is not None  # the recipe was checked
-        return ServedVllm(
-            server.urls[rank_info.rank],
-            Path(user_path(server.folder)) / f"rank-{rank_info.rank}",
-            config,
-            self.replica.shared.path,
-            self.max_context_length,
-            dist.distributed_c10d.default_pg_timeout.total_seconds(),
-            server.reload,
+        return BalancedServers(
+            [
+                ServedVllm(
+                    url,
+                    Path(user_path(server.folder)) / f"rank-{rank_info.rank}",
+                    config,
+                    self.replica.shared.path,
+                    self.max_context_length,
+                    dist.distributed_c10d.default_pg_timeout.total_seconds(),
+                    server.reload,
+                )
+                for url in server.urls[rank_info.rank :: rank_info.world_size]
+            ]
         )

@@ -37,7 +37,7 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.rollout.episodes.loop import Generate
-from rl_core.rollout.vllm_process.served import ServedVllm
+from rl_core.rollout.vllm_process.balancer import BalancedServers
 from rl_core.rollout.vllm_process.server import Drawn, Prompt, ServerOptions, VllmServer
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from rl_core.train.weights.buckets import WeightVersion
@@ -100,7 +100,9 @@ class VllmEngine(Receiver, RolloutEngine):
             # server.
             self.sleep()
 
-    def start_server(self, config: dict[str, Any], rank_info: RankInfo) -> Outside | ServedVllm:
+    def start_server(
+        self, config: dict[str, Any], rank_info: RankInfo
+    ) -> Outside | BalancedServers:
         """Start the server of this rank. Args: config: content of the model's `config.json`."""
         number_format = next(self.replica.policy.language_model.parameters()).dtype
         return Outside(

@@ -144,7 +144,9 @@ class ServerConfig(Section):
     `--logprobs-mode processed_logprobs` and `--generation-config vllm`."""
 
     urls: list[str] = Field(min_length=1)
-    """Addresses of the servers, such as `http://10.0.0.7:8000`; each belongs to this run alone."""
+    """Addresses of the servers, such as `http://10.0.0.7:8000`; each belongs to this run alone. A
+    rank of the engine with several gives each request to the one with the fewest tokens before
+    it."""
     folder: str
     """Folder that the engine's ranks and the servers see under the same path; weights pass through
     it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,18 @@ def test_a_server_that_does_not_fit_is_refused(rollout: dict[str, Any], message:
         recipe(rollout=rollout)
 
 
-def test_each_rank_of_the_engine_has_a_server_of_its_own():
-    server = {"urls": ["http://127.0.0.1:9"], "folder": "unused"}
-    with pytest.raises(ValidationError, match=r"1 servers for placement.rollout_devices = 2"):
+@pytest.mark.parametrize(
+    ("ports", "message"),
+    [
+        ([9], "1 servers for placement.rollout_devices = 2; each needs as many"),
+        ([9, 10, 11], "3 servers for placement.rollout_devices = 2; each needs as many"),
+        ([9, 10, 11, 9], "http://127.0.0.1:9 is there twice"),
+        ([9, 10, 11, 12], None),
+    ],
+)
+def test_each_rank_of_the_engine_has_servers_of_its_own(ports: list[int], message: str | None):
+    server = {"urls": [f"http://127.0.0.1:{port}" for port in ports], "folder": "unused"}
+    with nullcontext() if message is None else pytest.raises(ValidationError, match=message):
         recipe(
             rollout={"engine": "server", "server": server},
             placement={"num_devices": 4, "rollout_devices": 2},

@@ -34,7 +34,8 @@ class ServedVllm:
     names of the checkpoint. max_length: longest prompt plus reply in tokens. method: of the
     server's workers, which loads the weights of a folder.
 
-    Raises: RecipeError when the server is not as needed; Unreachable when it does not answer.
+    Raises: RecipeError when the server is not as needed; Unreachable when it does not answer or
+    fails.
     """
 
     def __init__(
@@ -82,43 +83,56 @@ class ServedVllm:
         """Return replies to every prompt in order, group by group. Args: as of `VllmServer`."""
 
         def ask(prompt: Prompt) -> list[Drawn]:
-            body = {
-                "model": self.model,
-                "prompt": prompt.token_ids,
-                # Greedy siblings are equal.
-                "n": prompt.num_replies if temperature else 1,
-                "temperature": temperature,
-                "max_tokens": prompt.max_new_tokens,
-                "seed": prompt.seed if temperature else None,
-                "stop_token_ids": list(eos_ids),
-                "ignore_eos": True,
-                "logprobs": 0,
-                "return_token_ids": True,
-                "repetition_penalty": choice.repetition_penalty,
-                "min_tokens": min(choice.min_new_tokens, prompt.max_new_tokens),
-                "stop": list(prompt.stop),
-                "include_stop_str_in_output": True,
-                "skip_special_tokens": False,
-                "spaces_between_special_tokens": False,
-            }
-            said = sorted(
-                self._post("/v1/completions", body)["choices"], key=lambda one: one["index"]
-            )
-            drawn = [_drawn(one) for one in said]
-            return drawn if temperature else drawn * prompt.num_replies
+            return self.replies(prompt, temperature, eos_ids, choice)
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return [one for drawn in pool.map(ask, prompts) for one in drawn]
+
+    def replies(
+        self, prompt: Prompt, temperature: float, eos_ids: Sequence[int], choice: SamplingConfig
+    ) -> list[Drawn]:
+        """Return the replies to one prompt; may be called from several threads."""
+        body = {
+            "model": self.model,
+            "prompt": prompt.token_ids,
+            # Greedy siblings are equal.
+            "n": prompt.num_replies if temperature else 1,
+            "temperature": temperature,
+            "max_tokens": prompt.max_new_tokens,
+            "seed": prompt.seed if temperature else None,
+            "stop_token_ids": list(eos_ids),
+            "ignore_eos": True,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "repetition_penalty": choice.repetition_penalty,
+            "min_tokens": min(choice.min_new_tokens, prompt.max_new_tokens),
+            "stop": list(prompt.stop),
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+        }
+        said = sorted(self._post("/v1/completions", body)["choices"], key=lambda one: one["index"])
+        drawn = [_drawn(one) for one in said]
+        return drawn if temperature else drawn * prompt.num_replies
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
         """Have the server load the weights that the file now holds.
 
         Args: as of `VllmServer`. Raises: WeightMismatch before anything is loaded.
         """
+        self.pass_on(expected, dtype, where)
+        self.load()
+
+    def pass_on(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+        """Put the weights that the file now holds into the folder. Args and errors: as of
+        `reload`."""
         check_file(self.weights, expected, dtype, where)
         new = self.folder / f".new-{WEIGHTS}"
         shutil.copyfile(self.weights, new)
         os.replace(new, self.folder / WEIGHTS)
+
+    def load(self) -> None:
+        """Have the server load the weights of the folder."""
         reload = {"method": self.method, "kwargs": {"weights_path": str(self.folder)}}
         self._post("/collective_rpc", reload)
         self._post("/reset_prefix_cache", None)
@@ -145,8 +159,9 @@ class ServedVllm:
                 f"{self.url} has no {path}: start the vLLM server with VLLM_SERVER_DEV_MODE=1"
             )
         if not response.is_success:
-            said = response.text.strip()[:300]
-            raise WorkerError(f"{self.url}{path} answered {response.status_code}: {said}")
+            answered = f"{self.url}{path} answered {response.status_code}"
+            said = f"{answered}: {response.text.strip()[:300]}"
+            raise Unreachable(said) if response.is_server_error else WorkerError(said)
         return response.json() if response.content else None
 
 

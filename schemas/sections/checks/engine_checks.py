@@ -79,10 +79,15 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
         raise ValueError(f"rollout.server: with rollout.engine: {rollout.engine} {said}")
     if server is None:
         return
-    if len(server.urls) != placement.rollout_devices:
+    if len(server.urls) % placement.rollout_devices:
         raise ValueError(
             f"rollout.server.urls: {len(server.urls)} servers for placement.rollout_devices = "
-            f"{placement.rollout_devices}; each has one"
+            f"{placement.rollout_devices}; each needs as many of them as the others"
+        )
+    if twice := sorted({one for one in server.urls if server.urls.count(one) > 1}):
+        raise ValueError(
+            f"rollout.server.urls: {twice[0]} is there twice; the weights of one server would be "
+            "loaded under the replies of the other"
         )
     if not rollout.cuts_nothing:
         raise ValueError(

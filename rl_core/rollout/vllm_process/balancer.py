@@ -1,0 +1,171 @@
+"""Several vLLM servers of somebody else as one: each request goes to the server with the fewest
+tokens before it, those included that this server alone would have to read again.
+
+A server that fails in a rollout is left out, and what it was asked goes to the others. It counts
+again once it has loaded the next weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rl_core.errors import Unreachable
+from rl_core.rollout.vllm_process.served import AT_ONCE, ServedVllm
+from rl_core.rollout.vllm_process.server import Drawn, Prompt
+from schemas.sections.sampling import SamplingConfig
+
+if TYPE_CHECKING:
+    from rl_core.models.export.checksums import Checksum
+
+BLOCK = 16
+"""Tokens of a block of vLLM's KV cache, which is found again whole or not at all."""
+
+
+@dataclass
+class _Member:
+    """A server, and what is known of its work."""
+
+    served: ServedVllm
+    in_flight: int = 0
+    """Tokens that it has still to read and to write, if every reply is as long as it may be."""
+    read: set[int] = field(default_factory=set)
+    """Beginnings of contexts that it has read in this rollout, by their hashes."""
+    why_down: str | None = None
+
+    def num_unread(self, token_ids: Sequence[int], starts: Sequence[int]) -> int:
+        """Return how many tokens of a context it has to read. Args: starts: hashes of the
+        context's beginnings, a block longer each."""
+        blocks = 0
+        for start in starts:
+            if start not in self.read:
+                break
+            blocks += 1
+        return len(token_ids) - BLOCK * blocks
+
+
+class BalancedServers:
+    """The servers of one rank, in place of a `ServedVllm`. Args: servers: at least one; they share
+    one folder of weights."""
+
+    def __init__(self, servers: Sequence[ServedVllm]) -> None:
+        self._members = [_Member(served) for served in servers]
+        self._changed = threading.Lock()
+
+    def call(self, method: str, *args: object) -> Any:
+        """Call a method, as of an object in another process."""
+        return getattr(self, method)(*args)
+
+    def begin(self) -> None:
+        """Drop the caches of earlier rollouts, so that a repeat is equal. Raises: Unreachable when
+        no server answers."""
+        for member in self._members:
+            member.read.clear()
+        self._on_each(lambda member: member.why_down is None, ServedVllm.begin)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        temperature: float,
+        eos_ids: Sequence[int],
+        choice: SamplingConfig,
+    ) -> list[Drawn]:
+        """Return replies to every prompt in order, group by group. Args: as of `VllmServer`.
+        Raises: Unreachable when no server is left."""
+
+        def ask(prompt: Prompt) -> list[Drawn]:
+            while True:
+                with self._place(prompt) as member:
+                    try:
+                        return member.served.replies(prompt, temperature, eos_ids, choice)
+                    except Unreachable as error:
+                        self._leave_out(member, error)
+
+        with ThreadPoolExecutor(AT_ONCE * len(self._members)) as pool:
+            return [one for drawn in pool.map(ask, prompts) for one in drawn]
+
+    def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+        """Have every server load the weights that the file now holds, those included that failed.
+
+        Args: as of `VllmServer`. Raises: WeightMismatch before anything is loaded; Unreachable when
+        no server loads them.
+        """
+        self._members[0].served.pass_on(expected, dtype, where)
+        self._on_each(lambda member: True, ServedVllm.load)
+
+    def close(self) -> None:
+        """Close the connections; the servers stay."""
+        for member in self._members:
+            member.served.close()
+
+    @contextmanager
+    def _place(self, prompt: Prompt) -> Iterator[_Member]:
+        """Choose a server, and count the request as its own during the block. Raises: Unreachable
+        when there is none."""
+        token_ids, starts = prompt.token_ids, _starts(prompt.token_ids)
+        with self._changed:
+            up = self._up()
+            unread = [member.num_unread(token_ids, starts) for member in up]
+            waits = [member.in_flight + more for member, more in zip(up, unread, strict=True)]
+            at = waits.index(min(waits))
+            member, tokens = up[at], unread[at] + prompt.num_replies * prompt.max_new_tokens
+            member.in_flight += tokens
+            # The next request finds them read, or waits for the one that reads them.
+            member.read.update(starts)
+        try:
+            yield member
+        finally:
+            with self._changed:
+                member.in_flight -= tokens
+
+    def _up(self) -> list[_Member]:
+        up = [member for member in self._members if member.why_down is None]
+        if not up:
+            said = "; ".join(str(member.why_down) for member in self._members)
+            raise Unreachable(f"no server of rollout.server.urls is left: {said}")
+        return up
+
+    def _on_each(
+        self, chosen: Callable[[_Member], bool], method: Callable[[ServedVllm], None]
+    ) -> None:
+        """Call a method of some servers side by side; those that fail are left out, the others
+        count."""
+
+        def attempt(member: _Member) -> None:
+            try:
+                method(member.served)
+            except Unreachable as error:
+                self._leave_out(member, error)
+            else:
+                with self._changed:
+                    member.why_down = None
+
+        some = [member for member in self._members if chosen(member)]
+        with ThreadPoolExecutor(len(self._members)) as pool:
+            for _ in pool.map(attempt, some):
+                pass
+        self._up()
+
+    def _leave_out(self, member: _Member, error: Unreachable) -> None:
+        with self._changed:
+            is_new, member.why_down = member.why_down is None, str(error)
+            member.read.clear()
+        if is_new:
+            logging.getLogger(__name__).warning(
+                f"rollout.server.urls: {error}; the others sample in its place until it loads "
+                "weights again"
+            )
+
+
+def _starts(token_ids: Sequence[int]) -> list[int]:
+    """Return the hashes of a context's beginnings of one block, two blocks, and so on."""
+    starts, before = list[int](), 0
+    for end in range(BLOCK, len(token_ids) + 1, BLOCK):
+        before = hash((before, *token_ids[end - BLOCK : end]))
+        starts.append(before)
+    return starts

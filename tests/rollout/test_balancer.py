@@ -1,0 +1,264 @@
+"""Requests over several vLLM servers of somebody else: shares, contexts that were read before, and
+servers that fail. The servers here answer as vLLM's do; `make test-vllm` runs real ones."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rl_core.errors import Unreachable, WeightMismatch, WorkerError
+from rl_core.models.export.checksums import Checksum, checksum
+from rl_core.rollout.vllm_process.balancer import BalancedServers
+from rl_core.rollout.vllm_process.served import WEIGHTS, ServedVllm
+from rl_core.rollout.vllm_process.server import Prompt
+from schemas.sections.sampling import SamplingConfig
+
+LENGTH = 4096
+
+
+class Standing:
+    """A server that replies with the first token of each prompt, once it may."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.loaded: list[str] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.status = 200
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self._say(200, {"data": [{"id": "model", "max_model_len": LENGTH}]})
+
+            def do_POST(self) -> None:
+                text = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                if self.path == "/v1/completions":
+                    body = json.loads(text)
+                    outer.asked.append(body)
+                    outer.may_answer.wait(30)
+                    self._say(
+                        outer.status, {"choices": [choice(body, i) for i in range(body["n"])]}
+                    )
+                    return
+                if self.path == "/collective_rpc":
+                    outer.loaded.append(json.loads(text)["kwargs"]["weights_path"])
+                self._say(outer.status, {})
+
+            def _say(self, status: int, said: object) -> None:
+                text = json.dumps(said).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def tokens(self) -> int:
+        """That it was asked to read and to write."""
+        return sum(len(one["prompt"]) + one["n"] * one["max_tokens"] for one in self.asked)
+
+    def close(self) -> None:
+        self.may_answer.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def choice(body: dict[str, Any], index: int) -> dict[str, Any]:
+    return {
+        "index": index,
+        "token_ids": [body["prompt"][0], index],
+        "finish_reason": "length",
+        "stop_reason": None,
+        "logprobs": {"token_logprobs": [-0.5, -0.25]},
+    }
+
+
+Start = Callable[[int], list[Standing]]
+Over = Callable[[list[Standing]], BalancedServers]
+
+
+@pytest.fixture
+def servers() -> Iterator[Start]:
+    running: list[Standing] = []
+
+    def start(number: int) -> list[Standing]:
+        running.extend(Standing() for _ in range(number))
+        return running
+
+    yield start
+    for one in running:
+        one.close()
+
+
+@pytest.fixture
+def balanced(tmp_path: Path) -> Iterator[Over]:
+    made: list[BalancedServers] = []
+    weights = str(tmp_path / "sent.safetensors")
+    save_file({"w": torch.arange(6.0)}, weights)
+
+    def over(running: list[Standing]) -> BalancedServers:
+        folder = tmp_path / "folder"
+        members = [ServedVllm(one.url, folder, {}, weights, LENGTH, 30.0) for one in running]
+        made.append(BalancedServers(members))
+        made[-1].begin()
+        return made[-1]
+
+    yield over
+    for one in made:
+        one.close()
+
+
+def prompt(first: int, length: int = 8, replies: int = 2, limit: int = 4) -> Prompt:
+    """One that no other begins like. Args: limit: most tokens of a reply."""
+    return Prompt([first] * length, replies, limit, seed=first)
+
+
+def ask(balanced: BalancedServers, prompts: list[Prompt]) -> list[list[int]]:
+    drawn = balanced.generate(prompts, 1.0, [0], SamplingConfig())
+    return [one.token_ids for one in drawn]
+
+
+def expected(prompts: list[Prompt]) -> list[list[int]]:
+    return [[one.token_ids[0], index] for one in prompts for index in range(one.num_replies)]
+
+
+def sums() -> dict[str, Checksum]:
+    return {"w": checksum(torch.arange(6.0))}
+
+
+def test_requests_are_dealt_by_tokens_and_answered_in_order(servers: Start, balanced: Over):
+    running = servers(3)
+    for one in running:
+        one.may_answer.clear()
+    sizes = [*range(1, 40)]
+    prompts = [prompt(size, length=8 * size, limit=size) for size in sizes]
+    over, found = balanced(running), list[list[list[int]]]()
+    asking = threading.Thread(target=lambda: found.append(ask(over, prompts)))
+    asking.start()
+    for _ in range(3000):
+        if sum(len(one.asked) for one in running) == len(prompts):
+            break
+        threading.Event().wait(0.01)
+    for one in running:
+        one.may_answer.set()
+    asking.join(30)
+    assert found == [expected(prompts)]
+    largest = max(len(one.token_ids) + one.num_replies * one.max_new_tokens for one in prompts)
+    shares = [one.tokens for one in running]
+    assert max(shares) - min(shares) <= largest, shares
+
+
+def test_the_next_turn_goes_where_its_context_was_read(servers: Start, balanced: Over):
+    running = servers(3)
+    over = balanced(running)
+    turns = [prompt(first, length=160) for first in range(1, 7)]
+    for turn in range(4):
+        # One by one, in another order each time: nothing is in flight, so only the context decides.
+        for one in turns if turn % 2 else reversed(turns):
+            ask(over, [one])
+        turns = [Prompt([*one.token_ids, 90, 91, 92], 2, 4, one.seed) for one in turns]
+    firsts = [{body["prompt"][0] for body in one.asked} for one in running]
+    assert sum(map(len, firsts)) == 6, "a conversation was read by two servers"
+
+
+def test_a_long_queue_outweighs_what_was_read_before(servers: Start, balanced: Over):
+    running = servers(2)
+    over = balanced(running)
+    context = prompt(1, length=64)
+    ask(over, [context])
+    (reader,) = (one for one in running if one.asked)
+    siblings = [Prompt([*context.token_ids, more], 1, 200, 0) for more in range(30)]
+    for one in running:
+        one.may_answer.clear()
+    asking = threading.Thread(target=ask, args=(over, siblings))
+    asking.start()
+    for _ in range(3000):
+        if sum(len(one.asked) for one in running) == 31:
+            break
+        threading.Event().wait(0.01)
+    for one in running:
+        one.may_answer.set()
+    asking.join(30)
+    assert 12 <= len(reader.asked) <= 20
+
+
+@pytest.mark.parametrize("how", ["answers 500", "is gone"])
+def test_what_a_failing_server_was_asked_goes_to_the_others(
+    servers: Start, balanced: Over, caplog: pytest.LogCaptureFixture, how: str
+):
+    running = servers(3)
+    over = balanced(running)
+    if how == "is gone":
+        running[1].close()
+    running[1].status = 500
+    prompts = [prompt(first) for first in range(1, 31)]
+    assert ask(over, prompts) == expected(prompts)
+    assert caplog.text.count("the others sample in its place") == 1
+    assert running[1].url in caplog.text
+    before = len(running[1].asked)
+    over.begin()
+    assert ask(over, prompts) == expected(prompts)
+    assert len(running[1].asked) == before, "it has the weights of before"
+    if how == "answers 500":
+        running[1].status = 200
+        over.reload(sums(), "float32", "here")
+        assert ask(over, prompts) == expected(prompts)
+        assert len(running[1].asked) > before
+
+
+def test_without_a_server_left_each_says_why(servers: Start, balanced: Over):
+    running = servers(2)
+    over = balanced(running)
+    for one in running:
+        one.status = 503
+    with pytest.raises(Unreachable, match=r"no server of rollout\.server\.urls is left") as said:
+        ask(over, [prompt(1)])
+    assert all(f"{one.url}/v1/completions answered 503" in str(said.value) for one in running)
+    with pytest.raises(Unreachable, match="is left"):
+        over.reload(sums(), "float32", "here")
+    for one in running:
+        one.status = 200
+    over.reload(sums(), "float32", "here")
+    assert ask(over, [prompt(1)]) == expected([prompt(1)])
+
+
+def test_a_request_that_is_wrong_takes_no_server_out(servers: Start, balanced: Over):
+    running = servers(2)
+    over = balanced(running)
+    for one in running:
+        one.status = 400
+    with pytest.raises(WorkerError, match="answered 400"):
+        ask(over, [prompt(1)])
+    for one in running:
+        one.status = 200
+    assert ask(over, [prompt(1)]) == expected([prompt(1)])
+
+
+def test_weights_are_written_once_and_loaded_by_all(servers: Start, balanced: Over, tmp_path: Path):
+    running = servers(3)
+    over = balanced(running)
+    over.reload(sums(), "float32", "here")
+    folder = tmp_path / "folder"
+    assert [one.loaded for one in running] == [[str(folder)]] * 3
+    assert torch.equal(load_file(folder / WEIGHTS)["w"], torch.arange(6.0))
+    with pytest.raises(WeightMismatch):
+        over.reload({"w": checksum(torch.arange(6.0) + 1)}, "float32", "here")
+    assert [len(one.loaded) for one in running] == [1, 1, 1]
