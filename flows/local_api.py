@@ -78,18 +78,22 @@ class LocalApi:
         from rl_core.services.catalogue import answers
 
         timeout_s = float(os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"])
-        deadline = time.monotonic() + timeout_s
-        while self.process.poll() is None and time.monotonic() < deadline:
+        deadline, restarts = time.monotonic() + timeout_s, 0
+        how = f"does not answer within {timeout_s:g} s"
+        while time.monotonic() < deadline:
             if answers(f"{self.url}/health"):
                 threading.Thread(target=self._keep_running, daemon=True, name="local API").start()
                 keep_for_next(Home.default())
                 return
+            ended = self.process.poll()
+            if ended is not None:
+                # A signal is somebody's, or the system's for lack of memory.
+                if self._stopping or ended >= 0 or restarts == RESTARTS:
+                    how = f"ended with code {ended}"
+                    break
+                restarts += 1
+                self._start_again(ended)
             time.sleep(POLL_S)
-        ended = self.process.poll()
-        if ended is not None:
-            how = f"ended with code {ended}"
-        else:
-            how = f"does not answer within {timeout_s:g} s"
         raise ServiceError(
             f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log"
         )
@@ -106,8 +110,11 @@ class LocalApi:
             with self._change:
                 if self._stopping:
                     return
-                self.process = self._start()
-            _say(f"the local Prefect API ended with code {ended} and was started again")
+                self._start_again(ended)
+
+    def _start_again(self, ended: int) -> None:
+        self.process = self._start()
+        _say(f"the local Prefect API ended with code {ended} and was started again")
 
     def stop(self) -> None:
         """Stop the server."""

@@ -4,13 +4,14 @@
 Ray's agents and Prefect's embedded API server are not tied to the process that started them. A
 small watcher process keeps a list of all descendants of its parent (by process id and start time)
 and ends them when the parent is gone. Before that it may run one command, which says elsewhere that
-the parent was killed.
+the parent was killed. A watcher that is killed itself is replaced.
 """
 
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from select import select
@@ -22,8 +23,62 @@ REPORT_S = 30.0
 """Seconds that the command of `run_if_killed` may take."""
 FAREWELL = "goodbye"
 END_THE_REST = "end the rest"
-_last_line = FAREWELL
-_watcher: "subprocess.Popen[bytes] | None" = None
+RESTARTS = 5
+"""Watchers that are started in the places of others that were killed."""
+
+
+class _Watcher:
+    """The watcher process, which another one follows if it is killed."""
+
+    def __init__(self) -> None:
+        self.last_line = FAREWELL
+        self._told: dict[str, object] = {}
+        self._changing, self._is_closing = threading.Lock(), False
+        self._process = self._start()
+        threading.Thread(target=self._replace, daemon=True, name="child reaper").start()
+
+    def tell(self, what: Mapping[str, object]) -> None:
+        """Have the watcher know something at the end of this process."""
+        with self._changing:
+            self._told |= what
+            self._send(what)
+
+    def close(self) -> None:
+        """Sign off, and wait for what the watcher has still to do."""
+        with self._changing:
+            self._is_closing = True
+        self._process.communicate(_line(self.last_line))
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        # A session of its own keeps signals to the parent's group away; its end of input is the
+        # parent's end.
+        return subprocess.Popen(
+            # Without the current folder, in which anyone may keep a module with the name of one of
+            # Python's.
+            [sys.executable, "-P", __file__, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _replace(self) -> None:
+        for _ in range(RESTARTS):
+            self._process.wait()
+            with self._changing:
+                if self._is_closing:
+                    return
+                self._process = self._start()
+                self._send(self._told)
+
+    def _send(self, what: Mapping[str, object]) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it was killed, and the next one is told all
+            self._process.stdin.write(_line(what))
+            self._process.stdin.flush()
+
+
+_watcher: _Watcher | None = None
 
 
 @contextmanager
@@ -33,27 +88,16 @@ def no_orphans() -> Iterator[None]:
     A normal end of the block ends nothing, unless `end_the_rest` was called: whoever started a
     process ends it. Nested blocks have no further effect.
     """
-    global _watcher, _last_line
+    global _watcher
     if _watcher is not None:
         yield
         return
-    # A session of its own keeps signals to the parent's group away; its end of input is the
-    # parent's end.
-    _watcher = subprocess.Popen(
-        # Without the current folder, in which anyone may keep a module with the name of one of
-        # Python's.
-        [sys.executable, "-P", __file__, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    _watcher = _Watcher()
     try:
         yield
     finally:
         watcher, _watcher = _watcher, None
-        last_line, _last_line = _last_line, FAREWELL
-        watcher.communicate(_line(last_line))
+        watcher.close()
 
 
 def run_if_killed(command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -75,16 +119,13 @@ def end_last(pid: int) -> None:
 def end_the_rest() -> None:
     """Have all descendants of this process ended at the end of the block of `no_orphans`, but that
     of `end_last`: whoever started them cannot end them."""
-    global _last_line
-    _last_line = END_THE_REST
+    if _watcher is not None:
+        _watcher.last_line = END_THE_REST
 
 
 def _tell(what: Mapping[str, object]) -> None:
-    if _watcher is None or _watcher.stdin is None:
-        return
-    with suppress(BrokenPipeError):
-        _watcher.stdin.write(_line(what))
-        _watcher.stdin.flush()
+    if _watcher is not None:
+        _watcher.tell(what)
 
 
 def _line(what: object) -> bytes:

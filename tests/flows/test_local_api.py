@@ -45,6 +45,7 @@ def test_it_answers_and_ends(nothing_chosen: Path):
     assert api is not None
     try:
         assert os.environ["PREFECT_API_URL"] == api.url
+        api.process.kill()  # before it has answered once
         api.wait()
         assert httpx.get(f"{api.url}/health").json() is True
         query = f"{api.url}/flow_runs/filter"

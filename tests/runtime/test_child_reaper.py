@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.processes import still_running
+from tests.e2e.prefect_api import wait_until
+from tests.processes import command_line, still_running
 
 # A child with a child of its own in another session, as Ray's agents and API servers are.
 PARENT = """
@@ -46,6 +47,24 @@ def test_a_killed_process_takes_everything_below_it_along(parent: subprocess.Pop
     below = psutil.Process(parent.pid).children(recursive=True) + started_by(parent)
     parent.kill()
     assert not still_running(below)
+
+
+def test_so_it_does_after_its_watcher_was_killed(parent: subprocess.Popen[str]) -> None:
+    below = started_by(parent)
+    for _ in range(2):
+        (watcher,) = watchers(parent)
+        watcher.kill()
+        watcher.wait(10)
+        wait_until(lambda: watchers(parent), "another watcher", 10)
+    below += watchers(parent)
+    psutil.wait_procs(below, timeout=1.5)
+    parent.kill()
+    assert not still_running(below)
+
+
+def watchers(parent: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(parent.pid).children()
+    return [one for one in children if any("child_reaper" in part for part in command_line(one))]
 
 
 def test_an_orderly_end_kills_nothing(parent: subprocess.Popen[str]) -> None:
