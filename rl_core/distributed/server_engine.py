@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.vllm_process.balancer import BalancedServers
@@ -20,7 +21,7 @@ from rl_core.runtime.user_paths import user_path
 
 class ServerEngine(VllmEngine):
     """Rollout engine whose replies come from a vLLM server by HTTP. Raises: RecipeError, or
-    Unreachable, when the server cannot be used."""
+    Unreachable, when no server can be used."""
 
     def start_server(self, config: dict[str, Any], rank_info: RankInfo) -> BalancedServers:
         """Connect with this rank's servers."""
@@ -40,3 +41,7 @@ class ServerEngine(VllmEngine):
                 for url in server.urls[rank_info.rank :: rank_info.world_size]
             ]
         )
+
+    def own_metrics(self) -> dict[str, Metric]:
+        """Return the number of servers that sampled nothing, or not to the end."""
+        return {"servers_left_out": Metric(MetricKind.SUM, self.server.call("num_left_out"), 1)}

@@ -301,6 +301,12 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "Times that an engine which died or hung was started again in the step.",
         ),
         (
+            "servers_left_out",
+            "",
+            "Servers of `rollout.server.urls` that failed in the step, or before it and have "
+            "loaded no weights since; the others sampled in their place.",
+        ),
+        (
             "train_tokens_per_second",
             "tokens/s",
             "Trained actions over the time of the training; of all devices.",

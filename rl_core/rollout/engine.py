@@ -297,9 +297,14 @@ class RolloutEngine:
         if self.in_flight is not None and not evaluation:
             columns[TAKEN] = [self.in_flight.note()] * len(episodes)
         metrics = {"rollout_s": Metric(MetricKind.MAX, time.perf_counter() - start, 1)}
+        metrics |= self.own_metrics()
         if num_kept is not None:
             metrics |= _counts(given_up)
         return self._collect(episodes, columns, metrics)
+
+    def own_metrics(self) -> dict[str, Metric]:
+        """Return what this kind of engine counts in a rollout."""
+        return {}
 
     def _episodes(
         self,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rl_core.errors import Unreachable, WeightMismatch, WorkerError
+from rl_core.errors import RecipeError, Unreachable, WeightMismatch, WorkerError
 from rl_core.models.export.checksums import Checksum, checksum
 from rl_core.rollout.vllm_process.balancer import BalancedServers
 from rl_core.rollout.vllm_process.served import WEIGHTS, ServedVllm
@@ -32,14 +32,14 @@ class Standing:
         self.loaded: list[str] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.status = 200
+        self.status, self.room = 200, LENGTH
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                self._say(200, {"data": [{"id": "model", "max_model_len": LENGTH}]})
+                self._say(200, {"data": [{"id": "model", "max_model_len": outer.room}]})
 
             def do_POST(self) -> None:
                 text = self.rfile.read(int(self.headers["Content-Length"] or 0))
@@ -217,11 +217,30 @@ def test_what_a_failing_server_was_asked_goes_to_the_others(
     over.begin()
     assert ask(over, prompts) == expected(prompts)
     assert len(running[1].asked) == before, "it has the weights of before"
+    assert over.num_left_out() == 1
     if how == "answers 500":
         running[1].status = 200
         over.reload(sums(), "float32", "here")
         assert ask(over, prompts) == expected(prompts)
-        assert len(running[1].asked) > before
+        assert len(running[1].asked) > before and over.num_left_out() == 0
+
+
+def test_a_server_that_is_away_at_the_start_is_done_without(servers: Start, balanced: Over):
+    running = servers(2)
+    running[0].close()
+    over = balanced(running)
+    assert over.num_left_out() == 1
+    assert ask(over, [prompt(1), prompt(2)]) == expected([prompt(1), prompt(2)])
+    running[1].close()
+    with pytest.raises(Unreachable, match="does not answer"):
+        balanced(running)
+
+
+def test_a_server_with_too_little_room_is_refused(servers: Start, balanced: Over):
+    running = servers(2)
+    running[1].room = LENGTH - 1
+    with pytest.raises(RecipeError, match=f"{running[1].url} takes {LENGTH - 1} tokens"):
+        balanced(running)
 
 
 def test_without_a_server_left_each_says_why(servers: Start, balanced: Over):

@@ -51,11 +51,23 @@ class _Member:
 
 class BalancedServers:
     """The servers of one rank, in place of a `ServedVllm`. Args: servers: at least one; they share
-    one folder of weights."""
+    one folder of weights.
+
+    Raises: RecipeError when one is not as needed; Unreachable when none answers.
+    """
 
     def __init__(self, servers: Sequence[ServedVllm]) -> None:
         self._members = [_Member(served) for served in servers]
         self._changed = threading.Lock()
+        try:
+            self._on_each(lambda member: True, ServedVllm.connect)
+        except BaseException:
+            self.close()
+            raise
+
+    def num_left_out(self) -> int:
+        """Number of servers that have failed since they last loaded weights."""
+        return sum(member.why_down is not None for member in self._members)
 
     def call(self, method: str, *args: object) -> Any:
         """Call a method, as of an object in another process."""

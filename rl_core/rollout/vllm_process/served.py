@@ -34,8 +34,8 @@ class ServedVllm:
     names of the checkpoint. max_length: longest prompt plus reply in tokens. method: of the
     server's workers, which loads the weights of a folder.
 
-    Raises: RecipeError when the server is not as needed; Unreachable when it does not answer or
-    fails.
+    Its methods raise RecipeError when the server is not as needed, and Unreachable when it does not
+    answer or fails.
     """
 
     def __init__(
@@ -51,18 +51,21 @@ class ServedVllm:
         import httpx
 
         self.url, self.folder, self.weights = url.rstrip("/"), folder, weights
-        self.method = method
+        self.method, self.max_length, self.model = method, max_length, ""
         limits = httpx.Limits(max_connections=AT_ONCE)
         self._http = httpx.Client(trust_env=False, timeout=timeout_s, limits=limits)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+
+    def connect(self) -> None:
+        """Ask the server for its model, which the requests name."""
         (model, *_) = self._get("/v1/models")["data"]
-        self.model: str = model["id"]
-        if (model.get("max_model_len") or max_length) < max_length:
+        self.model = model["id"]
+        if (model.get("max_model_len") or self.max_length) < self.max_length:
             raise RecipeError(
                 f"rollout.server.urls: {self.url} takes {model['max_model_len']} tokens, the run "
-                f"needs {max_length}: start it with --max-model-len {max_length}, or lower "
-                "rollout.max_context_length"
+                f"needs {self.max_length}: start it with --max-model-len {self.max_length}, or "
+                "lower rollout.max_context_length"
             )
 
     def call(self, method: str, *args: object) -> Any:
@@ -133,6 +136,7 @@ class ServedVllm:
 
     def load(self) -> None:
         """Have the server load the weights of the folder."""
+        self.connect()  # it may be another one since
         reload = {"method": self.method, "kwargs": {"weights_path": str(self.folder)}}
         self._post("/collective_rpc", reload)
         self._post("/reset_prefix_cache", None)
