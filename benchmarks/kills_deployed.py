@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ class Deployed:
         records.pop(DEPLOYED, None)
         return records
 
-    def _ask(self, method: str, path: str, body: dict[str, object] | None = None) -> Any:
+    def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         url = f"{self._records()['prefect']['url']}/api/{path}"
         headers = credentials(prefect_password(self.home))
         answer = httpx.request(method, url, json=body, headers=headers, timeout=60)
@@ -137,8 +137,8 @@ class Siege:
             for _ in range(RUNS_PER_HOME):
                 deployed.command("up")
                 run = deployed.begin()
-                if kills < num_kills:
-                    kills += self._kill_one(deployed, run)
+                while kills < num_kills and self._kill_one(deployed, run):
+                    kills += 1
                     deployed.command("up")
                 state = deployed.end(run, max(MIN_HUNG_S, HUNG_FACTOR * self.length_s))
                 self.counts["flow runs without an end"] += state not in ENDED
@@ -160,7 +160,7 @@ class Siege:
 
     def _kill_one(self, deployed: Deployed, run: str) -> int:
         """Returns: 1, or 0 if the run ended before its moment."""
-        if deployed.end(run, self.rng.uniform(0.02, 1.0) * self.length_s) in ENDED:
+        if deployed.end(run, self.rng.uniform(0.02, 0.6) * self.length_s) in ENDED:
             return 0
         by_kind = deployed.by_kind()
         # Half of the kills are of the services, which are few beside what a run starts.
