@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -197,6 +198,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("recipe", nargs="?", default="smoke/text")
     given = parser.parse_args()
+    # The services of the present home end with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = Path(tempfile.mkdtemp(prefix="rl-train-kills-"))
     siege = Siege(given.recipe, folder, given.seed)
     siege.undisturbed()
