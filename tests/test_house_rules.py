@@ -132,12 +132,26 @@ def test_docstrings_stand_alone():
     assert not found, "\n".join(["", *found])
 
 
-def test_no_file_names_the_host_of_a_registry():
+def tracked() -> list[str]:
+    """Names of the repository's files."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
+    return list(filter(None, listed.stdout.split("\0")))
+
+
+def test_no_link_leads_out_of_the_repository():
+    links = [ROOT / name for name in tracked() if (ROOT / name).is_symlink()]
+    assert not [
+        str(link)
+        for link in links
+        if link.readlink().is_absolute() or not link.resolve().is_relative_to(ROOT.resolve())
+    ]
+
+
+def test_no_file_names_the_host_of_a_registry():
     found = []
-    for name in filter(None, listed.stdout.split("\0")):
+    for name in tracked():
         path = ROOT / name
         if path != Path(__file__) and path.suffix not in (".png", ".ico", ".gz") and path.is_file():
             lines = path.read_text(encoding="utf-8").splitlines()
