@@ -69,8 +69,7 @@ def main() -> None:
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
     os.environ |= {"RL_TRAIN_HOME": str(home), "PREFECT_HOME": str(home / "prefect")}
     service = catalogue.prefect_server(Home(home), LOCALHOST, free_port(LOCALHOST))
-    record = service.start(catalogue.REPOSITORY, folder / "server.log")
-    server = record.process
+    server = service.start(catalogue.REPOSITORY, folder / "server.log").wait().process
     assert server is not None
     os.environ |= catalogue.access_to_prefect(Home(home), service.url)
     # Short: Ray's sockets lie below it, and their paths may have a hundred characters.
