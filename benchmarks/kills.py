@@ -19,13 +19,29 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.watched_run import digest, iterations, kind_of, left_in, start, tree
+from benchmarks.watched_run import (
+    digest,
+    end_leftovers,
+    iterations,
+    kind_of,
+    print_table,
+    start,
+    tree,
+)
 
 HUNG_FACTOR = 8.0
 """A command counts as hung after this many times the length of the undisturbed run."""
 MIN_HUNG_S = 900.0
 KILLS_PER_HOME = 6
 """Kills before a home's run may end in peace."""
+COUNTED = (
+    "homes",
+    "ends that differ",
+    "homes that never ended well",
+    "commands that hung",
+    "iterations done again",
+    "processes left",
+)
 PREPARING_S = 1.5
 """Seconds from the first sign of prepared data within which `--preparing` kills."""
 
@@ -61,7 +77,7 @@ class Siege:
             if code == 0:
                 # The command that goes on is shorter; a moment after its end kills nobody.
                 self.length_s = min(self.length_s, time.monotonic() - began)
-            self._count_leftovers(home)
+            self.counts["processes left"] += end_leftovers(home)
             now = iterations(home)
             self.counts["iterations done again"] += sum(
                 now.get(name) != written for name, written in done.items()
@@ -114,13 +130,6 @@ class Siege:
                 one.kill()
             return process.wait()
 
-    def _count_leftovers(self, home: Path) -> None:
-        left = left_in(home)
-        for one in left:
-            print(f"left: {one.pid} {' '.join(one.cmdline())[:150]}", flush=True)
-            one.kill()
-        self.counts["processes left"] += len(left)
-
 
 def main() -> None:
     """Parse the command line, kill, and print the counts."""
@@ -141,17 +150,7 @@ def main() -> None:
     while kills < given.kills:
         kills += siege.attack(number, min(kills_per_home, given.kills - kills))
         number += 1
-    by_kind = ", ".join(f"{kind} {count}" for kind, count in siege.killed.most_common())
-    print(f"\n| what | count |\n|---|---|\n| kills | {kills} ({by_kind}) |")
-    for name in (
-        "homes",
-        "ends that differ",
-        "homes that never ended well",
-        "commands that hung",
-        "iterations done again",
-        "processes left",
-    ):
-        print(f"| {name} | {siege.counts[name]} |")
+    print_table(siege.killed, siege.counts, COUNTED)
     builds = [*folder.glob("home-*/**/.build-*")]
     memory = {file.name for file in Path("/dev/shm").iterdir()} - shared
     print(f"| `.build-*` left | {len(builds)} |\n| new entries of /dev/shm | {len(memory)} |")

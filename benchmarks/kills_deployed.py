@@ -28,11 +28,12 @@ import psutil
 from benchmarks.watched_run import (
     REPOSITORY,
     digest,
+    end_leftovers,
     in_home,
     iterations,
     kind_of,
-    left_in,
     own_environment,
+    print_table,
 )
 from rl_core.runtime.home import DEPLOYED, Home
 from rl_core.runtime.home_keys import prefect_password
@@ -47,6 +48,14 @@ HUNG_FACTOR, MIN_HUNG_S = 8.0, 300.0
 KILLS_PER_HOME = 4
 RUNS_PER_HOME = KILLS_PER_HOME + 3
 """Runs of the deployment until a home counts as lost."""
+COUNTED = (
+    "homes",
+    "ends that differ",
+    "homes that never ended well",
+    "flow runs without an end",
+    "iterations done again",
+    "processes left",
+)
 SERVICES = ("prefect", "mlflow", "worker-rl-train", "worker-rl-light")
 
 
@@ -184,11 +193,7 @@ class Siege:
             yield deployed
         finally:
             deployed.command("down")
-            left = left_in(deployed.home)
-            for one in left:
-                print(f"left: {one.pid} {' '.join(one.cmdline())[:150]}", flush=True)
-                one.kill()
-            self.counts["processes left"] += len(left)
+            self.counts["processes left"] += end_leftovers(deployed.home)
 
 
 def main() -> None:
@@ -207,17 +212,7 @@ def main() -> None:
     while kills < given.kills:
         kills += siege.attack(number, min(KILLS_PER_HOME, given.kills - kills))
         number += 1
-    by_kind = ", ".join(f"{kind} {count}" for kind, count in siege.killed.most_common())
-    print(f"\n| what | count |\n|---|---|\n| kills | {kills} ({by_kind}) |")
-    for name in (
-        "homes",
-        "ends that differ",
-        "homes that never ended well",
-        "flow runs without an end",
-        "iterations done again",
-        "processes left",
-    ):
-        print(f"| {name} | {siege.counts[name]} |")
+    print_table(siege.killed, siege.counts, COUNTED)
     print(f"logs: {folder}")
 
 

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -101,6 +103,23 @@ def in_home(home: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def end_leftovers(home: Path) -> int:
+    """End the processes of a home that are still there, and print them. Returns: their number."""
+    left = left_in(home)
+    for one in left:
+        print(f"left: {one.pid} {' '.join(one.cmdline())[:150]}", flush=True)
+        one.kill()
+    return len(left)
+
+
+def print_table(killed: Counter[str], counts: Counter[str], names: Sequence[str]) -> None:
+    """Print the kills by kind of process, and what was counted, in the order of `names`."""
+    by_kind = ", ".join(f"{kind} {count}" for kind, count in killed.most_common())
+    print(f"\n| what | count |\n|---|---|\n| kills | {killed.total()} ({by_kind}) |")
+    for name in names:
+        print(f"| {name} | {counts[name]} |")
 
 
 def digest(home: Path) -> str:
