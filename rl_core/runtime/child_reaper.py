@@ -47,6 +47,9 @@ class _Watcher:
         """Sign off, and wait for what the watcher has still to do."""
         with self._changing:
             self._is_closing = True
+            if self._process.poll() is not None:  # killed just now
+                self._process = self._start()
+                self._send(self._told)
         self._process.communicate(_line(self.last_line))
 
     def _start(self) -> "subprocess.Popen[bytes]":

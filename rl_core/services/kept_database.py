@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rl_core.runtime.home import Home
-from rl_core.services.prefect_database import database_file
+from rl_core.services.prefect_database import PARTS, database_file
 
 HISTORY = ("flow", "flow_run", "task_run", "deployment", "work_pool", "block_document", "variable")
 """Tables that are empty as long as nobody has used the server."""
@@ -31,7 +31,10 @@ def begin_with_kept(home: Home) -> None:
     """Give a home without a Prefect database the kept one, if there is one."""
     file = database_file(home)
     with suppress(OSError, sqlite3.Error, Timeout):
-        if file is None or file.exists() or not (kept := kept_file()).is_file():
+        if file is None or not (kept := kept_file()).is_file():
+            return
+        # What is left of a database that was removed would be played back into the copy.
+        if any(file.with_name(file.name + part).exists() for part in PARTS):
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         try:

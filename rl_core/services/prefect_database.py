@@ -18,7 +18,8 @@ from rl_core.runtime.home import Home
 
 ELSEWHERE = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
 """Settings that name another database."""
-_PARTS = ("", "-wal", "-shm", "-journal")
+PARTS = ("", "-wal", "-shm", "-journal")
+"""Ends of the names of the files of one database."""
 _MIGRATIONS = "server/database/_migrations/versions/sqlite"
 """Folder in Prefect's package with a file for each change of the tables."""
 _REVISION = re.compile(r"^revision\b[^=\n]*=\s*[\"'](\w+)[\"']", re.MULTILINE)
@@ -53,7 +54,7 @@ def set_aside_if_damaged(home: Home) -> str | None:
             )
         return None
     aside = file.with_name(f"prefect.db.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
-    for part in _PARTS:
+    for part in PARTS:
         with suppress(FileNotFoundError):  # there is none, or another run moved it just now
             file.with_name(file.name + part).rename(aside.with_name(aside.name + part))
     return (

@@ -95,20 +95,29 @@ def test_a_server_that_does_not_fit_is_refused(rollout: dict[str, Any], message:
 
 
 @pytest.mark.parametrize(
-    ("ports", "message"),
+    ("ends", "message"),
     [
-        ([9], "1 servers for placement.rollout_devices = 2; each needs as many"),
-        ([9, 10, 11], "3 servers for placement.rollout_devices = 2; each needs as many"),
-        ([9, 10, 11, 9], "http://127.0.0.1:9 is there twice"),
-        ([9, 10, 11, 12], None),
+        (["9"], "1 servers for placement.rollout_devices = 2; each of those needs as many"),
+        (["9", "10", "11"], "3 servers for placement.rollout_devices = 2; each of those needs"),
+        (["9", "10", "11", "9/"], "http://127.0.0.1:9 is there twice"),
+        (["9", "10", "11", "12"], None),
     ],
 )
-def test_each_rank_of_the_engine_has_servers_of_its_own(ports: list[int], message: str | None):
-    server = {"urls": [f"http://127.0.0.1:{port}" for port in ports], "folder": "unused"}
+def test_each_rank_of_the_engine_has_servers_of_its_own(ends: list[str], message: str | None):
+    server = {"urls": [f"http://127.0.0.1:{end}" for end in ends], "folder": "unused"}
     with nullcontext() if message is None else pytest.raises(ValidationError, match=message):
         recipe(
             rollout={"engine": "server", "server": server},
             placement={"num_devices": 4, "rollout_devices": 2},
+        )
+
+
+def test_servers_of_somebody_else_need_ranks_of_their_own():
+    server = {"urls": ["http://127.0.0.1:9"], "folder": "unused"}
+    with pytest.raises(ValidationError, match=r"engine: server it must be 1 or more"):
+        recipe(
+            rollout={"engine": "server", "server": server},
+            placement={"num_devices": 2, "workers_per_device": 2},
         )
 
 

@@ -121,6 +121,21 @@ def test_a_history_stays_as_it_is(home_of: Callable[[str], Home], migrated: Path
     assert file.read_bytes() == before
 
 
+def test_a_copy_does_not_join_what_is_left_of_another_database(
+    home_of: Callable[[str], Home], migrated: Path
+) -> None:
+    """SQLite plays a log back into whatever file of its name it finds."""
+    first = home_of("first")
+    used_by_a_server(first, migrated)
+    keep_for_next(first)
+    second = home_of("second")
+    left = second.prefect / "prefect.db-wal"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"of a database that was removed")
+    begin_with_kept(second)
+    assert [*second.prefect.iterdir()] == [left]
+
+
 @pytest.mark.parametrize("folder", ["relative", "/proc/nowhere"])
 def test_a_cache_folder_that_cannot_be_is_done_without(
     home_of: Callable[[str], Home], migrated: Path, monkeypatch: pytest.MonkeyPatch, folder: str

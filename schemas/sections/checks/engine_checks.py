@@ -82,13 +82,11 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
     if len(server.urls) % placement.rollout_devices:
         raise ValueError(
             f"rollout.server.urls: {len(server.urls)} servers for placement.rollout_devices = "
-            f"{placement.rollout_devices}; each needs as many of them as the others"
+            f"{placement.rollout_devices}; each of those needs as many as the others"
         )
-    if twice := sorted({one for one in server.urls if server.urls.count(one) > 1}):
-        raise ValueError(
-            f"rollout.server.urls: {twice[0]} is there twice; the weights of one server would be "
-            "loaded under the replies of the other"
-        )
+    urls = [one.rstrip("/") for one in server.urls]
+    if twice := sorted({one for one in urls if urls.count(one) > 1}):
+        raise ValueError(f"rollout.server.urls: {twice[0]} is there twice; name each server once")
     if not rollout.cuts_nothing:
         raise ValueError(
             "rollout.server: a server does not say which tokens it left out, which training has to "
