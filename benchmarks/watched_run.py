@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -109,8 +110,9 @@ def end_leftovers(home: Path) -> int:
     """End the processes of a home that are still there, and print them. Returns: their number."""
     left = left_in(home)
     for one in left:
-        print(f"left: {one.pid} {' '.join(one.cmdline())[:150]}", flush=True)
-        one.kill()
+        with suppress(psutil.NoSuchProcess):
+            print(f"left: {one.pid} {' '.join(one.cmdline())[:150]}", flush=True)
+            one.kill()
     return len(left)
 
 

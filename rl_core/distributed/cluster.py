@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -60,7 +62,7 @@ def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
     if device_kind != "cpu":
         yield
         return
-    _early, over = threading.Event(), threading.Event()
+    _early, over = threading.Event(), Future[None]()
     # Ray's processes end with the thread that started them, so it stays until the block is over.
     # A daemon: the end of the process does not wait for a start that hangs, either.
     thread = threading.Thread(
@@ -71,23 +73,27 @@ def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
     try:
         yield
         patience_s = None
+        over.set_result(None)
+    except BaseException:
+        over.set_exception(RuntimeError("the block failed"))
+        raise
     finally:
-        over.set()
         thread.join(patience_s)
         if thread.is_alive():
             end_the_rest()
         _early = None
 
 
-def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> None:
-    # What fails here fails again in the `ray_cluster` that waits for it, which says so.
-    with ExitStack() as cluster, suppress(Exception):
+def _hold(num_devices: int, ready: threading.Event, over: Future[None]) -> None:
+    # What fails here fails again in the `ray_cluster` that waits for it, which says so; an error of
+    # the block is its caller's.
+    with suppress(BaseException), ExitStack() as cluster:
         try:
             cluster.enter_context(_started(None, num_devices, "cpu"))
             cluster.enter_context(_collected_output())
         finally:
             ready.set()
-        over.wait()
+        over.result()
 
 
 @contextmanager
@@ -96,6 +102,9 @@ def ray_cluster(
 ) -> Iterator[None]:
     """Connect to Ray for the block: the running connection, the cluster at `address`, or a private
     one that ends with the block. One whose only node was lost, or which was given up, is replaced.
+
+    A private cluster's folder of logs and sockets is removed after a block that ended well, and
+    stays after an error.
 
     Args: modules: files and packages of the user's that travel to the nodes of a running cluster.
     Raises: ServiceError for an address that a driver cannot use; Unreachable when nobody answers.
@@ -168,7 +177,7 @@ def _started(
             _open_to_signals(),
         ):
             try:
-                ray.init(
+                connection = ray.init(
                     address=address or "local",
                     include_dashboard=False if address is None else None,
                     configure_logging=False,
@@ -185,6 +194,8 @@ def _started(
         finally:
             _is_private = False
             ray.shutdown()
+    if private:
+        shutil.rmtree(connection.address_info["session_dir"], ignore_errors=True)
 
 
 def _collected_output() -> AbstractContextManager[None]:

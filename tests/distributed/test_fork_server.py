@@ -19,6 +19,7 @@ import pytest
 
 from rl_core.distributed import fork_server
 from rl_core.distributed.fork_server import LONGEST_ADDRESS, forked_workers, setup_worker
+from tests.processes import command_line
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
 
@@ -32,6 +33,7 @@ import psutil
 import ray
 
 from rl_core.distributed.cluster import early_cluster, ray_cluster
+from tests.processes import command_line
 
 
 class Worker:
@@ -52,7 +54,7 @@ with early_cluster(1, "cpu"), ray_cluster(None, 1, "cpu"):
     for _ in range(2):
         actor, about = started()
         server = psutil.Process(about["parent"])
-        about["of"] = server.cmdline()
+        about["of"] = command_line(server)
         said.append(about)
         ray.kill(actor)
         psutil.wait_procs([psutil.Process(about["pid"])], timeout=10)
@@ -60,7 +62,7 @@ with early_cluster(1, "cpu"), ray_cluster(None, 1, "cpu"):
     server.wait()
     said.append(started()[1])
     for process in psutil.Process().children(recursive=True):
-        if "raylet/raylet" in " ".join(process.cmdline()):
+        if "raylet/raylet" in " ".join(command_line(process)):
             process.kill()
     while any(node["Alive"] for node in ray.nodes()):
         time.sleep(0.1)
@@ -98,7 +100,7 @@ def test_a_temporary_folder_with_a_long_name_is_no_hindrance(
 @pytest.mark.usefixtures("ray_cluster")
 def test_ray_starts_workers_by_a_script_that_does_not_import_it():
     children = psutil.Process().children(recursive=True)
-    commands = [" ".join(child.cmdline()) for child in children]
+    commands = [" ".join(command_line(child)) for child in children]
     (raylet,) = [command for command in commands if "raylet/raylet" in command]
     assert f"--python_worker_command={sys.executable} {setup_worker.__file__} " in raylet
     says = f"import sys, {setup_worker.__name__}; print('ray' in sys.modules)"
