@@ -24,7 +24,7 @@ from rl_core.data.read.recipe_files import (
     planned_sources,
     preparation_settings,
 )
-from rl_core.envs.agent import check_episodes_can_be_given_up
+from rl_core.envs.agent import check_rollouts_of_agents
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import DataError
 from rl_core.models.checks.can_train import check_local_model
@@ -71,7 +71,11 @@ def check_turns(recipe: Recipe, home: Home) -> None:
     """
     if recipe.domain.traits.rows is not SchemaName.PROMPT:
         return
-    check_episodes_can_be_given_up(recipe.environments, recipe.rollout.extra_prompts)
+    check_rollouts_of_agents(
+        recipe.environments,
+        extra_prompts=recipe.rollout.extra_prompts,
+        continuous=recipe.rollout.episodes.continuous,
+    )
     several = of_several_turns(recipe.environments, recipe.data.default_env_class)
     if several and model_shape(recipe.model.path, home.models) is not None:
         # Here, since a plan for environments of one turn needs no transformers and is to be quick.

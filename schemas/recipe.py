@@ -13,9 +13,11 @@ from schemas.domains import Domain
 from schemas.rows.contract import SchemaName
 from schemas.sections.checks.engine_checks import (
     check_ahead,
+    check_continuous,
     check_extra_prompts,
     check_router_replay,
     check_server,
+    check_vllm,
 )
 from schemas.sections.checks.evaluation_checks import check_evaluation
 from schemas.sections.checks.quantization import check_quantized
@@ -43,7 +45,7 @@ from schemas.sections.registration import (
     Weights,
 )
 from schemas.sections.rewards import RewardServiceConfig
-from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
+from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode
 from schemas.sections.section import DType, Section
 from schemas.sections.sft import SftConfig, check_sft
 from schemas.sections.tracking import TrackingConfig
@@ -223,34 +225,13 @@ class Recipe(Section):
         check_experts(self.placement.ep_size, compiles=compiles, is_exact=is_exact)
         check_router_replay(self.rollout, self.placement, self.domain, compiles=compiles)
         check_extra_prompts(self.rollout, self.placement, self.domain, self.training)
+        check_continuous(self.rollout, self.placement)
         return self
 
     @model_validator(mode="after")
     def _vllm_can_do_it(self) -> "Recipe":
         check_server(self.rollout, self.placement)
-        if not self.rollout.engine.is_vllm:
-            return self
-        if not self.domain.traits.with_vllm:
-            raise ValueError(
-                f"rollout.engine: {self.rollout.engine} samples text alone, not the domain "
-                f"{self.domain}; use in_process or dedicated"
-            )
-        if self.rollout.sync.mode is SyncMode.ADAPTER:
-            raise ValueError(
-                "rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use "
-                "mode: full"
-            )
-        shares_gpus = self.placement.device == "cuda" and not self.placement.rollout_devices
-        if shares_gpus and self.rollout.sync.transport is SyncTransport.BROADCAST:
-            raise ValueError(
-                "rollout.sync.transport: broadcast: NCCL knows each GPU once, and "
-                "rollout_devices: 0 puts trainer and vLLM on the same; use object_store"
-            )
-        if self.rollout.vllm.sleep and self.placement.device != "cuda":
-            raise ValueError(
-                "rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: "
-                "cpu"
-            )
+        check_vllm(self.rollout, self.placement, self.domain)
         return self
 
     @model_validator(mode="after")

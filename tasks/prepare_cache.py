@@ -20,7 +20,7 @@ from rl_core.data.read.recipe_files import (
     preparation_settings,
     resolve_sources,
 )
-from rl_core.envs.agent import check_episodes_can_be_given_up
+from rl_core.envs.agent import check_rollouts_of_agents
 from rl_core.envs.turns import of_several_turns
 from rl_core.models.locate import locate, tokenizer_identity
 from rl_core.rollout.chat.vision import prompt_tokenizer
@@ -64,7 +64,11 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
 
 def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
     """Tokenise prompts and filter them by length."""
-    check_episodes_can_be_given_up(recipe.environments, recipe.rollout.extra_prompts)
+    check_rollouts_of_agents(
+        recipe.environments,
+        extra_prompts=recipe.rollout.extra_prompts,
+        continuous=recipe.rollout.episodes.continuous,
+    )
     if several := of_several_turns(recipe.environments, recipe.data.default_env_class):
         check_recipe(recipe, locate(recipe.model.path, home.models, merged=False), several)
     settings = preparation_settings(

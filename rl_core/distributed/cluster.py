@@ -177,7 +177,7 @@ def _started(
             _open_to_signals(),
         ):
             try:
-                connection = ray.init(
+                connection: Any = ray.init(
                     address=address or "local",
                     include_dashboard=False if address is None else None,
                     configure_logging=False,

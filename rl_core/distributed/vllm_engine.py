@@ -19,26 +19,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from rl_core.distributed.isolated_actor import PROJECT, Outside
+from rl_core.distributed.server_sampler import ServerSampler
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle, TextBundle
-from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
-from rl_core.models.decoding.stop_strings import TextOf
-from rl_core.models.decoding.token_choice import StepSupport, support_of
+from rl_core.models.decoding.request import Sampling
 from rl_core.models.export.checksums import Checksum
 from rl_core.models.export.stored_weights import renamed_in_checkpoints
 from rl_core.ranks.meeting_store import INTERFACE_VARIABLES
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
-from rl_core.rollout.episodes.loop import Generate
+from rl_core.rollout.sampler import Sampler
 from rl_core.rollout.vllm_process.balancer import BalancedServers
-from rl_core.rollout.vllm_process.server import Drawn, Prompt, ServerOptions, VllmServer
+from rl_core.rollout.vllm_process.server import ServerOptions, VllmServer
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import DType, LoraConfig
@@ -47,7 +45,6 @@ from schemas.sections.rollout import RolloutConfig, SyncMode, VllmConfig
 POLICY = "model."
 """Prefix of a policy's parameter names that a checkpoint does not have."""
 CPU_KV_CACHE_GIB = 4.0
-SEEDS = 2**62
 
 
 class SharedReplica(Replica):
@@ -126,36 +123,11 @@ class VllmEngine(Receiver, RolloutEngine):
     @contextmanager
     def decoding(
         self, sampling: Sampling, generator: torch.Generator, *, evaluation: bool = False
-    ) -> Iterator[Generate]:
-        """Yield a function that answers requests by the server, which has one set of weights. Each
-        request gets a seed, so a repeat gives the same replies."""
+    ) -> Iterator[Sampler]:
+        """Yield what answers requests by the server, which has one set of weights. Each request
+        gets a seed, so a repeat gives the same replies."""
         self.server.call("begin")
-
-        def generate(requests: list[Request], enough: int | None = None) -> list[Reply]:
-            assert enough is None  # rollout.extra_prompts is refused with vLLM
-            seeds = torch.randint(
-                SEEDS, (len(requests),), generator=generator, device=generator.device
-            ).tolist()
-            prompts = []
-            for request, seed in zip(requests, seeds, strict=True):
-                prompts.append(
-                    Prompt(
-                        request.token_ids,
-                        request.num_replies,
-                        sampling.limit(request),
-                        seed if request.seed is None else request.seed,
-                        () if request.stop is None else request.stop.strings,
-                    )
-                )
-            chosen = sampling.temperature, sampling.eos_ids, sampling.choice
-            drawn = self.server.call("generate", prompts, *chosen)
-            asked = [request for request in requests for _ in range(request.num_replies)]
-            replies: list[Reply] = []
-            for one, request in zip(drawn, asked, strict=True):
-                replies.append(_reply(one, request, sampling, self.chat.decode))
-            return replies
-
-        yield generate
+        yield ServerSampler(self.server, sampling, generator, self.chat.decode)
 
     def finish_sync(
         self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
@@ -251,25 +223,3 @@ def environment(rank_info: RankInfo) -> dict[str, str]:
         # The server asks Ray for no GPU: it uses that of its rank.
         return variables | {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
     return variables
-
-
-def _reply(drawn: Drawn, request: Request, sampling: Sampling, text_of: TextOf) -> Reply:
-    """Return a reply of the server's, which ends where the project's own engines end it."""
-    reason = StopReason.EOS if drawn.ended else sampling.cut_off(sampling.limit(request))
-    reason = StopReason.STOP if drawn.stopped else reason
-    length, at_least = len(drawn.token_ids), sampling.choice.min_new_tokens
-    if request.stop is not None:
-        # Texts of the two may differ in the control tokens that environments do not read.
-        end = request.stop.cut(drawn.token_ids, at_least, text_of)
-        if end is not None and (end < length or not drawn.ended):
-            length, reason = end, StopReason.STOP
-    reply = Reply(drawn.token_ids[:length], drawn.log_probs[:length], reason)
-    if sampling.records_support:
-        steps: list[StepSupport | None] = [None] * length
-        if drawn.support is not None:
-            steps = [*drawn.support[:length]]
-        elif at_least:
-            ends = StepSupport(np.array(sampling.eos_ids, np.int32), is_kept=False)
-            steps = [ends if place < at_least else None for place in range(length)]
-        reply.support = support_of(steps)
-    return reply

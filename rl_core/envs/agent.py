@@ -154,18 +154,24 @@ class AgentEnv(BaseTextEnv):
 _COUNTS = ("later_requests", "stitched_requests")
 
 
-def check_episodes_can_be_given_up(
-    environments: Mapping[str, Mapping[str, object]], extra_prompts: int
+def check_rollouts_of_agents(
+    environments: Mapping[str, Mapping[str, object]], *, extra_prompts: int, continuous: bool
 ) -> None:
-    """Check that no agent plays where a step gives up the slowest episodes.
+    """Check what rollouts do with agents and not with other environments, or the reverse.
 
-    Args: environments: the recipe's. Raises: RecipeError naming the agent.
+    Args: environments: the recipe's. extra_prompts, continuous: of its `rollout`. Raises:
+    RecipeError naming the key.
     """
     agents = [name for name, options in environments.items() if is_agent(name, options)]
     if extra_prompts and agents:
         raise RecipeError(
             f"rollout.extra_prompts: the episodes of an agent ({agents[0]}) are never given up; "
             "leave it out"
+        )
+    if continuous and not agents:
+        raise RecipeError(
+            "rollout.episodes.continuous: only requests of agents are answered one by one, and "
+            f"none of the environments ({', '.join(environments) or 'none'}) is one; leave it out"
         )
 
 

@@ -22,8 +22,9 @@ from rl_core.errors import StaleEngine
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
-from rl_core.models.decoding.decode import decode, positions_of
-from rl_core.models.decoding.request import Reply, Request, Sampling
+from rl_core.models.decoding.arrivals import Answers
+from rl_core.models.decoding.decode import positions_of
+from rl_core.models.decoding.request import Sampling
 from rl_core.models.decoding.routing import ROUTING
 from rl_core.models.decoding.token_choice import SUPPORT, Support
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
@@ -32,12 +33,13 @@ from rl_core.rollout.agents.play import Limits, play_agents
 from rl_core.rollout.agents.stage import AgentStage
 from rl_core.rollout.chat.vision import ChatBundle, chat_format
 from rl_core.rollout.episodes.episode import Episode
-from rl_core.rollout.episodes.loop import Generate, run_episodes
+from rl_core.rollout.episodes.loop import run_episodes
 from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
 from rl_core.rollout.episodes.several_turns import check_several_turns
 from rl_core.rollout.episodes.tools import check_shows_tools
 from rl_core.rollout.in_flight import InFlight
 from rl_core.rollout.sample_ids import groups_of, id_columns
+from rl_core.rollout.sampler import Generate, LocalSampler, Sampler
 from rl_core.serving.served_model import KnownModel
 from rl_core.train.sharding.meshes import Meshes
 from rl_core.train.weights.buckets import WeightVersion
@@ -229,9 +231,8 @@ class RolloutEngine:
     @contextmanager
     def decoding(
         self, sampling: Sampling, generator: torch.Generator, *, evaluation: bool = False
-    ) -> Iterator[Generate]:
-        """Yield a function that answers requests with the current weights: replies in order,
-        group by group.
+    ) -> Iterator[Sampler]:
+        """Yield what answers requests with the current weights.
 
         Args: generator: source of its random numbers. evaluation: use the weights of evaluations,
         as a temperature of 0 always does.
@@ -244,15 +245,8 @@ class RolloutEngine:
                 packed = ready.enter_context(policy.ready_to_decode())
             else:
                 packed = ready.enter_context(renewal.of(policy)).packed
-
-            def generate(requests: list[Request], enough: int | None = None) -> list[Reply]:
-                given = policy, requests, sampling, generator, self.backend.device, packed
-                graphs, text_of = self.config.cuda_graphs, self.chat.decode
-                return decode(
-                    *given, graphs=graphs, text_of=text_of, enough=enough, renewal=renewal
-                )
-
-            yield generate
+            given = policy, sampling, generator, self.backend.device, packed, self.chat.decode
+            yield LocalSampler(*given, self.config.cuda_graphs, renewal)
 
     def _play(
         self,
@@ -268,15 +262,16 @@ class RolloutEngine:
         meshes = self.backend.meshes
         items = part_of(list(enumerate(prompts.non_tensor_batch["item"])), meshes.sp_group)
         start = time.perf_counter()
-        with self.decoding(sampling, generator, evaluation=evaluation) as generate:
+        with self.decoding(sampling, generator, evaluation=evaluation) as sampler:
+            answers = sampler.answers() if self.config.episodes.continuous else None
 
             def play(reply: Generate) -> list[Episode]:
                 seed = generator.initial_seed()
                 return self._episodes(
-                    items, group_size, reply, sampling, seed, stop, evaluation, num_kept
+                    items, group_size, reply, answers, sampling, seed, stop, evaluation, num_kept
                 )
 
-            episodes = play_together(meshes.tp_group, generate, play)
+            episodes = play_together(meshes.tp_group, sampler, play)
         for episode in episodes:
             # Its work is done, and what it held (connections, processes) may not travel to another
             # rank.
@@ -311,6 +306,7 @@ class RolloutEngine:
         items: list[tuple[int, PlayedItem]],
         group_size: int,
         generate: Generate,
+        answers: Answers | None,
         sampling: Sampling,
         seed: int,
         stop: list[str],
@@ -325,16 +321,15 @@ class RolloutEngine:
         limits = self.max_context_length, self.rows_at_once, config
         options = self.env_options
         rows = [item for _, item in others]
-        assert num_kept is None or not of_agents  # check_episodes_can_be_given_up
+        assert num_kept is None or not of_agents  # check_rollouts_of_agents
         played = run_episodes(
             rows, group_size, self.chat, generate, options, *limits, stop=stop, num_kept=num_kept
         )
         for episode in played:
             episode.group = others[episode.group][0]
         bounds = Limits(*limits, sampling, tuple(stop))
-        played += play_agents(
-            of_agents, group_size, self.agents, generate, bounds, seed, one_row=evaluation
-        )
+        given = of_agents, group_size, self.agents, generate, bounds, seed
+        played += play_agents(*given, answers=answers, one_row=evaluation)
         return sorted(played, key=lambda episode: (episode.group, episode.seat))
 
     def _collect(

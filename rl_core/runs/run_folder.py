@@ -72,6 +72,8 @@ def trained_values(recipe: Recipe) -> dict[str, Any]:
     for key in ("extra_prompts", "in_flight"):
         if not values["rollout"][key]:
             del values["rollout"][key]
+    if not values["rollout"]["episodes"]["continuous"]:
+        del values["rollout"]["episodes"]["continuous"]
     if values["model"]["quantize"] is None:
         del values["model"]["quantize"]
     if values["data"]["source"] is None:

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import RLTrainError
-from rl_core.kernels import Packed
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding.decode import Draw, End, read_prompts
-from rl_core.models.decoding.joining import JoinedRows
+from rl_core.models.decoding.joined_batches import JoinedBatches
 from rl_core.models.decoding.request import Reply, Request
 from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.models.media import PromptMedia
@@ -58,7 +57,7 @@ class InProcessEngine:
         self._changed = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._closing = False
-        self._batches: list[_Batch] = []
+        self._batches = JoinedBatches[_Row](policy, pad_id, self.device, {})
         self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
         self._thread.start()
 
@@ -84,7 +83,7 @@ class InProcessEngine:
     @property
     def num_rows(self) -> int:
         """Number of replies that are being decoded."""
-        return sum(len(batch.rows) for batch in self._batches)
+        return len(self._batches.rows)
 
     def _put(self, prompt: Encoded, asked: Asked | None, num_likely: int) -> Stream:
         loop = asyncio.get_running_loop()
@@ -100,21 +99,19 @@ class InProcessEngine:
 
     @torch.no_grad()
     def _run(self) -> None:
-        with self.policy.ready_to_decode() as packed:
+        with self.policy.ready_to_decode() as self._batches.packed:
             while (jobs := self._next()) is not None:
                 for job in jobs:
-                    self._begin(job, packed)
-                for batch in self._batches:
-                    self._step(batch)
-                self._batches = [batch for batch in self._batches if batch.rows]
+                    self._begin(job)
+                self._batches.step(_tell)
         stopped = EngineFull("the server is stopping")
-        for job in [*self._waiting, *(row.job for batch in self._batches for row in batch.rows)]:
+        for job in [*self._waiting, *(row.job for row in self._batches.rows)]:
             job.tell(stopped)
 
     def _next(self) -> list[_Job] | None:
         """Wait for work. Returns: the requests that get a place now; None at the end."""
         with self._changed:
-            while not (self._closing or self._waiting or self._batches):
+            while not (self._closing or self._waiting or self._batches.rows):
                 self._changed.wait()
             if self._closing:
                 return None
@@ -130,27 +127,18 @@ class InProcessEngine:
                     admitted.append(job)
             return admitted
 
-    def _begin(self, job: _Job, packed: Packed) -> None:
+    def _begin(self, job: _Job) -> None:
         """Read a request's prompt; its rows join a batch where they can."""
         # What a model raises on one request is that request's answer.
         try:
             if job.asked is None:
                 job.tell(self._scored(job))
                 return
-            joined = JoinedRows.of(
-                self.policy, job.prompt, job.num_rows, self.pad_id, self.device, packed, job.media
-            )
             rows = [self._row(job, job.asked, index) for index in range(job.num_rows)]
+            request = Request(job.prompt, job.num_rows, room=1, media=job.media)
+            self._batches.begin([request], rows)
         except Exception as error:
             job.tell(_failure(error))
-            return
-        new = _Batch(joined, rows)
-        for batch in self._batches:
-            if batch.takes(new):
-                batch.joined.join([joined])
-                batch.rows += rows
-                return
-        self._batches.append(new)
 
     def _row(self, job: _Job, asked: Asked, index: int) -> _Row:
         request = Request(job.prompt, 1, asked.room, stop=asked.stop)
@@ -159,27 +147,6 @@ class InProcessEngine:
         draw = Draw(asked.sampling, [job.prompt], generator, self.policy.is_exact)
         reply = Reply([], [], asked.sampling.cut_off(end.limit))
         return _Row(job, index, reply, end, draw, asked.num_likely)
-
-    def _step(self, batch: _Batch) -> None:
-        """Draw a token of each row, and read those of the rows that go on."""
-        try:
-            batch.drop_cancelled()
-            if not batch.rows:
-                return
-            logits_RV = self.policy.logits(batch.joined.states_RH)
-            drawn = []
-            for i, row in enumerate(batch.rows):
-                drawn.append(row.draw_from(logits_RV[i : i + 1]))
-            tokens_R = torch.cat([token for token, _ in drawn])
-            staying = [i for i, (_, goes_on) in enumerate(drawn) if goes_on]
-            batch.keep(staying)
-            if staying:
-                batch.joined.step(tokens_R[torch.tensor(staying, device=self.device)])
-        # Rows that cannot go on say why, and the thread serves the others.
-        except Exception as error:
-            for job in {id(row.job): row.job for row in batch.rows}.values():
-                job.tell(_failure(error))
-            batch.rows = []
 
     def _scored(self, job: _Job) -> list[Scored]:
         prompts = read_prompts(self.policy, [Request(job.prompt, 1, 1)], self.pad_id, self.device)
@@ -274,6 +241,10 @@ class _Row:
     draw: Draw
     num_likely: int
 
+    @property
+    def is_wanted(self) -> bool:
+        return not self.job.cancelled
+
     def draw_from(self, logits_1V: Tensor) -> tuple[Tensor, bool]:
         """Draw the next token. Returns: it, [1], and true if more may follow."""
         likely: Likely = []
@@ -291,29 +262,10 @@ class _Row:
         return token_1, goes_on
 
 
-@dataclass
-class _Batch:
-    joined: JoinedRows
-    rows: list[_Row]
-
-    def takes(self, other: _Batch) -> bool:
-        """Return True if the rows of another batch can join this one."""
-        return (
-            self.joined.can_be_joined
-            and other.joined.can_be_joined
-            and type(self.joined.read) is type(other.joined.read)
-        )
-
-    def drop_cancelled(self) -> None:
-        """Free the places of rows that nobody waits for."""
-        self.keep([place for place, row in enumerate(self.rows) if not row.job.cancelled])
-
-    def keep(self, places: list[int]) -> None:
-        """Keep these rows, ascending."""
-        if len(places) < len(self.rows):
-            self.rows = [self.rows[place] for place in places]
-            if places:
-                self.joined.keep(places)
+def _tell(rows: Sequence[_Row], error: Exception) -> None:
+    """Tell the requests of rows that cannot go on, each once."""
+    for job in {id(row.job): row.job for row in rows}.values():
+        job.tell(_failure(error))
 
 
 def _failure(error: Exception) -> RLTrainError:

@@ -168,6 +168,12 @@ class EpisodeConfig(Section):
     """Seconds that ready rows wait for the environments of other rows before they are decoded
     without them. With environments faster than this, every run makes the same batches, and thereby
     the same samples."""
+    continuous: bool = False
+    """Answer each request of an agent as it comes: it joins the replies that are being sampled, and
+    goes back as soon as it ends, so a slow episode holds up no other. Which rows are computed
+    beside each other then depends on time, and with it the last bits of the log-probabilities,
+    unless `model.exact`. Otherwise the requests of all episodes are gathered, and answered
+    together."""
     at_once: int = Field(default=64, ge=1)
     """Maximum number of environments that run concurrently in one rank."""
     keep_earlier_turns: bool = False

@@ -33,12 +33,17 @@ class Standing:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.status, self.room = 200, LENGTH
+        self.process: str | None = "first"
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                if self.path.startswith("/server_info"):
+                    config = {} if outer.process is None else {"instance_id": outer.process}
+                    self._say(outer.status, {"vllm_config": config})
+                    return
                 self._say(200, {"data": [{"id": "model", "max_model_len": outer.room}]})
 
             def do_POST(self) -> None:
@@ -281,3 +286,94 @@ def test_weights_are_written_once_and_loaded_by_all(servers: Start, balanced: Ov
     with pytest.raises(WeightMismatch):
         over.reload({"w": checksum(torch.arange(6.0) + 1)}, "float32", "here")
     assert [len(one.loaded) for one in running] == [1, 1, 1]
+
+
+def test_replies_come_one_by_one_and_what_is_given_up_is_forgotten(
+    servers: Start, balanced: Over
+) -> None:
+    running = servers(2)
+    over = balanced(running)
+    for one in running:
+        one.may_answer.clear()
+    given = 1.0, [0], SamplingConfig()
+    over.put({number: prompt(number, replies=1) for number in range(1, 5)}, *given)
+    assert over.advance([]) == {}
+    running[0].may_answer.set()
+    first: dict[int, list[int]] = {}
+    while len(first) < 2:
+        first |= {number: one.token_ids for number, one in over.advance([]).items()}
+    over.put({5: prompt(5, replies=1)}, *given)
+    (given_up, kept) = sorted({1, 2, 3, 4} - set(first))
+    rest = {number: one.token_ids for number, one in over.advance([given_up]).items()}
+    running[1].may_answer.set()
+    while len(first) + len(rest) < 4:
+        rest |= {number: one.token_ids for number, one in over.advance([]).items()}
+    assert set(first) | set(rest) == {1, 2, 3, 4, 5} - {given_up} and kept in rest
+    assert all(token_ids == [number, 0] for number, token_ids in (first | rest).items())
+    over.put({6: prompt(6, replies=1)}, *given)
+    for one in running:
+        one.status = 503
+    over.put({7: prompt(7, replies=1)}, *given)
+    with pytest.raises(Unreachable, match="is left"):
+        while True:
+            over.advance([])
+
+
+def test_a_server_that_was_started_again_loads_the_weights_before_a_rollout(
+    servers: Start, balanced: Over, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = servers(2)
+    over = balanced(running)
+    over.reload(sums(), "float32", "here")
+    running[1].process = "second"
+    over.begin()
+    over.begin()
+    assert [len(one.loaded) for one in running] == [1, 2]
+    assert caplog.text.count(f"{running[1].url} was started again") == 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_a_server_sampled_with_its_first_weights_is_sampled_again(
+    servers: Start, balanced: Over, together: bool
+) -> None:
+    running = servers(2)
+    over = balanced(running)
+    over.reload(sums(), "float32", "here")
+    over.begin()
+    prompts = [prompt(number, replies=1) for number in range(1, 9)]
+    running[0].may_answer.clear()
+    given = 1.0, [0], SamplingConfig()
+    found: dict[int, list[int]] = {}
+
+    def answered() -> None:
+        if together:
+            drawn = over.generate(prompts, *given)
+            found.update((number, one.token_ids) for number, one in enumerate(drawn))
+            return
+        over.put(dict(enumerate(prompts)), *given)
+        while len(found) < len(prompts):
+            found.update((number, one.token_ids) for number, one in over.advance([]).items())
+
+    asking = threading.Thread(target=answered)
+    asking.start()
+    while len(running[0].asked) < 4:
+        threading.Event().wait(0.01)
+    before = len(running[0].asked)
+    # As if it had been away and come back before it was asked.
+    running[0].process = "second"
+    running[0].may_answer.set()
+    asking.join(30)
+    assert found == {number: one for number, one in enumerate(expected(prompts))}
+    assert len(running[0].loaded) == 2 and len(running[1].loaded) == 1
+    asked = [body["prompt"][0] for one in running for body in one.asked]
+    assert len(asked) == len(prompts) + before and set(asked) == set(range(1, 9))
+
+
+def test_a_server_that_does_not_say_which_process_it_is_is_refused(
+    servers: Start, balanced: Over
+) -> None:
+    running = servers(1)
+    over = balanced(running)
+    running[0].process = None
+    with pytest.raises(RecipeError, match="names no instance_id"):
+        over.reload(sums(), "float32", "here")

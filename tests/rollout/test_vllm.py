@@ -4,6 +4,7 @@ not at all."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rl_core.errors import StaleEngine, WeightMismatch
 from rl_core.models.decoding.request import Request, StopReason
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.track import prompt_batch
+from schemas.sections.sampling import SamplingConfig
 from tests.rollout.built import engine_of
 from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 from tests.rollout.vllm_parts import (
@@ -97,6 +99,23 @@ def test_replies_end_for_the_right_reason(trainer: AskedTrainer):
         len(prompt) + len(one.token_ids) for prompt, one in zip(PROMPTS, full, strict=True)
     ] == [CONTEXT] * 3
     assert [len(one.token_ids) for one in ask(requests(room=5), sampling(12), 0)[0]] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("choice", [SamplingConfig(), SamplingConfig(top_k=5)], ids=["all", "5"])
+def test_requests_that_come_one_by_one_get_the_replies_of_their_seeds(
+    trainer: AskedTrainer, choice: SamplingConfig
+):
+    asked = [replace(one, seed=seed) for seed, one in enumerate(requests())]
+    drawn = replace(sampling(12), choice=choice, records_support=True)
+    together = engine_of(trainer).ask(asked, drawn, 0)[0]
+    apart = engine_of(trainer).ask_one_by_one(asked, drawn)[0]
+    assert tokens(apart) == tokens(together)
+    assert [one.stop_reason for one in apart] == [one.stop_reason for one in together]
+    assert repr([one.support for one in apart]) == repr([one.support for one in together])
+    log_probs = ([one.log_probs for one in some] for some in (apart, together))
+    assert distance(*log_probs) < TOLERANCE
+    # Nothing of the one that was left behind is in the way.
+    assert tokens(engine_of(trainer).ask(asked, drawn, 0)[0]) == tokens(together)
 
 
 def test_siblings_share_a_prefill(trainer: AskedTrainer):

@@ -13,6 +13,7 @@ import torch
 
 from rl_core.distributed.isolated_actor import PROJECT
 from rl_core.distributed.vllm_engine import VllmEngine
+from rl_core.models.decoding.arrivals import Arrival
 from rl_core.models.decoding.choosing import Choosing
 from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.request import Reply, Request, Sampling
@@ -44,6 +45,25 @@ class AskedEngine(VllmEngine):
     def ask(self, requests: list[Request], sampling: Sampling, seed: int) -> list[Reply]:
         with self.decoding(sampling, torch.Generator().manual_seed(seed)) as generate:
             return generate(requests)
+
+    def ask_one_by_one(self, requests: list[Request], sampling: Sampling) -> list[Reply]:
+        """Answers them as they come, the second half while the first is being sampled. Another is
+        given up at once, and one is left behind."""
+        wanted = [True]
+        arrivals = [Arrival(request, lambda: True) for request in requests]
+        extra = replace(requests[0], seed=99, room=60)
+        said: dict[Arrival, Reply] = {}
+        with self.decoding(replace(sampling, max_new_tokens=60), torch.Generator()) as sampler:
+            sampler.answers().put([Arrival(extra, lambda: True)])
+        with self.decoding(sampling, torch.Generator()) as sampler:
+            answers = sampler.answers()
+            answers.put([*arrivals[::2], Arrival(extra, lambda: wanted[0])])
+            said |= dict(answers.step())
+            wanted[0] = False
+            answers.put(arrivals[1::2])
+            while answers.num_running:
+                said |= dict(answers.step())
+        return [said[arrival] for arrival in arrivals]
 
     def expect(self, requests: list[Request], sampling: Sampling) -> list[Reply]:
         """What our own decoding says, in this process, with the weights in shared memory."""

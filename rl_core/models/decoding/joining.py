@@ -1,8 +1,8 @@
 """Rows that join a decoding batch and leave it between tokens (continuous batching).
 
-A prompt is read by itself and its row then stands beside the others, aligned at its end, padding
-first. Rows can share a batch where every layer of the cache is plain and padding disturbs nobody;
-elsewhere (sliding windows, recurrences) each prompt stays a batch of its own.
+Prompts are read and their rows then stand beside the others, aligned at their ends, padding first.
+Rows can share a batch where every layer of the cache is plain and padding disturbs nobody;
+elsewhere (sliding windows, recurrences) prompts that were read together stay a batch of their own.
 
 Axes: P prompts, R rows, H hidden features, L positions.
 """
@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from rl_core.kernels import Packed
 from rl_core.models.decoding.decode import Reader, may_be_batched, read_prompts
 from rl_core.models.decoding.decoder_memory import WholeRows
-from rl_core.models.decoding.growing_cache import GrowingLayer, is_plain
+from rl_core.models.decoding.growing_cache import GrowingLayer
 from rl_core.models.decoding.next_states import (
     ByPlainDecoder,
     ByRecomputing,
@@ -26,7 +26,6 @@ from rl_core.models.decoding.next_states import (
     next_states,
 )
 from rl_core.models.decoding.request import Request
-from rl_core.models.media import PromptMedia
 from rl_core.models.policy import TokenPolicy
 
 
@@ -46,41 +45,36 @@ class JoinedRows:
     def of(
         cls,
         policy: TokenPolicy,
-        prompt: Sequence[int],
-        num_rows: int,
+        requests: Sequence[Request],
         pad_id: int,
         device: torch.device,
         packed: Packed,
-        media: PromptMedia | None = None,
     ) -> JoinedRows:
-        """Read a prompt once, for some rows that continue it. Args: media: its pictures."""
-        request = Request(list(prompt), num_rows, room=1, media=media)
-        prompts = read_prompts(policy, [request], pad_id, device)
-        states_RH = prompts.states_BPH[:, -1].expand(num_rows, -1)
-        last_R = prompts.last_P.expand(num_rows)
+        """Read the prompts of requests, each once, for the rows that continue them."""
+        prompts = read_prompts(policy, list(requests), pad_id, device)
         counts_P, backbone = prompts.counts_P, policy.backbone
+        states_RH = prompts.states_BPH[:, -1].repeat_interleave(counts_P, 0)
+        last_R = prompts.last_P.repeat_interleave(counts_P)
+        read: Reader
         if prompts.cache is None:
             rows = (
                 one.repeat_interleave(counts_P, 0) for one in (prompts.ids_BP, prompts.attention_BP)
             )
-            together = may_be_batched(policy)
-            return cls(policy, ByRecomputing(backbone, *rows, together=together), states_RH, last_R)
-        plain = is_plain(prompts.cache)
-        read = next_states(
-            backbone,
-            prompts.cache,
-            torch.ones_like(counts_P) if plain else counts_P,
-            prompts.attention_BP,
-            packed,
-            (prompts.ids_BP[:, -1], policy.reply_positions(prompts.last_P, 0)),
-            graphs=False,
-        )
-        made = cls(policy, read, states_RH[:1] if plain else states_RH, last_R[:1])
-        if plain:
-            made.join([made] * (num_rows - 1))
+            read = ByRecomputing(backbone, *rows, together=may_be_batched(policy))
         else:
-            made.last_R = last_R
-        return made
+            probe = prompts.ids_BP[:, -1], policy.reply_positions(prompts.last_P, 0)
+            attention_BP = prompts.attention_BP
+            read = next_states(
+                backbone,
+                prompts.cache,
+                counts_P,
+                attention_BP,
+                packed,
+                probe,
+                graphs=False,
+                joins=True,
+            )
+        return cls(policy, read, states_RH, last_R)
 
     def __len__(self) -> int:
         return len(self.last_R)

@@ -50,13 +50,15 @@ def next_states(
     probe_P: tuple[Tensor, Tensor],
     *,
     graphs: bool,
+    joins: bool = False,
 ) -> ByPlainDecoder | GraphedSteps | ByTransformers:
     """Return the steps of one batch.
 
     Args: model: of transformers, without its head. cache: cache after the prefill; it is consumed.
     counts_P: number of replies to each prompt. attention_PL: mask of tokens. packed: products of
     its layers. probe_P: any token of each prompt, and its positions, [P, 1] or with several axes
-    [A, P, 1]. graphs: allow recording of steps on a GPU.
+    [A, P, 1]. graphs: allow recording of steps on a GPU. joins: keep each row's keys whole, so that
+    other rows can join them.
     """
     if is_exact(model):
         return ByTransformers(model, cache, counts_P, attention_PL)
@@ -72,16 +74,25 @@ def next_states(
         _is_plain_decoder[model] = _says_the_same(plain, cache, attention_PL, probe_P)
     if not _is_plain_decoder[model]:
         return ByTransformers(model, cache, counts_P, attention_PL)
-    return (GraphedSteps if on_gpu else ByPlainDecoder)(plain, cache, counts_P, attention_PL)
+    if on_gpu:
+        return GraphedSteps(plain, cache, counts_P, attention_PL)
+    return ByPlainDecoder(plain, cache, counts_P, attention_PL, joins=joins)
 
 
 class ByPlainDecoder:
     """Reads tokens through this project's decoder loop."""
 
     def __init__(
-        self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor
+        self,
+        plain: PlainDecoder,
+        cache: Cache,
+        counts_P: Tensor,
+        attention_PL: Tensor,
+        *,
+        joins: bool = False,
     ) -> None:
-        self.plain, self.memory = plain, memory_of(plain_layers(cache), counts_P, attention_PL)
+        memory = WholeRows if joins else memory_of
+        self.plain, self.memory = plain, memory(plain_layers(cache), counts_P, attention_PL)
 
     def step(self, tokens_R: Tensor, positions_R1: Tensor) -> Tensor:
         """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""

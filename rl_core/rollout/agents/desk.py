@@ -19,14 +19,19 @@ ROLLOUT_ENDED = "the rollout ended"
 """Error of requests that are not answered any more."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Waiting:
-    """A request that is not decoded yet."""
+    """A request that is not answered yet."""
 
     play: Play
     turn: Turn
     asked: Asked
     stream: ReplyStream
+
+    @property
+    def is_wanted(self) -> bool:
+        """False if its client is gone, or its episode is over."""
+        return self.play.running and self.turn in self.play.asking
 
 
 @dataclass(eq=False)
@@ -141,19 +146,30 @@ class Hall:
             between()
             with self.changed:
                 running = [play for play in self.plays if play.running]
-                ready = [one for play in running for one in play.waiting.values()]
                 now = time.monotonic()
                 if not running:
                     if all(play.ended for play in self.plays):
                         return []
                     continue
+                ready = any(play.waiting for play in running)
                 if ready:
                     patient_until = patient_until or now + self.patience_s
                     if now >= patient_until or all(play.asking for play in running):
-                        ready.sort(key=lambda one: (one.play.number, one.turn.number))
-                        for one in ready[:at_most]:
-                            del one.play.waiting[one.turn]
-                        return ready[:at_most]
+                        return self._taken(at_most)
                 left_s = [p.timeout_s - p.agent_s for p in running if not p.asking]
                 left_s += [patient_until - now] if ready and patient_until else []
                 self.changed.wait(max(0.005, min(left_s, default=1.0)))
+
+    def waiting_now(self, at_most: int, between: Callable[[], None]) -> list[Waiting]:
+        """Return the requests that wait, without waiting for others. Args and order: as of
+        `next_requests`."""
+        between()
+        with self.changed:
+            return self._taken(at_most)
+
+    def _taken(self, at_most: int) -> list[Waiting]:
+        ready = [one for play in self.plays if play.running for one in play.waiting.values()]
+        ready.sort(key=lambda one: (one.play.number, one.turn.number))
+        for one in ready[:at_most]:
+            del one.play.waiting[one.turn]
+        return ready[:at_most]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs.agent import AgentSettings
@@ -17,6 +18,7 @@ from rl_core.envs.calls.forms import form_of
 from rl_core.envs.seats import POLICY
 from rl_core.errors import DataError, ModelError, WorkerDied
 from rl_core.models.checks.row_length import LongestRow
+from rl_core.models.decoding.arrivals import Answers, Arrival
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.rollout.agents.desk import ROLLOUT_ENDED, Hall, Play, Waiting
@@ -32,6 +34,7 @@ from rl_core.rollout.episodes.episode import Episode
 from rl_core.serving.served_model import KnownModel
 from schemas.sections.rollout import EpisodeConfig
 
+Asking: TypeAlias = tuple[Waiting, Request]
 Generate = Callable[[list[Request]], list[Reply]]
 SEEDS = 2**62
 
@@ -57,18 +60,20 @@ def play_agents(
     limits: Limits,
     seed: int,
     *,
+    answers: Answers | None = None,
     one_row: bool = False,
 ) -> list[Episode]:
     """Play rows of agents `group_size` times; an episode gives a row, or several if it was split.
 
     Args: items: rows with their numbers, which become their episodes' `group`. generate: called in
-    this thread with at most `max_batch_size` requests. one_row: keep only the last row of each
+    this thread with at most `max_batch_size` requests. answers: answers each request as it comes,
+    in the place of `generate`. one_row: keep only the last row of each
     episode, as evaluations count replies; seats are those of evaluations. Raises: EnvError when an
     agent cannot be imported; ModelError when a seat's model cannot be loaded.
     """
     if not items:
         return []
-    return _Rollout(items, group_size, stage, generate, limits, seed, one_row).played()
+    return _Rollout(items, group_size, stage, generate, limits, seed, answers, one_row).played()
 
 
 class _Rollout:
@@ -80,10 +85,11 @@ class _Rollout:
         generate: Generate,
         limits: Limits,
         seed: int,
+        answers: Answers | None,
         one_row: bool,
     ) -> None:
         self.one_row = one_row
-        self.stage, self.generate, self.limits = stage, generate, limits
+        self.stage, self.generate, self.answers, self.limits = stage, generate, answers, limits
         self.configs = {item["env_class"]: stage.config(item["env_class"]) for _, item in items}
         self.seats = {
             name: config.seated(evaluation=one_row) for name, config in self.configs.items()
@@ -107,7 +113,10 @@ class _Rollout:
             )
             for number, (group, item) in enumerate(played)
         ]
-        self.hall = Hall(self.plays, changed, limits.episodes.patience_s)
+        patience_s = limits.episodes.patience_s if answers is None else 0.0
+        self.hall = Hall(self.plays, changed, patience_s)
+        self.held: dict[Waiting, None] = {}
+        """Requests that were taken from the hall and are not answered."""
         self.key_of: dict[Play, str] = {}
         self.number_of: dict[Play, int] = {}
         self.closed: set[Play] = set()
@@ -126,18 +135,44 @@ class _Rollout:
 
     def played(self) -> list[Episode]:
         """Play everything. Returns: rows in the order of the episodes."""
-        held: list[Waiting] = []
         try:
-            while held := self.hall.next_requests(self.limits.max_batch_size, self._turn_over):
-                self._answer(held)
+            if self.answers is None:
+                self._play_together()
+            else:
+                self._play_one_by_one(self.answers)
         finally:
-            for one in held:
+            for one in self.held:
                 one.stream.fail(ROLLOUT_ENDED)
             for play in self.plays:
                 play.seal()
                 self._close(play)
         first = -1 if self.one_row else 0
         return [row for play in self.plays for row in self._rows(play)[first:]]
+
+    def _play_together(self) -> None:
+        """Decode the requests of all episodes at once, and answer them when all have ended."""
+        while held := self.hall.next_requests(self.limits.max_batch_size, self._turn_over):
+            own = self._answer_for_others(held)
+            requests = [request for _, request in own]
+            if own:
+                self._deliver(own, self.generate(requests))
+
+    def _play_one_by_one(self, answers: Answers) -> None:
+        """Decode each request as it comes, and answer it as it ends."""
+        asked: dict[Arrival, Waiting] = {}
+        while True:
+            room = self.limits.max_batch_size - answers.num_running
+            if answers.num_running:
+                held = self.hall.waiting_now(room, self._turn_over)
+            elif not (held := self.hall.next_requests(room, self._turn_over)):
+                return
+            came = dict[Arrival, Waiting]()
+            for one, request in self._answer_for_others(held):
+                came[Arrival(request, partial(_is_wanted, one))] = one
+            answers.put(list(came))
+            asked |= came
+            for arrival, reply in answers.step():
+                self._deliver([(asked.pop(arrival), arrival.request)], [reply])
 
     def _turn_over(self) -> None:
         """End episodes that are over or late, and start others in their places."""
@@ -197,22 +232,22 @@ class _Rollout:
         self.stage.keys.pop(self.key_of[play], None)
         self.stage.end(play.item["env_class"], self.number_of[play])
 
-    def _answer(self, held: list[Waiting]) -> None:
-        of_player: dict[Opponent | None, list[Waiting]] = {}
+    def _answer_for_others(self, held: list[Waiting]) -> list[Asking]:
+        """Answer the requests of seats that the policy does not play. Returns: the policy's."""
+        self.held |= dict.fromkeys(held)
+        of_player: dict[Opponent | None, list[Asking]] = {None: []}
         for one in held:
             player = self.players.get((one.play.item["env_class"], one.turn.seat))
-            of_player.setdefault(player, []).append(one)
+            of_player.setdefault(player, []).append((one, self._request(one)))
         for player, some in of_player.items():
-            requests = [self._request(one) for one in some]
-            if player is None:
-                self._deliver(some, requests, self.generate(requests))
-            else:
-                self._deliver(some, requests, player.answer(some, requests, self.limits.sampling))
+            if player is not None:
+                waiting, requests = zip(*some, strict=True)
+                self._deliver(some, player.answer(waiting, requests, self.limits.sampling))
+        return of_player[None]
 
-    def _deliver(
-        self, held: list[Waiting], requests: list[Request], replies: Sequence[Reply | str]
-    ) -> None:
-        for one, request, reply in zip(held, requests, replies, strict=True):
+    def _deliver(self, asked: list[Asking], replies: Sequence[Reply | str]) -> None:
+        for (one, request), reply in zip(asked, replies, strict=True):
+            del self.held[one]
             if isinstance(reply, str):
                 # Before the agent hears of it, which may take it for a loss.
                 one.play.end(Ended(error=reply))
@@ -356,6 +391,10 @@ def _metrics(
         "stitched_requests": float(delivered - sum(bool(row.replies) for row in rows)),
         **{f"reward_{seat}": reward for seat, reward in rewards.items()},
     }
+
+
+def _is_wanted(one: Waiting) -> bool:
+    return one.is_wanted
 
 
 def _hashed(*parts: object) -> int:

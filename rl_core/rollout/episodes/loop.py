@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Protocol, cast
+from typing import cast
 
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.envs import make
@@ -28,16 +28,9 @@ from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.tools import offer_tools
+from rl_core.rollout.sampler import Generate
 from schemas.sections.rollout import EpisodeConfig
 from schemas.sections.sampling import checked_stop
-
-
-class Generate(Protocol):
-    """Answers requests, group by group."""
-
-    def __call__(self, requests: list[Request], enough: int | None = None, /) -> list[Reply]:
-        """Return the replies in order. Args: enough: as of `decode`."""
-        ...
 
 
 def run_episodes(

@@ -2,7 +2,8 @@
 tokens before it, those included that this server alone would have to read again.
 
 A server that fails in a rollout is left out, and what it was asked goes to the others. It counts
-again once it has loaded the next weights.
+again once it has loaded the next weights. One that was started again in between loads the present
+ones, and what it sampled with its first ones is sampled again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rl_core.errors import Unreachable
 from rl_core.rollout.vllm_process.served import AT_ONCE, ServedVllm
-from rl_core.rollout.vllm_process.server import Drawn, Prompt
+from rl_core.rollout.vllm_process.server import MOMENT_S, Drawn, Prompt
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 BLOCK = 16
 """Tokens of a block of vLLM's KV cache, which is found again whole or not at all."""
+
+
+_Question: TypeAlias = tuple[Prompt, float, Sequence[int], SamplingConfig]
 
 
 @dataclass
@@ -37,6 +41,8 @@ class _Member:
     read: set[int] = field(default_factory=set)
     """Beginnings of contexts that it has read in this rollout, by their hashes."""
     why_down: str | None = None
+    epoch: int = 0
+    """Number of times that its weights came into doubt."""
 
     def num_unread(self, token_ids: Sequence[int], starts: Sequence[int]) -> int:
         """Return how many tokens of a context it has to read. Args: starts: hashes of the
@@ -49,6 +55,16 @@ class _Member:
         return len(token_ids) - BLOCK * blocks
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """Replies to a prompt, and whose they are."""
+
+    drawn: list[Drawn]
+    member: _Member
+    epoch: int
+    """Of the server when it was asked."""
+
+
 class BalancedServers:
     """The servers of one rank, in place of a `ServedVllm`. Args: servers: at least one; they share
     one folder of weights.
@@ -59,6 +75,9 @@ class BalancedServers:
     def __init__(self, servers: Sequence[ServedVllm]) -> None:
         self._members = [_Member(served) for served in servers]
         self._changed = threading.Lock()
+        self._asked: dict[int, tuple[_Question, Future[_Answer]]] = {}
+        """Single replies under way, by their numbers."""
+        self._pool = ThreadPoolExecutor(AT_ONCE * len(self._members), "vllm request")
         try:
             self._on_each(lambda member: True, ServedVllm.connect)
         except BaseException:
@@ -76,8 +95,12 @@ class BalancedServers:
     def begin(self) -> None:
         """Drop the caches of earlier rollouts, so that a repeat is equal. Raises: Unreachable when
         no server answers."""
+        for _, asked in self._asked.values():
+            asked.cancel()
+        self._asked.clear()
         for member in self._members:
             member.read.clear()
+            self._renew(member)
         self._on_each(lambda member: member.why_down is None, ServedVllm.begin)
 
     def generate(
@@ -90,16 +113,81 @@ class BalancedServers:
         """Return replies to every prompt in order, group by group. Args: as of `VllmServer`.
         Raises: Unreachable when no server is left."""
 
-        def ask(prompt: Prompt) -> list[Drawn]:
-            while True:
-                with self._place(prompt) as member:
-                    try:
-                        return member.served.replies(prompt, temperature, eos_ids, choice)
-                    except Unreachable as error:
-                        self._leave_out(member, error)
+        def ask(number: int) -> _Answer:
+            return self._answer(prompts[number], temperature, eos_ids, choice)
 
-        with ThreadPoolExecutor(AT_ONCE * len(self._members)) as pool:
-            return [one for drawn in pool.map(ask, prompts) for one in drawn]
+        answers: dict[int, _Answer] = {}
+        left = list(range(len(prompts)))
+        while left:
+            answers |= zip(left, self._pool.map(ask, left), strict=True)
+            left = self._doubtful(answers)
+        return [one for number in range(len(prompts)) for one in answers[number].drawn]
+
+    def put(
+        self,
+        prompts: Mapping[int, Prompt],
+        temperature: float,
+        eos_ids: Sequence[int],
+        choice: SamplingConfig,
+    ) -> None:
+        """Ask for single replies to some prompts, by their numbers, besides those under way. Args:
+        as of `generate`."""
+        for number, prompt in prompts.items():
+            given = prompt, temperature, eos_ids, choice
+            self._asked[number] = given, self._pool.submit(self._answer, *given)
+
+    def advance(self, given_up: Sequence[int]) -> dict[int, Drawn]:
+        """Wait for `MOMENT_S`, or until a reply has ended. Args: given_up: numbers that are not
+        waited for any more; what a server works on already it ends. Returns: the replies that have
+        ended, by their numbers. Raises: Unreachable when no server is left."""
+        for number in given_up:
+            self._asked.pop(number)[1].cancel()
+        asked = [future for _, future in self._asked.values()]
+        wait(asked, MOMENT_S, return_when=FIRST_COMPLETED)
+        ended = {number: one for number, (_, one) in self._asked.items() if one.done()}
+        answers = {number: one.result() for number, one in ended.items()}
+        for number in self._doubtful(answers):
+            given, _ = self._asked[number]
+            self._asked[number] = given, self._pool.submit(self._answer, *given)
+            del answers[number]
+        for number in answers:
+            del self._asked[number]
+        return {number: answer.drawn[0] for number, answer in answers.items()}
+
+    def _answer(
+        self, prompt: Prompt, temperature: float, eos_ids: Sequence[int], choice: SamplingConfig
+    ) -> _Answer:
+        while True:
+            with self._place(prompt) as member:
+                try:
+                    epoch = member.epoch
+                    drawn = member.served.replies(prompt, temperature, eos_ids, choice)
+                    return _Answer(drawn, member, epoch)
+                except Unreachable as error:
+                    self._leave_out(member, error)
+
+    def _doubtful(self, answers: Mapping[int, _Answer]) -> list[int]:
+        """Return the numbers of answers that may be of other weights than the run's: their server
+        was started again meanwhile, or is gone."""
+        for member in {id(one.member): one.member for one in answers.values()}.values():
+            self._renew(member)
+        return [number for number, one in answers.items() if one.epoch != one.member.epoch]
+
+    def _renew(self, member: _Member) -> None:
+        """Have a server load the run's weights if it was started again since it loaded some."""
+        if member.why_down is not None:
+            return
+        try:
+            if not member.served.renewed():
+                return
+        except Unreachable as error:
+            self._leave_out(member, error)
+        else:
+            logging.getLogger(__name__).warning(
+                f"rollout.server.urls: {member.served.url} was started again, with its first "
+                "weights; it has loaded the run's, and what it sampled meanwhile is sampled again"
+            )
+        member.epoch += 1
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
         """Have every server load the weights that the file now holds, those included that failed.
@@ -112,6 +200,7 @@ class BalancedServers:
 
     def close(self) -> None:
         """Close the connections; the servers stay."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         for member in self._members:
             member.served.close()
 

@@ -52,6 +52,8 @@ class ServedVllm:
 
         self.url, self.folder, self.weights = url.rstrip("/"), folder, weights
         self.method, self.max_length, self.model = method, max_length, ""
+        self._loaded_by: str | None = None
+        """Process of the server that loaded the weights."""
         limits = httpx.Limits(max_connections=AT_ONCE)
         self._http = httpx.Client(trust_env=False, timeout=timeout_s, limits=limits)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +77,14 @@ class ServedVllm:
     def begin(self) -> None:
         """Drop the cache of earlier rollouts, so that a repeat is equal."""
         self._post("/reset_prefix_cache", None)
+
+    def renewed(self) -> bool:
+        """Have a server that was started again since it loaded the weights, and so has its first
+        ones, load them once more. Returns: True if it was."""
+        if self._loaded_by is None or self._process() == self._loaded_by:
+            return False
+        self.load()
+        return True
 
     def generate(
         self,
@@ -138,12 +148,25 @@ class ServedVllm:
         """Have the server load the weights of the folder."""
         self.connect()  # it may be another one since
         reload = {"method": self.method, "kwargs": {"weights_path": str(self.folder)}}
+        process = self._process()
         self._post("/collective_rpc", reload)
         self._post("/reset_prefix_cache", None)
+        self._loaded_by = process
 
     def close(self) -> None:
         """Close the connections; the server stays."""
         self._http.close()
+
+    def _process(self) -> str:
+        """Return what tells the server's present process from an earlier one."""
+        info = self._get("/server_info?config_format=json")
+        try:
+            return str(info["vllm_config"]["instance_id"])
+        except (KeyError, TypeError) as error:
+            raise RecipeError(
+                f"{self.url}/server_info names no instance_id, without which a restart of the "
+                "server would go unnoticed; use vLLM 0.32 or newer"
+            ) from error
 
     def _get(self, path: str) -> Any:
         return self._answer("GET", path, None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 CPU_BLOCK = 32
 """Size of a KV-cache block on a CPU in tokens, the unit of prefix sharing; vLLM's own 128 are
 longer than many prompts."""
+
+MOMENT_S = 0.05
+"""Seconds that replies are waited for before further requests are asked for."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class VllmServer:
 
         self.config, self.weights, self.options = config, weights, options
         self._asleep = False
+        self._seeds: dict[int, int] = {}
+        """Seeds of the replies that were put and have not ended, by their numbers."""
         on_cpu = options.device == "cpu"
         with self._checkpoint() as folder:
             check_arguments(options.arguments)
@@ -125,6 +131,7 @@ class VllmServer:
         that a repeat is equal."""
         if self._asleep:
             self._wake()
+        self._abort(list(self._seeds))
         self.llm.reset_prefix_cache()
 
     def generate(
@@ -139,33 +146,10 @@ class VllmServer:
         Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: tokens
         that end a reply. choice: which tokens may be drawn.
         """
-        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
-
-        cuts = bool(temperature) and not choice.cuts_nothing
         kept_tokens.records.clear()
-        parameters = [
-            SamplingParams(
-                # Greedy siblings are equal, and vLLM draws them once.
-                n=prompt.num_replies if temperature else 1,
-                temperature=temperature,
-                max_tokens=prompt.max_new_tokens,
-                seed=prompt.seed if temperature else None,
-                stop_token_ids=list(eos_ids),
-                ignore_eos=True,
-                logprobs=0,
-                repetition_penalty=choice.repetition_penalty,
-                min_tokens=min(choice.min_new_tokens, prompt.max_new_tokens),
-                stop=list(prompt.stop) or None,
-                include_stop_str_in_output=True,
-                detokenize=bool(prompt.stop),
-                skip_special_tokens=False,
-                spaces_between_special_tokens=False,
-                extra_args=(
-                    {kept_tokens.CHOICE: choice, kept_tokens.NUMBER: number} if cuts else None
-                ),
-            )
-            for number, prompt in enumerate(prompts)
-        ]
+        parameters = []
+        for number, prompt in enumerate(prompts):
+            parameters.append(_parameters(number, prompt, temperature, eos_ids, choice))
         inputs = [{"prompt_token_ids": prompt.token_ids} for prompt in prompts]
         drawn = []
         outputs = self.llm.generate(inputs, parameters, use_tqdm=False)
@@ -178,6 +162,40 @@ class VllmServer:
             drawn += replies if temperature else replies * prompt.num_replies
         kept_tokens.records.clear()
         return drawn
+
+    def put(
+        self,
+        prompts: Mapping[int, Prompt],
+        temperature: float,
+        eos_ids: Sequence[int],
+        choice: SamplingConfig,
+    ) -> None:
+        """Begin with single replies to some prompts, by their numbers, besides those under way.
+        Args: as of `generate`."""
+        for number, prompt in prompts.items():
+            parameters = _parameters(number, prompt, temperature, eos_ids, choice, whole=True)
+            self._seeds[number] = prompt.seed
+            given = {"prompt_token_ids": prompt.token_ids}
+            self.llm.llm_engine.add_request(str(number), given, parameters)
+
+    def advance(self, given_up: Sequence[int]) -> dict[int, Drawn]:
+        """Give up some of what was put, and sample the rest for `MOMENT_S`, or until a reply has
+        ended. Returns: the replies that have, by their numbers."""
+        self._abort(given_up)
+        drawn: dict[int, Drawn] = {}
+        end = time.monotonic() + MOMENT_S
+        while self._seeds and not drawn and time.monotonic() < end:
+            for output in self.llm.llm_engine.step():
+                if output.finished:
+                    number = int(output.request_id)
+                    key = number, self._seeds.pop(number)
+                    drawn[number] = _drawn(output.outputs[0], kept_tokens.records.pop(key, None))
+        return drawn
+
+    def _abort(self, numbers: Sequence[int]) -> None:
+        self.llm.llm_engine.abort_request([str(number) for number in numbers])
+        for number in numbers:
+            kept_tokens.records.pop((number, self._seeds.pop(number)), None)
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
         """Load the weights that the file now holds; a server that sleeps loads them when it wakes.
@@ -273,6 +291,42 @@ def pack_head(model: Any) -> None:
     for module in model.modules():
         if type(module).__name__ == "ParallelLMHead":
             module.quant_method.process_weights_after_loading(module)
+
+
+def _parameters(
+    number: int,
+    prompt: Prompt,
+    temperature: float,
+    eos_ids: Sequence[int],
+    choice: SamplingConfig,
+    *,
+    whole: bool = False,
+) -> Any:
+    """Return vLLM's parameters of a request. Args: number: under which its tokens are recorded.
+    whole: report the reply when it has ended, not each token; `LLM.generate` sees to it itself."""
+    from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+    from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+
+    cuts = bool(temperature) and not choice.cuts_nothing
+    return SamplingParams(
+        # Greedy siblings are equal, and vLLM draws them once.
+        n=prompt.num_replies if temperature else 1,
+        temperature=temperature,
+        max_tokens=prompt.max_new_tokens,
+        seed=prompt.seed if temperature else None,
+        stop_token_ids=list(eos_ids),
+        ignore_eos=True,
+        logprobs=0,
+        repetition_penalty=choice.repetition_penalty,
+        min_tokens=min(choice.min_new_tokens, prompt.max_new_tokens),
+        stop=list(prompt.stop) or None,
+        include_stop_str_in_output=True,
+        detokenize=bool(prompt.stop),
+        skip_special_tokens=False,
+        spaces_between_special_tokens=False,
+        extra_args={kept_tokens.CHOICE: choice, kept_tokens.NUMBER: number} if cuts else None,
+        output_kind=RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.CUMULATIVE,
+    )
 
 
 def _drawn(output: Any, steps: Mapping[int, StepSupport] | None) -> Drawn:

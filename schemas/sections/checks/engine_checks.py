@@ -4,7 +4,13 @@ experts that an engine does not say or training does not replay."""
 
 from schemas.domains import Domain
 from schemas.sections.placement import PlacementConfig
-from schemas.sections.rollout import EngineKind, RolloutConfig, SyncTransport, VllmConfig
+from schemas.sections.rollout import (
+    EngineKind,
+    RolloutConfig,
+    SyncMode,
+    SyncTransport,
+    VllmConfig,
+)
 from schemas.sections.training import TrainingConfig
 
 
@@ -99,6 +105,32 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
         )
 
 
+def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domain) -> None:
+    """Check that vLLM can sample what a recipe asks for. Raises: ValueError."""
+    if not rollout.engine.is_vllm:
+        return
+    if not domain.traits.with_vllm:
+        raise ValueError(
+            f"rollout.engine: {rollout.engine} samples text alone, not the domain {domain}; use "
+            "in_process or dedicated"
+        )
+    if rollout.sync.mode is SyncMode.ADAPTER:
+        raise ValueError(
+            "rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use mode: "
+            "full"
+        )
+    shares_gpus = placement.device == "cuda" and not placement.rollout_devices
+    if shares_gpus and rollout.sync.transport is SyncTransport.BROADCAST:
+        raise ValueError(
+            "rollout.sync.transport: broadcast: NCCL knows each GPU once, and rollout_devices: 0 "
+            "puts trainer and vLLM on the same; use object_store"
+        )
+    if rollout.vllm.sleep and placement.device != "cuda":
+        raise ValueError(
+            "rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: cpu"
+        )
+
+
 def check_extra_prompts(
     rollout: RolloutConfig, placement: PlacementConfig, domain: Domain, training: TrainingConfig
 ) -> None:
@@ -135,6 +167,26 @@ def check_extra_prompts(
             f"rank, which have to begin together; raise rollout.max_batch_size "
             f"({rollout.max_batch_size})"
         )
+
+
+def check_continuous(rollout: RolloutConfig, placement: PlacementConfig) -> None:
+    """Check that each rank can answer requests by itself (`rollout.episodes.continuous`).
+
+    Raises: ValueError naming what is in its way.
+    """
+    if not rollout.episodes.continuous:
+        return
+    tp_size, noted = placement.tp_size, "experts are noted of rows that are decoded together"
+    same_token = "a resumed run could not take newer weights at the same token"
+    for other, is_set, why in (
+        ("placement.tp_size", tp_size > 1, "its ranks decode the same rows at once"),
+        ("rollout.in_flight", rollout.in_flight, same_token),
+        ("rollout.router_replay", rollout.router_replay, noted),
+    ):
+        if is_set:
+            raise ValueError(
+                f"rollout.episodes.continuous: not with {other}: {why}; leave out one of them"
+            )
 
 
 def check_router_replay(

@@ -1,14 +1,17 @@
 """Rows that join a batch and leave it say what each says by itself, whatever the cache is like."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from rl_core.kernels import Packed
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.decoder_memory import WholeRows
+from rl_core.models.decoding.joined_batches import JoinedBatches
 from rl_core.models.decoding.joining import JoinedRows
 from rl_core.models.decoding.next_states import ByPlainDecoder
 from rl_core.models.decoding.request import Request, Sampling
@@ -39,36 +42,43 @@ def alone(policy: CausalLMPolicy, prompt: list[int], length: int) -> Said:
     return reply.token_ids, reply.log_probs
 
 
+class Greedy:
+    """A row that takes the most probable tokens."""
+
+    is_wanted = True
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.said: Said = [], []
+
+    def draw_from(self, logits_1V: Tensor) -> tuple[Tensor, bool]:
+        scores = logits_1V.float().log_softmax(-1)
+        token_1 = scores.argmax(-1)
+        self.said[0].append(int(token_1))
+        self.said[1].append(float(scores[0, token_1]))
+        return token_1, len(self.said[0]) < self.length
+
+
+def fail(rows: Sequence[Greedy], error: Exception) -> None:
+    raise error
+
+
 @torch.no_grad()
-def together(
-    policy: CausalLMPolicy, packed: Packed
-) -> tuple[dict[int, tuple[list[int], list[float]]], int]:
-    """Greedy replies of rows that arrive and leave at different steps, and the most batches."""
-    said: dict[int, Said] = {n: ([], []) for n in range(len(PROMPTS))}
-    batches: list[tuple[JoinedRows, list[int]]] = []
+def together(policy: CausalLMPolicy, packed: Packed) -> tuple[list[Greedy], int]:
+    """Greedy replies of rows that arrive and leave at different steps, two to each prompt, and the
+    most batches."""
+    rows = [Greedy(length) for length in LENGTHS for _ in range(2)]
+    batches = JoinedBatches[Greedy](policy, 0, CPU, packed)
     most = 0
     for step in range(max(LENGTHS) + max(ARRIVALS)):
-        for number in (n for n, at in enumerate(ARRIVALS) if at == step):
-            new = JoinedRows.of(policy, PROMPTS[number], 1, 0, CPU, packed)
-            if batches and batches[0][0].can_be_joined:
-                batches[0][0].join([new])
-                batches[0][1].append(number)
-            else:
-                batches.append((new, [number]))
-        most = max(most, len(batches))
-        for joined, rows in batches:
-            scores = policy.logits(joined.states_RH).float().log_softmax(-1)
-            tokens = scores.argmax(-1)
-            for place, number in enumerate(rows):
-                said[number][0].append(int(tokens[place]))
-                said[number][1].append(float(scores[place, tokens[place]]))
-            kept = [at for at, number in enumerate(rows) if len(said[number][0]) < LENGTHS[number]]
-            rows[:] = [rows[at] for at in kept]
-            if rows:
-                joined.keep(kept)
-                joined.step(tokens[torch.tensor(kept)])
-        batches = [one for one in batches if one[1]]
-    return said, most
+        new = [number for number, at in enumerate(ARRIVALS) if at == step]
+        if new:
+            requests = [Request(PROMPTS[number], 2, 1) for number in new]
+            batches.begin(requests, [row for number in new for row in rows[2 * number :][:2]])
+        most = max(most, len(batches._batches))
+        batches.step(fail)
+    assert not batches.rows
+    return rows, most
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -77,11 +87,12 @@ def test_rows_that_join_say_what_they_say_alone(name: str, tiny_model_dir: Path,
     folder = save(case, tiny_model_dir, tmp_path / "model")
     policy = load_policy(str(folder), ModelConfig(path=str(folder))).eval()
     with policy.ready_to_decode() as packed:
-        said, most = together(policy, packed)
+        rows, most = together(policy, packed)
     for number, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
         tokens, log_probs = alone(policy, prompt, length)
-        assert said[number][0] == tokens
-        assert said[number][1] == pytest.approx(log_probs, abs=1e-4)
+        for row in rows[2 * number :][:2]:
+            assert row.said[0] == tokens
+            assert row.said[1] == pytest.approx(log_probs, abs=1e-4)
     assert most == num_batches
 
 
@@ -89,9 +100,9 @@ def test_rows_that_join_say_what_they_say_alone(name: str, tiny_model_dir: Path,
 def test_memory_does_not_grow_with_rows_that_left(tiny_model_dir: Path):
     policy = load_policy(str(tiny_model_dir), ModelConfig(path=str(tiny_model_dir))).eval()
     with policy.ready_to_decode() as packed:
-        joined = JoinedRows.of(policy, list(range(5, 60)), 2, 0, CPU, packed)
+        joined = JoinedRows.of(policy, [Request(list(range(5, 60)), 2, 1)], 0, CPU, packed)
         for _ in range(6):
-            joined.join([JoinedRows.of(policy, [7, 8], 1, 0, CPU, packed)])
+            joined.join([JoinedRows.of(policy, [Request([7, 8], 1, 1)], 0, CPU, packed)])
             joined.step(torch.tensor([5] * len(joined)))
             joined.keep(range(1, len(joined)))
     assert isinstance(joined.read, ByPlainDecoder) and isinstance(joined.read.memory, WholeRows)

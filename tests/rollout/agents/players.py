@@ -30,6 +30,16 @@ async def three_turns(row: dict[str, Any], client: AsyncOpenAI) -> float:
     return 1.0
 
 
+async def talker(row: dict[str, Any], client: AsyncOpenAI) -> float:
+    """Ask for as many tokens as the row says; four times for few."""
+    size = row["reward_spec"]["ground_truth"]
+    messages = [*row["prompt"]]
+    for _ in range(4 if size == 1 else 1):
+        await ask(client, messages, max_tokens=size)
+        messages.append({"role": "user", "content": "go on"})
+    return 1.0
+
+
 async def patient(row: dict[str, Any], client: AsyncOpenAI) -> float:
     """Two turns with a pause between them; pays for the vowels of the last."""
     messages = [*row["prompt"]]
