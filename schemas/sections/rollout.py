@@ -173,7 +173,7 @@ class EpisodeConfig(Section):
     goes back as soon as it ends, so a slow episode holds up no other. Which rows are computed
     beside each other then depends on time, and with it the last bits of the log-probabilities,
     unless `model.exact`. Otherwise the requests of all episodes are gathered, and answered
-    together."""
+    together. On a GPU the in-process and the dedicated engine join rows without `cuda_graphs`."""
     at_once: int = Field(default=64, ge=1)
     """Maximum number of environments that run concurrently in one rank."""
     keep_earlier_turns: bool = False

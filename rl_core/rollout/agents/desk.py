@@ -28,9 +28,8 @@ class Waiting:
     asked: Asked
     stream: ReplyStream
 
-    @property
     def is_wanted(self) -> bool:
-        """False if its client is gone, or its episode is over."""
+        """Return False if its client is gone, or its episode is over."""
         return self.play.running and self.turn in self.play.asking
 
 

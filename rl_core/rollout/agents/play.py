@@ -168,7 +168,7 @@ class _Rollout:
                 return
             came = dict[Arrival, Waiting]()
             for one, request in self._answer_for_others(held):
-                came[Arrival(request, partial(_is_wanted, one))] = one
+                came[Arrival(request, one.is_wanted)] = one
             answers.put(list(came))
             asked |= came
             for arrival, reply in answers.step():
@@ -391,10 +391,6 @@ def _metrics(
         "stitched_requests": float(delivered - sum(bool(row.replies) for row in rows)),
         **{f"reward_{seat}": reward for seat, reward in rewards.items()},
     }
-
-
-def _is_wanted(one: Waiting) -> bool:
-    return one.is_wanted
 
 
 def _hashed(*parts: object) -> int:
