@@ -62,7 +62,7 @@ class _Answer:
     drawn: list[Drawn]
     member: _Member
     epoch: int
-    """Of the server when it was asked."""
+    """Value of the member's `epoch` when it was asked."""
 
 
 class BalancedServers:
