@@ -205,7 +205,7 @@ bench-episodes: $(STAMP) ## time 64 conversations with a 100 ms tool beside thei
 bench-seam: $(STAMP) ## time rollouts of an agent beside the same rows without one
 	$(BIN)/python -m benchmarks.seam --write
 
-bench-continuous: $(STAMP) ## time rollouts of agents with slow tools: requests gathered, or answered one by one
+bench-continuous: $(STAMP) ## time rollouts of agents with uneven turns: requests gathered, or answered one by one
 	$(BIN)/python -m benchmarks.continuous --write
 
 bench-gae: $(STAMP) ## time vectorised advantages beside a loop over time
