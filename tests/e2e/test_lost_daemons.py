@@ -28,8 +28,9 @@ def test_a_killed_raylet_costs_a_retry_or_a_second_command(
     assert "waiting up to" not in run.output, "nobody brings a private cluster another node"
     assert not still_running(below)
     if code:
-        # Ray's own end of a process that was writing to the raylet.
-        assert code == 1 and "Raylet is terminated" in run.output, run.output
+        # Ray's own end of a process that was writing to the raylet, at times before its line
+        # "Raylet is terminated" is out.
+        assert code == 1 and "Traceback" not in run.output, run.output
         again = start(tiny_recipe, tmp_path / "home")
         assert again.finish() == 0, again.output
     assert_identical(trained_weights(tmp_path / "home"), trained_weights(undisturbed))
