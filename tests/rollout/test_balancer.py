@@ -34,6 +34,7 @@ class Standing:
         self.may_answer.set()
         self.status, self.room = 200, LENGTH
         self.process: str | None = "first"
+        self.fails_after = LENGTH
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -52,8 +53,10 @@ class Standing:
                     body = json.loads(text)
                     outer.asked.append(body)
                     outer.may_answer.wait(30)
+                    fails = len(outer.asked) > outer.fails_after
                     self._say(
-                        outer.status, {"choices": [choice(body, i) for i in range(body["n"])]}
+                        500 if fails else outer.status,
+                        {"choices": [choice(body, i) for i in range(body["n"])]},
                     )
                     return
                 if self.path == "/collective_rpc":
@@ -377,3 +380,17 @@ def test_a_server_that_does_not_say_which_process_it_is_is_refused(
     running[0].process = None
     with pytest.raises(RecipeError, match="names no instance_id"):
         over.reload(sums(), "float32", "here")
+
+
+def test_what_a_server_answered_before_it_failed_is_asked_of_the_others(
+    servers: Start, balanced: Over
+) -> None:
+    running = servers(2)
+    over = balanced(running)
+    over.reload(sums(), "float32", "here")
+    over.begin()
+    running[0].fails_after = 2
+    prompts = [prompt(number) for number in range(1, 17)]
+    assert ask(over, prompts) == expected(prompts)
+    assert over.num_left_out() == 1
+    assert {body["prompt"][0] for body in running[1].asked} == set(range(1, 17))

@@ -187,7 +187,7 @@ class BalancedServers:
                 f"rollout.server.urls: {member.served.url} was started again, with its first "
                 "weights; it has loaded the run's, and what it sampled meanwhile is sampled again"
             )
-        member.epoch += 1
+            member.epoch += 1
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
         """Have every server load the weights that the file now holds, those included that failed.
@@ -256,6 +256,8 @@ class BalancedServers:
         with self._changed:
             is_new, member.why_down = member.why_down is None, str(error)
             member.read.clear()
+            # It may have been started again, and have answered, before it failed.
+            member.epoch += 1
         if is_new:
             logging.getLogger(__name__).warning(
                 f"rollout.server.urls: {error}; the others sample in its place until it loads "
