@@ -1,5 +1,5 @@
-"""An agent of four turns, most of which are short: one in five has a long reply. A tool between them
-takes half a second on average."""
+"""An agent of four turns, most of which are short: one in five has a long reply. A tool between
+them takes half a second on average."""
 
 from __future__ import annotations
 
