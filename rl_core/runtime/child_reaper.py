@@ -3,8 +3,8 @@
 
 Ray's agents and Prefect's embedded API server are not tied to the process that started them. A
 small watcher process keeps a list of all descendants of its parent (by process id and start time)
-and ends them when the parent is gone. Before that it may run one command, which says elsewhere that
-the parent was killed. A watcher that is killed itself is replaced.
+and ends them when the parent is gone. It says so in place of the parent, and may run one command,
+which says it elsewhere. A watcher that is killed itself is replaced.
 """
 
 import json
@@ -21,6 +21,10 @@ import psutil
 POLL_S = 0.5
 REPORT_S = 30.0
 """Seconds that the command of `run_if_killed` may take."""
+LAST_WORD = (
+    "the process was ended from outside: by a signal, such as the system's when memory is short, or "
+    "by Ray when its node is lost; the same command continues from what is complete"
+)
 FAREWELL = "goodbye"
 END_THE_REST = "end the rest"
 RESTARTS = 5
@@ -61,7 +65,6 @@ class _Watcher:
             [sys.executable, "-P", __file__, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
 
@@ -136,7 +139,8 @@ def _line(what: object) -> bytes:
 
 
 def watch(parent: psutil.Process) -> None:
-    """Follow the descendants of `parent` until it signs off, or is gone: then end them."""
+    """Follow the descendants of `parent` until it signs off, or is gone: then say so on stderr, and
+    end them."""
     below: set[psutil.Process] = set()
     written = b""
     while parent.is_running():
@@ -151,6 +155,8 @@ def watch(parent: psutil.Process) -> None:
             if written.endswith(_line(END_THE_REST)):
                 break
     told, is_killed = {}, not written.endswith(_line(END_THE_REST))
+    if is_killed:
+        _say_and_let_go(LAST_WORD)
     for line in written.removesuffix(_line(END_THE_REST)).splitlines(keepends=True):
         # The last one may be cut where the parent was killed.
         if line.endswith(b"\n"):
@@ -171,6 +177,14 @@ def watch(parent: psutil.Process) -> None:
                 check=False,
             )
     _end(last, spared=set())
+
+
+def _say_and_let_go(sentence: str) -> None:
+    """Write to stderr, and leave it: whoever reads it to its end need not wait for what follows."""
+    with suppress(OSError):  # nobody reads it any more
+        os.write(2, f"{sentence}\n".encode())
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
 
 
 def _end(processes: set[psutil.Process], spared: set[psutil.Process]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from rl_core.runtime.child_reaper import LAST_WORD
 from tests.e2e.prefect_api import wait_until
 from tests.processes import command_line, still_running
 
@@ -28,7 +29,11 @@ with no_orphans(), no_orphans():
 @pytest.fixture
 def parent() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     yield process
     process.kill()
@@ -47,6 +52,12 @@ def test_a_killed_process_takes_everything_below_it_along(parent: subprocess.Pop
     below = psutil.Process(parent.pid).children(recursive=True) + started_by(parent)
     parent.kill()
     assert not still_running(below)
+    assert said(parent) == f"{LAST_WORD}\n"
+
+
+def said(parent: subprocess.Popen[str]) -> str:
+    assert parent.stderr is not None
+    return parent.stderr.read()
 
 
 def test_so_it_does_after_its_watcher_was_killed(parent: subprocess.Popen[str]) -> None:
@@ -78,6 +89,7 @@ def test_an_orderly_end_kills_nothing(parent: subprocess.Popen[str]) -> None:
     finally:
         for process in below:
             process.kill()
+    assert not said(parent)
 
 
 def test_an_orderly_end_kills_what_it_is_asked_to(parent: subprocess.Popen[str]) -> None:
@@ -87,3 +99,4 @@ def test_an_orderly_end_kills_what_it_is_asked_to(parent: subprocess.Popen[str])
     parent.stdin.flush()
     assert parent.wait(10) == 0
     assert not still_running(below)
+    assert not said(parent)
