@@ -22,8 +22,8 @@ POLL_S = 0.5
 REPORT_S = 30.0
 """Seconds that the command of `run_if_killed` may take."""
 LAST_WORD = (
-    "the process was ended from outside: by a signal, such as the system's when memory is short, or "
-    "by Ray when its node is lost; the same command continues from what is complete"
+    "the process was ended from outside: by a signal, such as the system's when memory is short, "
+    "or by Ray when its node is lost; the same command continues from what is complete"
 )
 FAREWELL = "goodbye"
 END_THE_REST = "end the rest"
