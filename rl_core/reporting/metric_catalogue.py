@@ -86,6 +86,12 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "Groups beyond those of the step that had not ended in time (`rollout.extra_prompts`).",
         ),
         ("given_up_tokens", "tokens", "Tokens that were sampled of these groups."),
+        (
+            "carried_groups",
+            "groups",
+            "Groups that go on in the next step instead (`rollout.carry_over`).",
+        ),
+        ("carried_tokens", "tokens", "Tokens that these groups have so far."),
         ("truncated_share", "share", "Replies that were cut at the limit of tokens."),
         ("turns_mean", "turns", "Mean number of the model's turns in a conversation."),
         (
@@ -288,7 +294,7 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
             "staleness_mean",
             "changes",
             "The same over the rows that were trained on, with `rollout.steps_ahead`; over their "
-            "tokens with `rollout.in_flight`.",
+            "tokens with `rollout.in_flight` and `rollout.carry_over`.",
         ),
         (
             "staleness_max",

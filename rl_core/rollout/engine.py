@@ -16,7 +16,6 @@ import torch
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data.prepare.items import PlayedItem
 from rl_core.data_proto import DataProto, pad_rows
-from rl_core.envs.answers import answer_read
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import StaleEngine
 from rl_core.models.causal_lm import CausalLMPolicy
@@ -31,12 +30,15 @@ from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.agents.play import Limits, play_agents
 from rl_core.rollout.agents.stage import AgentStage
+from rl_core.rollout.carried import AWAITED, begun_of, counts, unfinished_groups
 from rl_core.rollout.chat.vision import ChatBundle, chat_format
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.loop import run_episodes
 from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
 from rl_core.rollout.episodes.several_turns import check_several_turns
+from rl_core.rollout.episodes.text_columns import text_columns
 from rl_core.rollout.episodes.tools import check_shows_tools
+from rl_core.rollout.episodes.unfinished import Unfinished
 from rl_core.rollout.in_flight import InFlight
 from rl_core.rollout.sample_ids import groups_of, id_columns
 from rl_core.rollout.sampler import Generate, LocalSampler, Sampler
@@ -114,6 +116,7 @@ class RolloutEngine:
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
         self.tokenizer = backend.bundle.tokenizer
+        self._unfinished: list[Unfinished] = []
         self.max_context_length, self._note = row_limit_of(
             backend.policy, config.max_context_length, CONTEXT_KEY
         )
@@ -156,7 +159,8 @@ class RolloutEngine:
         """Sample a group of replies per prompt.
 
         Args: prompts: rows with the object column `item`. step, attempt: seed the sampling, so a
-        repeated step repeats it. With `rollout.extra_prompts` the first groups to end are returned.
+        repeated step repeats it. With `rollout.extra_prompts` the first groups to end are returned,
+        and with `carry_over` the column `BEGUN` says what there is of some.
         version: the weights to sample with; unset takes the current ones. order: weights to take
         meanwhile, where they are renewed in flight; unset takes them as they come.
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T],
@@ -178,9 +182,10 @@ class RolloutEngine:
             sampling,
             records_support=bool(config.leaves_out),
             records_routing=config.router_replay,
+            version=self.backend.weight_version().number if config.carry_over else None,
         )
         num_kept = None
-        if config.extra_prompts:
+        if config.extra_prompts and not prompts.meta_info.get(AWAITED):
             num_kept = len(prompts) - config.extra_prompts // self.backend.rank_info.dp_size
         return self._play(
             prompts,
@@ -190,6 +195,12 @@ class RolloutEngine:
             stop=config.stop or [],
             num_kept=num_kept,
         )
+
+    @distributed()
+    def unfinished(self) -> list[Unfinished]:
+        """Return the groups that this rank's last rollout left for the next one
+        (`rollout.carry_over`)."""
+        return self._unfinished
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(
@@ -261,15 +272,15 @@ class RolloutEngine:
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(enumerate(prompts.non_tensor_batch["item"])), meshes.sp_group)
+        begun = begun_of(prompts)
         start = time.perf_counter()
         with self.decoding(sampling, generator, evaluation=evaluation) as sampler:
             answers = sampler.answers() if self.config.episodes.continuous else None
 
             def play(reply: Generate) -> list[Episode]:
                 seed = generator.initial_seed()
-                return self._episodes(
-                    items, group_size, reply, answers, sampling, seed, stop, evaluation, num_kept
-                )
+                given = items, begun, group_size, reply, answers, sampling, seed, stop
+                return self._episodes(*given, evaluation, num_kept)
 
             episodes = play_together(meshes.tp_group, sampler, play)
         for episode in episodes:
@@ -279,9 +290,12 @@ class RolloutEngine:
         episodes = collect_parts(episodes, meshes.sp_group)
         given_up = [episode for episode in episodes if episode.given_up]
         episodes = [episode for episode in episodes if not episode.given_up]
+        groups = groups_of(prompts)
+        carries = self.config.carry_over > 0 and not evaluation
+        if carries:
+            self._unfinished = unfinished_groups(given_up, groups, begun)
         if not self.backend.rank_info.is_head:
             return None
-        groups = groups_of(prompts)
         columns: dict[str, Sequence[object]] = {
             **id_columns([_group(groups[one.group], one.seat) for one in episodes])
         }
@@ -293,9 +307,10 @@ class RolloutEngine:
             columns[TAKEN] = [self.in_flight.note()] * len(episodes)
         metrics = {"rollout_s": Metric(MetricKind.MAX, time.perf_counter() - start, 1)}
         metrics |= self.own_metrics()
-        if num_kept is not None:
-            metrics |= _counts(given_up)
-        return self._collect(episodes, columns, metrics)
+        if num_kept is not None or carries:
+            metrics |= counts(given_up, carries=carries)
+        by_token = sampling.version is not None or TAKEN in columns
+        return self._collect(episodes, columns, metrics, by_token)
 
     def own_metrics(self) -> dict[str, Metric]:
         """Return what this kind of engine counts in a rollout."""
@@ -304,6 +319,7 @@ class RolloutEngine:
     def _episodes(
         self,
         items: list[tuple[int, PlayedItem]],
+        begun: list[Unfinished | None],
         group_size: int,
         generate: Generate,
         answers: Answers | None,
@@ -323,7 +339,16 @@ class RolloutEngine:
         rows = [item for _, item in others]
         assert num_kept is None or not of_agents  # check_rollouts_of_agents
         played = run_episodes(
-            rows, group_size, self.chat, generate, options, *limits, stop=stop, num_kept=num_kept
+            rows,
+            group_size,
+            self.chat,
+            generate,
+            options,
+            *limits,
+            stop=stop,
+            num_kept=num_kept,
+            begun=[begun[place] for place, _ in others],
+            most_carried=self.config.carry_over,
         )
         for episode in played:
             episode.group = others[episode.group][0]
@@ -337,6 +362,7 @@ class RolloutEngine:
         episodes: list[Episode],
         columns: dict[str, Sequence[object]],
         metrics: dict[str, Metric],
+        by_token: bool,
     ) -> DataProto:
         prompt_width, response_width = self._common_widths(
             max(len(episode.prompt_ids) for episode in episodes),
@@ -385,37 +411,13 @@ class RolloutEngine:
             "last_reply_tokens": torch.tensor([e.last_reply_tokens for e in episodes]),
             "num_turns": torch.tensor([e.num_turns for e in episodes]),
         }
-        if TAKEN in columns:
+        if by_token:
             tensors[TOKEN_VERSIONS] = pad_rows(
                 [torch.tensor(e.versions).int() for e in episodes], 0, length=response_width
             )
-        return DataProto.from_dict(tensors, columns | self._texts(episodes), {"metrics": metrics})
-
-    def _texts(self, episodes: list[Episode]) -> dict[str, Sequence[object]]:
-        return {
-            "uid": [e.item["uid"] for e in episodes],
-            "prompt": [e.item["prompt"] for e in episodes],
-            "media": [e.media for e in episodes],
-            "response": [
-                self.chat.decode(e.response_ids, e.tags) if e.answer is None else e.answer
-                for e in episodes
-            ],
-            "ground_truth": [e.item["env_extras"]["reward_spec"]["ground_truth"] for e in episodes],
-            "row": [_without_pictures(e.item["env_extras"]) for e in episodes],
-            "stop_reason": [str(e.stop_reason) for e in episodes],
-            "replies": [list(e.replies) for e in episodes],
-            "turns": [e.turns for e in episodes],
-            "env_seconds": [e.env_seconds for e in episodes],
-            "env_class": [e.item["env_class"] for e in episodes],
-            "env_metrics": [e.env_metrics for e in episodes],
-            "env_read": [e.env_read for e in episodes],
-            "env_answer": [answer_read(e.metadata) for e in episodes],
-            "error": [e.error for e in episodes],
-            "failed_call": [
-                None if e.failed_call is None else str(e.failed_call) for e in episodes
-            ],
-            "timed_out": [e.timed_out for e in episodes],
-        }
+        return DataProto.from_dict(
+            tensors, columns | text_columns(episodes, self.chat.decode), {"metrics": metrics}
+        )
 
     def _common_widths(self, prompt_width: int, response_width: int) -> tuple[int, int]:
         widths = self.backend.meshes.all_reduce_max([float(prompt_width), float(response_width)])
@@ -432,21 +434,6 @@ class RolloutEngine:
         return torch.Generator(self.backend.device).manual_seed(int.from_bytes(digest[:7], "big"))
 
 
-def _counts(given_up: list[Episode]) -> dict[str, Metric]:
-    """Return the numbers of groups and of sampled tokens that were given up."""
-    num_groups = len({episode.group for episode in given_up})
-    num_tokens = sum(sum(episode.mask) for episode in given_up)
-    return {
-        "given_up_groups": Metric(MetricKind.SUM, num_groups, 1),
-        "given_up_tokens": Metric(MetricKind.SUM, num_tokens, 1),
-    }
-
-
 def _group(group: str, seat: str) -> str:
     """Return the group of a row: siblings that played the same seat."""
     return f"{group}/{seat}" if seat else group
-
-
-def _without_pictures(row: Mapping[str, object]) -> dict[str, object]:
-    """Return the columns of a row that scorers may read."""
-    return {name: value for name, value in row.items() if name != "images"}

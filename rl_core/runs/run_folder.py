@@ -69,7 +69,7 @@ def trained_values(recipe: Recipe) -> dict[str, Any]:
         del values["sft"]
     if not values["rollout"]["vllm"]["arguments"]:
         del values["rollout"]["vllm"]["arguments"]
-    for key in ("extra_prompts", "in_flight"):
+    for key in ("extra_prompts", "carry_over", "in_flight"):
         if not values["rollout"][key]:
             del values["rollout"][key]
     if not values["rollout"]["episodes"]["continuous"]:

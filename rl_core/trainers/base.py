@@ -19,7 +19,6 @@ from rl_core.data.order.source_of_recipe import training_source
 from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, placement
-from rl_core.errors import DataError
 from rl_core.rollout.sample_ids import GROUP, id_columns
 from rl_core.train.critic import critic_metrics
 from rl_core.trainers.advantages import add_advantages
@@ -31,6 +30,7 @@ from rl_core.trainers.metrics.staleness import staleness_metrics
 from rl_core.trainers.own_engine import OwnEngine
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
+from rl_core.trainers.step_prompts import StepPrompts, drawn_at_once
 from rl_core.trainers.step_record import Portion, StepRecord
 from rl_core.trainers.track import Learner, Rollouts, Track, Wiring, prompt_batch, prompts_of
 from rl_core.trainers.wiring import total_steps
@@ -52,12 +52,13 @@ class Trainer(ABC):
         self.source_items = items
         self.source = training_source(
             items,
-            recipe.training.prompts_per_step + recipe.rollout.extra_prompts,
+            drawn_at_once(recipe),
             recipe.seed,
             recipe.data.blend,
             recipe.data.curriculum,
             recipe.data_source,
         )
+        self.prompts = StepPrompts(recipe, self.source)
         self.step_count = 0
         self.groups: list[Block] = []
         placement = recipe.placement
@@ -135,27 +136,19 @@ class Trainer(ABC):
         """Return the step's prompts and a rollout of each track, perhaps started before."""
         engine, self.staleness = self._engine_ahead, None
         if engine is None or not engine.ahead:
-            prompts = self._next_prompts()
+            prompts = self.prompts.next(self.step_count)
             self.record.add_prompts(prompts)
-            return prompts, self._rollout(prompts)
+            rollouts = self._rollout(prompts)
+            for track in self.wiring.tracks:
+                if track.sampler.engine.carries_over:
+                    self.prompts.leave(prompts, track.sampler.engine.unfinished)
+            return prompts, rollouts
         (track,) = self.wiring.tracks
         with self._phase("rollout"):
             ahead, rollout = engine.next_rollout()
         self.record.add_prompts(ahead.prompts, ahead.order)
         self.staleness = track.learner.backend.weight_version().number - ahead.version.number
         return ahead.prompts, {track.name: rollout}
-
-    def _next_prompts(self, attempt: int = 0) -> DataProto:
-        """Return the next step's prompts. Raises: DataError when the source gives too many or too
-        few."""
-        items, recipe = self.source.next_batch(), self.recipe
-        expected = recipe.training.prompts_per_step + recipe.rollout.extra_prompts
-        if len(items) != expected:
-            raise DataError(
-                f"data.source: {type(self.source).__name__} gave {len(items)} prompts for a step; "
-                f"expected {expected} (training.prompts_per_step)"
-            )
-        return prompt_batch(items, attempt)
 
     def _rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
         """Sample one batch per track; a track may use the batches of those before it.
@@ -220,7 +213,7 @@ class Trainer(ABC):
             metrics["rollout_tokens_per_second"] = num_sampled / self._seconds["rollout"]
         else:
             metrics["staleness"] = float(self.staleness)
-        if self._engine_ahead:
+        if self._engine_ahead or track.sampler.engine.carries_over:
             metrics |= staleness_metrics(batch, track.learner.backend.weight_version())
         if track.sampler.engine.parked:
             metrics["offloaded_bytes"] = float(track.sampler.engine.freed_bytes)
@@ -243,7 +236,7 @@ class Trainer(ABC):
         for attempt in range(1, algorithm.max_extra_rollouts + 1):
             if not found.num_missing:
                 break
-            prompts = self._next_prompts(attempt)
+            prompts = self.prompts.next(self.step_count, attempt)
             self.record.add_prompts(prompts)
             extra = self._rollout(prompts, attempt)
             self._reward(track, prompts, extra)
@@ -261,7 +254,7 @@ class Trainer(ABC):
         wanted = min(self.recipe.rollout.steps_ahead, left)
         if engine is not None and len(engine.ahead) < wanted:
             with self._phase("sync"):
-                engine.start_rollouts(wanted, self.step_count + 1, self._next_prompts)
+                engine.start_rollouts(wanted, self.step_count + 1, self.prompts.next)
 
     @property
     def _engine_ahead(self) -> OwnEngine | None:
@@ -386,6 +379,7 @@ class Trainer(ABC):
         """Restore `state_dict()` and drop rollouts that were started ahead."""
         if self._engine_ahead:
             self._engine_ahead.ahead.clear()
+        self.prompts.clear()
         self.step_count = state["step"]
         self.source.load_state_dict(state["source"])
         for name, coefficients in state["algorithms"].items():

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.models.export.checksums import Checksum
+from rl_core.rollout.episodes.unfinished import Unfinished
 from rl_core.train.result import TrainStepResult
 from rl_core.train.stacks.unified_stack import UnifiedStepResult
 from rl_core.train.weights.buckets import WeightVersion
@@ -90,6 +91,10 @@ class EngineHandle(NotedHandle, Protocol):
 
     def evaluate(self, prompts: DataProto, *options: object, **named: object) -> DataProtoRef:
         """Sample the prompts once for an evaluation."""
+        ...
+
+    def unfinished(self) -> list[list[Unfinished]]:
+        """Return the groups that each rank's last rollout left for the next one."""
         ...
 
     def take(self, offer: Offer) -> object:

@@ -119,6 +119,7 @@ class OwnEngine(Engine):
                 self._first_version = version.number
             with self.room():
                 rollout = self.handle.rollout(prompts, step, version, attempt)
+            self.note_unfinished()
             return self._own(with_version(rollout, version))
 
         return self._until_done(sample)
@@ -134,13 +135,16 @@ class OwnEngine(Engine):
 
         return self._until_done(sample)
 
-    def start_rollouts(self, wanted: int, step: int, next_prompts: Callable[[], DataProto]) -> None:
+    def start_rollouts(
+        self, wanted: int, step: int, next_prompts: Callable[[int], DataProto]
+    ) -> None:
         """Start rollouts with the latest weights until `wanted` are under way or done. Args: step:
-        number of the first in the queue."""
+        number of the first in the queue. next_prompts: prompts of a step."""
         version = self.up_to_date(evaluation=False)
         assert version is not None, "an engine beside training has weights of its own"
         while len(self.ahead) < wanted:
-            prompts, its_step = next_prompts(), step + len(self.ahead)
+            its_step = step + len(self.ahead)
+            prompts = next_prompts(its_step)
             pending = self._start(prompts, its_step, version)
             self.ahead.append(Ahead(prompts, its_step, version, pending, self._taking))
             self._taking = None

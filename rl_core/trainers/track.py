@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data.prepare.items import Item
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
+from rl_core.rollout.episodes.unfinished import Unfinished
 from rl_core.rollout.sample_ids import GROUP, group_ids, groups_of
 from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.handles import (
@@ -52,6 +53,10 @@ class Engine:
     """Bytes that the last sync sent."""
     weight_bytes: int = 0
     """Bytes of all weights that it could have sent."""
+    carries_over: bool = False
+    """True if a rollout may leave groups to the next one (`rollout.carry_over`)."""
+    unfinished: list[Unfinished] = field(default_factory=list)
+    """Groups that the last rollout left, in the order of the ranks."""
 
     def up_to_date(self, *, evaluation: bool) -> WeightVersion | None:
         """Send the engine the weights of rollouts, or of evaluations, unless it already holds them.
@@ -82,7 +87,14 @@ class Engine:
         """
         version = self.up_to_date(evaluation=False)
         with self.room():
-            return self.handle.rollout(prompts, step, version, attempt)
+            rollout = self.handle.rollout(prompts, step, version, attempt)
+        self.note_unfinished()
+        return rollout
+
+    def note_unfinished(self) -> None:
+        """Fetch the groups that the last rollout left, if it may leave any."""
+        if self.carries_over:
+            self.unfinished = [group for rank in self.handle.unfinished() for group in rank]
 
     def evaluate(self, prompts: DataProto, *options: object, **named: object) -> DataProtoRef:
         """Sample each prompt once with the weights of evaluations.

@@ -137,6 +137,7 @@ def place_policy(
         restarts=recipe.rollout.engine_restarts,
         is_offered=can_offer and recipe.rollout.steps_ahead > 0 and not streams,
         open_board=open_board if recipe.rollout.in_flight else None,
+        carries_over=recipe.rollout.carry_over > 0,
     )
     return Policy(learner, engine), service
 
@@ -151,7 +152,8 @@ def side_by_side(
     learner = kind.learner(recipe, source_model, backend)
     engine_class, chosen = _chosen_engine(recipe, kind.engine_class)
     options = kind.engine_options(recipe)
-    return Policy(learner, Engine(remote(engine_class, learner.backend, *options, **chosen)))
+    handle = remote(engine_class, learner.backend, *options, **chosen)
+    return Policy(learner, Engine(handle, carries_over=recipe.rollout.carry_over > 0))
 
 
 def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> EngineHandle:

@@ -199,6 +199,10 @@ class RolloutConfig(SamplingConfig):
     """Prompts that a step samples beyond `training.prompts_per_step`: once that many groups have
     ended, the others are given up, so that the longest replies hold up no step. Groups of short
     replies are more likely to end in time. In environments of several turns the first decides."""
+    carry_over: int = Field(default=0, ge=0, le=MOST_AHEAD)
+    """Steps that such a group is carried over instead of being given up: its replies go on with the
+    next step's weights, and a step waits for a group that was carried over this often. None is
+    under way at a checkpoint."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Longest reply per turn in tokens."""
     max_context_length: int | None = Field(default=None, ge=2)

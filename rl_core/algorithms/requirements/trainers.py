@@ -263,13 +263,22 @@ def _check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
 
 def _check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Raises: RecipeError where samples of older weights would be trained as if they were of the
-    present ones."""
-    if recipe.rollout.steps_ahead and not algorithm.needs_rollout_log_probs:
+    present ones, or groups carried over to steps of which nobody knows which is the last."""
+    rollout = recipe.rollout
+    if rollout.carry_over and algorithm.dynamic_sampling:
         raise RecipeError(
-            f"rollout.steps_ahead: {recipe.rollout.steps_ahead} trains on samples of older "
-            f"weights, which algorithm {named(recipe)} does not correct for: set "
-            "algorithm.correction, for example {level: token, upper: 2.0}, or steps_ahead: 0"
+            f"rollout.carry_over: {rollout.carry_over}: algorithm {named(recipe)} samples further "
+            "rollouts in a step (dynamic_sampling); leave out one of them"
         )
+    if algorithm.needs_rollout_log_probs:
+        return
+    for key, value in (("steps_ahead", rollout.steps_ahead), ("carry_over", rollout.carry_over)):
+        if value:
+            raise RecipeError(
+                f"rollout.{key}: {value} trains on samples of older weights, which algorithm "
+                f"{named(recipe)} does not correct for: set algorithm.correction, for example "
+                f"{{level: token, upper: 2.0}}, or {key}: 0"
+            )
 
 
 def _check_whole_and_unpacked(recipe: Recipe, what: str) -> None:

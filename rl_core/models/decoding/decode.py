@@ -23,7 +23,7 @@ from rl_core.models.decoding.choosing import Choosing
 from rl_core.models.decoding.equal_prompts import each_once, own_generators, side_by_side
 from rl_core.models.decoding.first_to_end import FirstToEnd
 from rl_core.models.decoding.pick import pick
-from rl_core.models.decoding.renewal import Renewal, read_again
+from rl_core.models.decoding.renewal import Renewal, begun_reply, read_again, read_so_far
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.routing import RoutingLog
 from rl_core.models.decoding.stop_strings import TextOf
@@ -122,12 +122,16 @@ def _decode(
     """Decode requests in one batch."""
     asked = [request for request in requests for _ in range(request.num_replies)]
     ends = [End(request, sampling, text_of) for request in asked]
-    replies = [Reply([], [], sampling.cut_off(end.limit)) for end in ends]
-    draw = Draw(sampling, [request.token_ids for request in asked], generator, policy.is_exact)
+    replies = []
+    for request, end in zip(asked, ends, strict=True):
+        replies.append(begun_reply(request, sampling.cut_off(end.limit)))
+    so_far = [one.token_ids + reply.token_ids for one, reply in zip(asked, replies, strict=True)]
+    draw = Draw(sampling, so_far, generator, policy.is_exact)
     draw.own = own_generators(requests, device)
-    prompts = each_once(requests)
+    prompts = each_once([read_so_far(request) for request in requests])
     log = RoutingLog(prompts, records=sampling.records_routing)
-    batch = _Batch(policy, ends, replies, draw, FirstToEnd(requests, enough), log, renewal)
+    first_to_end, version = FirstToEnd(requests, enough), sampling.version
+    batch = _Batch(policy, ends, replies, draw, first_to_end, log, renewal, version)
     with log.in_effect():
         while batch.rows:
             packed = packed if renewal is None else renewal.packed
@@ -141,6 +145,8 @@ def _decode(
                 prompts = [read_again(request, reply) for request, reply in left]
     recorded = zip(replies, draw.supports(len(replies)), log.replies(), strict=True)
     for reply, support, routing in recorded:
+        if support is not None and reply.support is not None:
+            support = Support.joined([reply.support, support])
         reply.support, reply.routing = support, routing
     return replies
 
@@ -157,11 +163,18 @@ class _Batch:
         first_to_end: FirstToEnd,
         log: RoutingLog,
         renewal: Renewal | None,
+        version: int | None,
     ) -> None:
         self.policy, self.ends, self.replies, self.draw = policy, ends, replies, draw
-        self.first_to_end, self.log, self.renewal = first_to_end, log, renewal
+        self.first_to_end, self.log = first_to_end, log
+        self.renewal, self._version = renewal, version
         self.rows = list(range(len(replies)))
         self.may_be_read_again = may_be_batched(policy)
+
+    @property
+    def version(self) -> int | None:
+        """Number of the weights, if replies are to say it."""
+        return self._version if self.renewal is None else self.renewal.version
 
     def go_on(self, hidden: Tensor, last_R: Tensor, read: Reader) -> None:
         """Decode until no row goes on, or newer weights are due. Args: hidden, last_R, read: as of
@@ -188,8 +201,8 @@ class _Batch:
         staying = []
         drawn = zip(self.rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
         for place, (row, token, log_prob) in enumerate(drawn):
-            if self.renewal is not None:
-                self.replies[row].versions.append(self.renewal.version)
+            if (version := self.version) is not None:
+                self.replies[row].versions.append(version)
             if self.ends[row].goes_on(self.replies[row], token, log_prob):
                 staying.append(place)
         return staying

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from rl_core.kernels import Packed
-from rl_core.models.decoding.request import Reply, Request
+from rl_core.models.decoding.request import Reply, Request, StopReason
 
 
 class Renewal(Protocol):
@@ -41,3 +41,23 @@ class Renewal(Protocol):
 def read_again(request: Request, reply: Reply) -> Request:
     """Return a request that reads a prompt with its reply so far."""
     return replace(request, token_ids=request.token_ids + reply.token_ids, num_replies=1)
+
+
+def read_so_far(request: Request) -> Request:
+    """Return a request that reads its prompt with its reply so far, if it was begun."""
+    return request if request.begun is None else read_again(request, request.begun)
+
+
+def begun_reply(request: Request, reason: StopReason) -> Reply:
+    """Return a new reply, or a copy of the one that goes on. Args: reason: why it ends if nothing
+    ends it."""
+    if request.begun is None:
+        return Reply([], [], reason)
+    begun = request.begun
+    return Reply(
+        list(begun.token_ids),
+        list(begun.log_probs),
+        reason,
+        begun.support,
+        versions=list(begun.versions),
+    )

@@ -55,6 +55,10 @@ class Request:
     seed: int | None = None
     """Seed of the replies' own random numbers, which then do not depend on the other requests; None
     draws from the batch's."""
+    begun: Reply | None = None
+    """The only reply so far, which goes on; None begins them."""
+    is_awaited: bool = False
+    """True if the group is decoded to its end, however many others have ended."""
 
 
 @dataclass
@@ -70,7 +74,7 @@ class Reply:
     routing: np.ndarray | None = None
     """Experts of the tokens of prompt and reply, as in the column `ROUTING`, if recorded."""
     versions: list[int] = field(default_factory=list)
-    """Number of the weights that drew each token, where weights may be renewed meanwhile."""
+    """Number of the weights that drew each token, where a reply may be of several."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ class Sampling:
     """True if replies say which tokens could be drawn, where not all could."""
     records_routing: bool = False
     """True if replies say which experts each token was sent to."""
+    version: int | None = None
+    """Number of the weights, for replies to say; None where a reply is of one version."""
 
     def limit(self, request: Request) -> int:
         """Return the limit of tokens of each reply to a request."""

@@ -17,6 +17,7 @@ from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.models.decoding.token_choice import Support
 from rl_core.models.media import PromptMedia
 from rl_core.rollout.episodes.env_calls import EnvCall
+from rl_core.rollout.episodes.unfinished import Begun
 
 LONGEST_READ = 500
 """Characters of what an environment read that are kept; test cases and pages may be long."""
@@ -83,6 +84,10 @@ class Episode:
     done: bool = False
     given_up: bool = False
     """True if enough other groups had ended before it (`rollout.extra_prompts`)."""
+    begun: Begun | None = None
+    """First reply that an earlier rollout left unfinished, or this one; None once it was heard."""
+    is_awaited: bool = False
+    """True if it is played to its end, however many other groups have ended."""
     stop_reason: StopReason = StopReason.EOS
     error: str | None = None
     """Reason why an environment call failed."""

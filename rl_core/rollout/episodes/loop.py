@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import cast
 
 from rl_core.data.prepare.items import PlayedItem
@@ -28,6 +28,7 @@ from rl_core.rollout.chat.text import ChatFormat
 from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome
 from rl_core.rollout.episodes.episode import Episode
 from rl_core.rollout.episodes.tools import offer_tools
+from rl_core.rollout.episodes.unfinished import Begun, Unfinished
 from rl_core.rollout.sampler import Generate
 from schemas.sections.rollout import EpisodeConfig
 from schemas.sections.sampling import checked_stop
@@ -44,6 +45,8 @@ def run_episodes(
     config: EpisodeConfig | None = None,
     stop: Sequence[str] = (),
     num_kept: int | None = None,
+    begun: Sequence[Unfinished | None] = (),
+    most_carried: int = 0,
 ) -> list[Episode]:
     """Play every item `group_size` times, group by group.
 
@@ -51,12 +54,16 @@ def run_episodes(
     tokens, as on their first turn, are one request with a shared prefill. stop: strings that end a
     reply, besides those of its environment. num_kept: number of groups to play to the end, those
     whose first replies end before the others'. The rest is given up (`Episode.given_up`), and all
-    rows begin in one call of `generate`.
+    rows begin in one call of `generate`. begun: what an earlier rollout left of each item, if it
+    is given. most_carried: rollouts that may leave a group unfinished; then it is awaited.
     """
     episodes = []
-    for group, item in enumerate(items):
-        for _ in range(group_size):
-            episodes.append(Episode(item, group))
+    for group, (item, left) in enumerate(zip_longest(items, begun)):
+        for sample in range(group_size):
+            one = Episode(item, group)
+            if left is not None:
+                one.begun, one.is_awaited = left.begun[sample], left.times >= most_carried
+            episodes.append(one)
     config = config or EpisodeConfig()
     with EnvCalls(config.at_once) as calls:
         play = _Play(episodes, chat, env_options, max_context_length, config, calls, stop)
@@ -105,15 +112,16 @@ class _Play:
                 self._take(outcome)
         rows = sorted(self.ready)
         self.ready.clear()
-        groups = dict.fromkeys(self.episodes[row].group for row in rows)
-        replies = generate(self.requests(rows), min(num_kept, len(groups))) if rows else []
-        ended = dict.fromkeys(groups, True)
-        for row, reply in zip(rows, replies, strict=True):
+        replies = self._first_replies(rows, generate, num_kept)
+        ended = dict.fromkeys((self.episodes[row].group for row in rows), True)
+        for row, reply in replies.items():
             ended[self.episodes[row].group] &= reply.stop_reason is not StopReason.GIVEN_UP
         # Groups that failed at their start have nothing to sample, and are the last to be kept.
         failed = dict.fromkeys(one.group for one in self.episodes if one.group not in ended)
-        kept = [*(group for group in groups if ended[group]), *failed][:num_kept]
-        for row, reply in zip(rows, replies, strict=True):
+        awaited = dict.fromkeys(one.group for one in self.episodes if one.is_awaited)
+        in_time = [group for group, has_ended in ended.items() if has_ended]
+        kept = list(dict.fromkeys([*awaited, *in_time, *failed]))[:num_kept]
+        for row, reply in replies.items():
             if self.episodes[row].group in kept:
                 self.hear(row, reply)
             else:
@@ -121,9 +129,28 @@ class _Play:
         for episode in self.episodes:
             episode.given_up = episode.group not in kept
 
+    def _first_replies(
+        self, rows: list[int], generate: Generate, num_kept: int
+    ) -> dict[int, Reply]:
+        """Return the first replies of all rows, in order; those that ended in an earlier rollout
+        are not sampled again."""
+        replies: dict[int, Reply] = {}
+        for row in rows:
+            begun = self.episodes[row].begun
+            if begun is not None and begun.has_ended:
+                replies[row] = begun.reply
+        asked = [row for row in rows if row not in replies]
+        if asked:
+            num_asked = len({self.episodes[row].group for row in asked})
+            num_whole = len({self.episodes[row].group for row in rows}) - num_asked
+            enough = max(1, min(num_kept - num_whole, num_asked))
+            replies |= zip(asked, generate(self.requests(asked), enough), strict=True)
+        return {row: replies[row] for row in rows}
+
     def _give_up(self, row: int, reply: Reply) -> None:
-        """End an episode of which nobody wants a reward."""
+        """End an episode of which nobody wants a reward, unless a later rollout goes on with it."""
         episode = self.episodes[row]
+        episode.begun = Begun(episode.prompt_ids, reply)
         episode.add_reply(reply, "")
         episode.done = True
         timeout_s = self.config.step_timeout_s
@@ -148,10 +175,11 @@ class _Play:
     def requests(self, rows: list[int]) -> list[Request]:
         """Return the requests of these rows; siblings with the same tokens are one request."""
 
-        def standing(row: int) -> tuple[int, list[int], str]:
+        def standing(row: int) -> tuple[int, list[int], str, int]:
             one = self.episodes[row]
+            alone = row if one.begun is not None else -1
             # Observations may show pictures of the same number of tokens.
-            return one.group, one.context, "" if one.media is None else one.media.key
+            return one.group, one.context, "" if one.media is None else one.media.key, alone
 
         together = [list(same) for _, same in groupby(rows, standing)]
         return [self._request(self.episodes[same[0]], len(same)) for same in together]
@@ -159,7 +187,16 @@ class _Play:
     def _request(self, episode: Episode, num_replies: int) -> Request:
         context = episode.context
         room = self.max_context_length - len(context)
-        return Request(context, num_replies, room, episode.media, episode.stop, group=episode.group)
+        return Request(
+            context,
+            num_replies,
+            room,
+            episode.media,
+            episode.stop,
+            group=episode.group,
+            begun=None if episode.begun is None else episode.begun.reply,
+            is_awaited=episode.is_awaited,
+        )
 
     def hear(self, row: int, reply: Reply) -> None:
         """Append a reply and pass it to the environment."""
@@ -167,6 +204,7 @@ class _Play:
         if len(episode.context) + len(reply.token_ids) >= self.max_context_length:
             reply = _cut_by_context(reply)
         text = self.chat.decode(reply.token_ids, episode.tags)
+        episode.begun = None
         episode.add_reply(reply, text)
         env, timeout_s = episode.env, self._time_left(episode)
         assert env is not None  # it was created before its first reply
@@ -212,6 +250,8 @@ class _Play:
                     f"the prompt has {len(prompt_ids)} tokens and leaves no room for a reply; "
                     f"raise rollout.max_context_length ({self.max_context_length})"
                 )
+            if episode.begun is not None:
+                episode.begun.check_prompt(prompt_ids, episode.item["env_class"])
             episode.prompt_ids, episode.media = prompt_ids, prompt.media
             episode.history = self.chat.history(messages, episode.item)
         elif outcome.kind is EnvCall.STEP:

@@ -12,7 +12,7 @@ from rl_core.distributed import DataProtoRef
 from rl_core.models.decoding.request import StopReason
 from rl_core.trainers.metrics.env_metrics import environment_metrics
 
-GIVEN_UP = ("given_up_groups", "given_up_tokens")
+UNFINISHED = ("given_up_groups", "given_up_tokens", "carried_groups", "carried_tokens")
 
 
 def describe_replies(
@@ -21,8 +21,8 @@ def describe_replies(
     """Return the metrics of token episodes and their environments. Args: environments: the
     recipe's."""
     counted = to_floats(rollout.meta_info.get("metrics", {}))
-    given_up = {name: counted[name] for name in GIVEN_UP if name in counted}
-    return rollout_metrics(rollout) | environment_metrics(rollout, environments) | given_up
+    unfinished = {name: counted[name] for name in UNFINISHED if name in counted}
+    return rollout_metrics(rollout) | environment_metrics(rollout, environments) | unfinished
 
 
 def describe_samples(rollout: DataProtoRef) -> dict[str, float]:

@@ -34,7 +34,7 @@ def delta_limit(recipe: Recipe) -> float | None:
     if rollout.max_delta_log_prob is not None:
         return rollout.max_delta_log_prob
     samples_average = recipe.ema is not None and recipe.ema.rollout
-    if rollout.steps_ahead or samples_average:
+    if rollout.steps_ahead or rollout.carry_over or samples_average:
         return None
     if rollout.engine is not EngineKind.IN_PROCESS and recipe.fsdp.param_dtype is not DType.FLOAT32:
         return OWN_ENGINE

@@ -13,12 +13,13 @@ VERSION = "weight_version"
 
 def staleness_metrics(batch: Batch, trained: WeightVersion) -> dict[str, float]:
     """Return the mean and the largest staleness of the rows of a step; of their tokens, where
-    weights are renewed in flight. Args: trained: version of the weights that are trained on
+    replies are of several versions. Args: trained: version of the weights that are trained on
     them."""
-    versions = batch.tensor(VERSION)
     if TOKEN_VERSIONS in column_names(batch):
-        sampled_BT = batch.tensor("response_mask").bool()
-        # A step all of whose rows failed has no tokens.
-        versions = batch.tensor(TOKEN_VERSIONS)[sampled_BT] if sampled_BT.any() else versions
+        versions = batch.tensor(TOKEN_VERSIONS)[batch.tensor("response_mask").bool()]
+    else:
+        versions = batch.tensor(VERSION)
+    if not len(versions):  # all rows failed
+        return {}
     ages = (trained.number - versions).float()
     return {"staleness_mean": float(ages.mean()), "staleness_max": float(ages.max())}

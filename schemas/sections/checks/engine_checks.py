@@ -134,11 +134,14 @@ def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domai
 def check_extra_prompts(
     rollout: RolloutConfig, placement: PlacementConfig, domain: Domain, training: TrainingConfig
 ) -> None:
-    """Check that `rollout.extra_prompts` begin beside the others on each rank that samples.
+    """Check that `rollout.extra_prompts` begin beside the others on each rank that samples, and
+    that `rollout.carry_over` can go on with them.
 
     Raises: ValueError naming what is in its way, and what would be right.
     """
     extra, key = rollout.extra_prompts, "rollout.extra_prompts"
+    if rollout.carry_over:
+        _check_carry_over(rollout, training)
     if not extra:
         return
     if not domain.traits.samples_tokens or domain.traits.block is not None:
@@ -167,6 +170,33 @@ def check_extra_prompts(
             f"rank, which have to begin together; raise rollout.max_batch_size "
             f"({rollout.max_batch_size})"
         )
+
+
+def _check_carry_over(rollout: RolloutConfig, training: TrainingConfig) -> None:
+    """Check that there are groups to carry over, steps to carry them to, and that their replies can
+    go on there."""
+    key, extra = f"rollout.carry_over: {rollout.carry_over}", rollout.extra_prompts
+    if not 0 < extra <= training.prompts_per_step:
+        raise ValueError(
+            f"{key}: rollout.extra_prompts is the number of groups that are carried over, at least "
+            f"1 and at most training.prompts_per_step ({training.prompts_per_step}); it is {extra}"
+        )
+    if training.steps_per_iteration < 2:
+        raise ValueError(
+            f"{key}: has no effect with training.steps_per_iteration: 1, since no group is under "
+            "way at a checkpoint; use 2 or more"
+        )
+    in_the_way = {
+        "steps_ahead": (rollout.steps_ahead, "later rollouts have begun by then", 0),
+        "router_replay": (rollout.router_replay, "a reply has the experts of one step", False),
+        "min_new_tokens": (rollout.min_new_tokens, "rows of a batch count their tokens alike", 0),
+    }
+    for name, (value, why, fitting) in in_the_way.items():
+        if value:
+            raise ValueError(
+                f"{key}: not with rollout.{name}: {value} ({why}); set it to "
+                f"{str(fitting).lower()}, or leave out carry_over"
+            )
 
 
 def check_continuous(rollout: RolloutConfig, placement: PlacementConfig) -> None:
