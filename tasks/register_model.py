@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
 from rl_core.runs.observing.learning import warn_of_nothing_learnt
+from rl_core.runs.run_folder import ORDERS_FILE
 from rl_core.runs.session import TrainingSession, session_for
 from rl_core.runs.versions.best import RECEIPT, chosen_iteration
 from rl_core.tracking.lineage import CHOSEN_TAG, trace
@@ -34,6 +35,7 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
     model_dir = session.export(iteration)
     _check_unchanged(session, model_dir)
     name = session.recipe.registered_name
+    _log_orders(session)
     version = _register(session, name, model_dir, iteration, baseline, final)
     receipt = VersionReceipt(name=name, version=version, model_path=str(model_dir))
     write_card(model_dir, trace(session.tracking.tracking_uri, name, version), final, baseline)
@@ -88,6 +90,14 @@ def _register(
         **{f"origin.{part}": digest for part, digest in plan.origin.items()},
     }
     return register_version(tracking, name, model_dir, metrics, dataset, tags)
+
+
+def _log_orders(session: TrainingSession) -> None:
+    """Keep the order in which weights were taken in flight, without which the version cannot be
+    trained again."""
+    path = session.folder.root / ORDERS_FILE
+    if path.is_file():
+        session.tracking.log_artifact(path)
 
 
 def _publish(session: TrainingSession) -> None:

@@ -33,6 +33,8 @@ from schemas.sections.sft import SftConfig
 R = TypeVar("R", bound=Receipt)
 
 RECIPE_FILE = "recipe.yaml"
+ORDERS_FILE = "orders.jsonl"
+"""File of a run folder that says when its engine took which weights in flight."""
 STORE_FILE = "storage.txt"
 """File of a run folder that says where its checkpoints lie, if that is an object store."""
 
@@ -40,7 +42,7 @@ NOT_TRAINED = {
     "placement": True,
     "registration": True,
     "retraining": True,
-    "rollout": {"sync": {"content"}, "engine_restarts": True, "server": True},
+    "rollout": {"sync": {"content"}, "engine_restarts": True, "orders": True, "server": True},
     "tracking": True,
     "validation": True,
     "watch": True,

@@ -242,6 +242,9 @@ class RolloutConfig(SamplingConfig):
     (`steps_ahead`): rows are read again with them, and each token is of one version. Which weights
     drew which tokens then depends on time; it is noted, and followed when the run is resumed. For
     `engine: dedicated`."""
+    orders: str | None = None
+    """File of another run, `orders.jsonl`, that says when its engine took which weights in flight;
+    this run's takes them likewise. `rl-train reproduce` sets it."""
     engine_restarts: int = Field(default=2, ge=0)
     """Number of times in a run's process that an engine with its own model which died or hung is
     started again, with the weights that it had; what it had not finished is sampled again. Beyond

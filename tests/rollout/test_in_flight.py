@@ -14,6 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from rl_core.envs import BaseTextEnvStepOutput
+from rl_core.errors import RecipeError
 from rl_core.runs.rollouts.orders import follow_orders, note_order, orders_of
 from rl_core.train.weights.order import TOKEN_VERSIONS, Order, Taken
 from rl_core.trainers.domains.text import TextTrainer
@@ -152,6 +153,18 @@ def test_orders_on_disk_survive_a_line_that_was_cut_off(tmp_path: Path):
     assert first.counted_from(1).counted_from(-1) == first
 
 
+@pytest.mark.parametrize("text", [None, "", '{"step": 2}'])
+def test_orders_that_are_not_there_are_named(
+    tiny_model_dir: Path, tmp_path: Path, text: str | None
+):
+    path = tmp_path / "of-another-run.jsonl"
+    if text is not None:
+        path.write_text(text)
+    settings = in_flight(tiny_model_dir, rollout={"orders": str(path)})
+    with pytest.raises(RecipeError, match=r"rollout\.orders: .*of-another-run\.jsonl is no file"):
+        follow_orders(TextTrainer(settings, settings.model.path, items()), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("rollout", "message"),
     [
@@ -159,6 +172,7 @@ def test_orders_on_disk_survive_a_line_that_was_cut_off(tmp_path: Path):
         ({"engine": "in_process"}, r"in_process takes weights between two rollouts; use dedicated"),
         ({"sync": {"transport": "broadcast"}}, r"with rollout.in_flight use object_store"),
         ({"router_replay": True}, r"not with rollout.router_replay: rows that are read again"),
+        ({"in_flight": False, "orders": "o.jsonl"}, r"nothing to follow without rollout.in_flight"),
     ],
 )
 def test_settings_that_leave_nothing_to_renew_are_refused(

@@ -21,8 +21,10 @@ from rl_core.data.store.changes import Condition, check_sources
 from rl_core.data.store.weights import weights_digest
 from rl_core.errors import DataError, StorageError
 from rl_core.runs.recipes import dump_recipe, parse_recipe, recorded_values
+from rl_core.runs.run_folder import ORDERS_FILE
 from rl_core.runtime.user_paths import user_path
 from rl_core.tracking.artifacts import with_artifacts
+from rl_core.tracking.database import tracking_client
 from rl_core.tracking.lineage import Lineage
 
 RECIPE, SCRIPT, EXPECTED, HOME = "recipe.yaml", "reproduce.sh", "expected.json", "home"
@@ -65,7 +67,8 @@ def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Rep
     champion.
 
     Raises: StorageError when the folder is not empty, or the version recorded no digest of its
-    weights; DataError naming the source files that have changed since.
+    weights, or not when it took weights in flight; DataError naming the source files that have
+    changed since.
     """
     root = user_path(folder).absolute()
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -85,6 +88,10 @@ def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Rep
         )
     written = recorded_values(yaml.safe_load(lineage.recipe))
     recipe = parse_recipe(with_artifacts(written, tracking_uri), where="recorded recipe")
+    if recipe.rollout.in_flight:
+        orders = _orders(lineage, tracking_uri, root)
+        rollout = recipe.rollout.model_copy(update={"orders": str(orders)})
+        recipe = recipe.model_copy(update={"rollout": rollout})
     atomic_write_text(root / RECIPE, dump_recipe(recipe))
     expected = {
         "weights_digest": lineage.weights_digest,
@@ -94,6 +101,20 @@ def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Rep
     atomic_write_text(root / EXPECTED, json.dumps(expected, indent=2) + "\n")
     atomic_write_text(root / SCRIPT, _script(lineage, root))
     return Reproduction(root)
+
+
+def _orders(lineage: Lineage, tracking_uri: str, root: Path) -> Path:
+    """Bring the run's order of weights into the folder, and return its path. Raises: StorageError
+    when the run kept none."""
+    client = tracking_client(tracking_uri)
+    if ORDERS_FILE not in {one.path for one in client.list_artifacts(lineage.run_id)}:
+        raise StorageError(
+            f"{lineage.name} v{lineage.version} was trained with rollout.in_flight, and its MLflow "
+            f"run {lineage.run_id} has no {ORDERS_FILE}: when it took which weights is not known, "
+            "and another run learns something else"
+        )
+    root.mkdir(parents=True, exist_ok=True)
+    return Path(client.download_artifacts(lineage.run_id, ORDERS_FILE, str(root)))
 
 
 def _code(lineage: Lineage) -> str:

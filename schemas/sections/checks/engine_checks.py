@@ -23,6 +23,11 @@ def check_ahead(
     """
     if rollout.in_flight:
         _check_in_flight(rollout, domain)
+    elif rollout.orders is not None:
+        raise ValueError(
+            f"rollout.orders: {rollout.orders}: there is nothing to follow without "
+            "rollout.in_flight; leave it out"
+        )
     depth = rollout.steps_ahead
     if not depth:
         return
