@@ -27,8 +27,11 @@ class FusionServer:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                own.requests.append(body)
-                answer = own.answer(body) if self.path == "/run_code" else {"detail": "Not Found"}
+                answer: dict[str, Any] = {"detail": "Not Found"}
+                # Others may still ask a server of theirs that had this port.
+                if self.path == "/run_code":
+                    own.requests.append(body)
+                    answer = own.answer(body)
                 data = json.dumps(answer).encode()
                 self.send_response(200 if self.path == "/run_code" else 404)
                 self.send_header("content-length", str(len(data)))
