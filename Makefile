@@ -294,5 +294,8 @@ bench-faults: $(STAMP) ## full and read-only disks, EIO, SIGSTOP and clock jumps
 bench-soak: $(STAMP) ## one small run after another; memory, descriptors, threads and files by the hour: HOURS=1
 	$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 
+bench-async-curves: $(STAMP) ## what the recipe text learns in turns, ahead and with weights in flight, three seeds each (half an hour)
+	$(BIN)/python -m benchmarks.async_curves --write
+
 curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about 20 minutes, idle machine)
 	$(BIN)/python -m benchmarks.curves

@@ -14,7 +14,8 @@ import argparse
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -99,7 +100,7 @@ class Learnt:
     """Curves of one run from MLflow: (step, value) pairs in order."""
 
     sampled: list[tuple[int, float]]
-    held_out: list[tuple[int, float]]
+    held_out: list[tuple[int, float]] = field(default_factory=list)
 
 
 def run_of(recipe: str, variant: str) -> str:
@@ -110,22 +111,27 @@ def run_of(recipe: str, variant: str) -> str:
 def train(recipe: str, variant: str, home: Path, overrides: list[str]) -> None:
     """Run the recipe to its end. Raises: CalledProcessError when it fails."""
     compared = COMPARISONS[recipe]
-    own = [f"name={run_of(recipe, variant)}", *compared.variants[variant]]
-    command = [sys.executable, "-m", "flows.cli", "run", recipe, *own, *compared.shared, *overrides]
+    own = [*compared.variants[variant], *compared.shared, *overrides]
+    run_recipe(recipe, run_of(recipe, variant), own, home)
+
+
+def run_recipe(recipe: str, name: str, overrides: Sequence[str], home: Path) -> None:
+    """Run a recipe under a name to its end. Raises: CalledProcessError when it fails."""
+    command = [sys.executable, "-m", "flows.cli", "run", recipe, f"name={name}", *overrides]
     subprocess.run(command, check=True, env=os.environ | {"RL_TRAIN_HOME": str(home)})
 
 
-def learnt(recipe: str, variant: str, client: MlflowClient) -> Learnt:
-    """Return the curves of a variant's newest run. Raises: LookupError when MLflow has none."""
+def curves_of(name: str, metrics: Sequence[str], client: MlflowClient) -> Learnt:
+    """Return the curves of the newest run of a name. Args: metrics: of the sampled curve, and of
+    the held-out one if there are two. Raises: LookupError when MLflow has no such run."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    wanted = f"params.name = '{run_of(recipe, variant)}'"
+    wanted = f"params.name = '{name}'"
     found = client.search_runs(
         experiments, wanted, order_by=["attributes.start_time DESC"], max_results=1
     )
     if not found:
         raise LookupError(f"MLflow has no run with {wanted}")
-    names = (COMPARISONS[recipe].sampled, COMPARISONS[recipe].held_out)
-    histories = [client.get_metric_history(found[0].info.run_id, name) for name in names]
+    histories = [client.get_metric_history(found[0].info.run_id, one) for one in metrics]
     return Learnt(
         *(sorted({point.step: point.value for point in history}.items()) for history in histories)
     )
@@ -163,7 +169,8 @@ def main() -> None:
         train(args.recipe, name, home, args.overrides)
     uri = f"sqlite:///{home / 'mlflow.db'}"
     client = MlflowClient(uri, uri)
-    runs = {name: learnt(args.recipe, name, client) for name in names}
+    metrics = compared.sampled, compared.held_out
+    runs = {name: curves_of(run_of(args.recipe, name), metrics, client) for name in names}
     draw(runs, compared.title, picture)
     print(f"{'variant':24}{'sampled, first -> last 4 steps':>34}{'held out, before -> after':>30}")
     for name, run in runs.items():
