@@ -1,4 +1,4 @@
-"""What the recipe `text` learns in turns, with rollouts ahead, and with weights in flight.
+"""Learning curves of the recipe `text` in turns, with rollouts ahead, and with weights in flight.
 
     python -m benchmarks.async_curves [--seeds 0 1 2] [--home FOLDER] [--write] [OVERRIDE ...]
 
