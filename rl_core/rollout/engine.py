@@ -185,8 +185,9 @@ class RolloutEngine:
             version=self.backend.weight_version().number if config.carry_over else None,
         )
         num_kept = None
-        if config.extra_prompts and not prompts.meta_info.get(AWAITED):
-            num_kept = len(prompts) - config.extra_prompts // self.backend.rank_info.dp_size
+        if config.extra_prompts:
+            left_out = 0 if prompts.meta_info.get(AWAITED) else config.extra_prompts
+            num_kept = len(prompts) - left_out // self.backend.rank_info.dp_size
         return self._play(
             prompts,
             config.samples_per_prompt,
@@ -272,7 +273,8 @@ class RolloutEngine:
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(enumerate(prompts.non_tensor_batch["item"])), meshes.sp_group)
-        begun = begun_of(prompts)
+        # A greedy baseline is of the same prompts.
+        begun = [None] * len(prompts) if evaluation else begun_of(prompts)
         start = time.perf_counter()
         with self.decoding(sampling, generator, evaluation=evaluation) as sampler:
             answers = sampler.answers() if self.config.episodes.continuous else None
@@ -307,7 +309,7 @@ class RolloutEngine:
             columns[TAKEN] = [self.in_flight.note()] * len(episodes)
         metrics = {"rollout_s": Metric(MetricKind.MAX, time.perf_counter() - start, 1)}
         metrics |= self.own_metrics()
-        if num_kept is not None or carries:
+        if num_kept is not None:
             metrics |= counts(given_up, carries=carries)
         by_token = sampling.version is not None or TAKEN in columns
         return self._collect(episodes, columns, metrics, by_token)

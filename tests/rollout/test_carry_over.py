@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from rl_core.algorithms import algorithms
@@ -29,7 +30,7 @@ from tests.rollout.test_ahead import CORRECTED, EXACT, IN_FLOAT32
 from tests.rollout.vowels import ITEMS, NUM_PROMPTS, NUM_SIBLINGS, recipe
 
 HERE = "tests.rollout.test_carry_over"
-STEPS = 3
+STEPS, MOST = 3, 24
 
 
 class Asking(BaseTextEnv):
@@ -136,8 +137,31 @@ def test_an_environment_that_asks_something_else_fails_its_row(tiny_model_dir: P
         assert not one.has_verdict
 
 
+def test_what_had_ended_is_not_gone_on_with_where_all_are_awaited(tiny_model_dir: Path) -> None:
+    first, _ = played(tiny_model_dir, ("a1", "b2"), (), 1)
+    second, asked = played(tiny_model_dir, ("b2", "c3"), (), 2, [left(first[2:]), None])
+    assert [len(one.response_ids) for one in second] == [2, 2, 2, 2]
+    assert [one.group for requests in asked.asked for one in requests] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_greedy_baseline_begins_anew(tiny_model_dir: Path) -> None:
+    still = {"learning_rate": 1e-12}
+    settings = racing(tiny_model_dir, algorithm=CORRECTED | {"name": "remax"}, optimizer=still)
+    rows: list[Any] = list(ITEMS)
+    with built(TextTrainer(settings, settings.model.path, rows)) as trainer:
+        greedy = trainer.evaluate(rows, MOST)
+        expected = dict(zip(greedy.non_tensor_batch["uid"], greedy.tensor("rewards"), strict=True))
+        for _ in range(STEPS):
+            _, rollout = trainer.step()
+            uids = rollout.non_tensor_batch["uid"].tolist()
+            found = rollout.tensor("greedy_rewards").tolist()
+            assert found == pytest.approx([float(expected[uid]) for uid in uids])
+
+
 def racing(model_dir: Path, *, dedicated: bool = False, **changes: Any) -> Recipe:
-    rollout = {"extra_prompts": 2, "carry_over": 2, "max_new_tokens": 24}
+    rollout = {"extra_prompts": 2, "carry_over": 2, "max_new_tokens": MOST}
     rollout |= (IN_FLOAT32 if dedicated else {}) | changes.pop("rollout", {})
     training = {"num_iterations": 2, "steps_per_iteration": STEPS, "prompts_per_step": NUM_PROMPTS}
     settings = {"algorithm": CORRECTED, "training": training} | EXACT | changes
@@ -159,6 +183,7 @@ def test_an_iteration_trains_on_each_prompt_once_and_a_resumed_run_repeats_it(
         ITEMS[row % len(ITEMS)] | {"uid": f"row-{row}"} for row in range(STEPS * NUM_PROMPTS)
     ]
     source = settings.model.path
+    eos_id = load_tokenizer(source).eos_token_id
 
     def iteration(trainer: TextTrainer) -> tuple[list[str], list[dict[str, float]], set[int]]:
         uids, metrics, ages = [], [], set()
@@ -167,9 +192,11 @@ def test_an_iteration_trains_on_each_prompt_once_and_a_resumed_run_repeats_it(
             found, rollout = trainer.step()
             assert len(rollout) == NUM_PROMPTS * NUM_SIBLINGS
             assert found["carried_groups"] == (2 if step < STEPS - 1 else 0)
-            taught = rollout.fetch(["response_mask", TOKEN_VERSIONS, "stop_reason"])
-            assert "given_up" not in set(taught.non_tensor_batch["stop_reason"])
-            versions = taught.tensor(TOKEN_VERSIONS)[taught.tensor("response_mask").bool()]
+            keys = ["response_mask", "input_ids", "num_tokens", TOKEN_VERSIONS, "stop_reason"]
+            taught = rollout.fetch(keys)
+            mask_BT = taught.tensor("response_mask").bool()
+            assert_ended(taught, mask_BT, eos_id)
+            versions = taught.tensor(TOKEN_VERSIONS)[mask_BT]
             ages |= set((number - versions).tolist())
             assert found["staleness_max"] == int((number - versions).max())
             uids += rollout.non_tensor_batch["uid"][::NUM_SIBLINGS].tolist()
@@ -191,6 +218,17 @@ def test_an_iteration_trains_on_each_prompt_once_and_a_resumed_run_repeats_it(
     for one, other in zip(after[1], again[1], strict=True):
         assert one["loss"] == other["loss"]
         assert one.get("carried_tokens") == other.get("carried_tokens")
+
+
+def assert_ended(rows: Any, mask_BT: torch.Tensor, eos_id: int) -> None:
+    """Each reply ended by itself or at the limit, and has nothing after its end."""
+    replies_BT = rows.tensor("input_ids")[:, -mask_BT.shape[1] :]
+    for row, reason in enumerate(rows.non_tensor_batch["stop_reason"]):
+        tokens = replies_BT[row][mask_BT[row]].tolist()
+        ended = reason == "eos"
+        assert reason in ("eos", "length")
+        assert tokens.count(eos_id) == ended
+        assert tokens[-1] == eos_id if ended else len(tokens) == MOST
 
 
 class Source:
