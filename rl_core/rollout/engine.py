@@ -273,8 +273,9 @@ class RolloutEngine:
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(enumerate(prompts.non_tensor_batch["item"])), meshes.sp_group)
-        # A greedy baseline is of the same prompts.
-        begun = [None] * len(prompts) if evaluation else begun_of(prompts)
+        begun = begun_of(prompts)
+        if evaluation:  # a greedy baseline is of the same prompts
+            begun = [None] * len(begun)
         start = time.perf_counter()
         with self.decoding(sampling, generator, evaluation=evaluation) as sampler:
             answers = sampler.answers() if self.config.episodes.continuous else None
