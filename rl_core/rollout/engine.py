@@ -273,9 +273,10 @@ class RolloutEngine:
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(enumerate(prompts.non_tensor_batch["item"])), meshes.sp_group)
-        begun = begun_of(prompts)
-        if evaluation:  # a greedy baseline is of the same prompts
-            begun = [None] * len(begun)
+        # A greedy baseline is of the same prompts.
+        begun: list[Unfinished | None] = [None] * len(prompts)
+        if not evaluation:
+            begun = begun_of(prompts)
         start = time.perf_counter()
         with self.decoding(sampling, generator, evaluation=evaluation) as sampler:
             answers = sampler.answers() if self.config.episodes.continuous else None
