@@ -66,7 +66,7 @@ def started(program: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", ["early", "later"])
+@pytest.mark.parametrize("cluster", ["early", pytest.param("later", marks=pytest.mark.long)])
 def test_a_busy_worker_does_not_hold_up_an_interruption(cluster: str) -> None:
     """Nor does a handler of Ray's, which aborts the process, take the place of the run's."""
     driver = started(DRIVER, cluster)

@@ -49,6 +49,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_cluster_that_frees_nothing_is_replaced_by_another():
     done = subprocess.run(
         [sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=240, check=False

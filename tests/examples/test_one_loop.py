@@ -88,6 +88,7 @@ def test_so_it_does_where_the_replies_of_a_step_are_all_alike(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_command_trains(tiny_model_dir: Path) -> None:
     command = [sys.executable, "-m", "examples.one_loop", "--model", str(tiny_model_dir)]
     sizes = ["--steps", "2", "--prompts", "2", "--samples", "2"]

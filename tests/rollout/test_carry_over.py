@@ -171,7 +171,12 @@ def racing(model_dir: Path, *, dedicated: bool = False, **changes: Any) -> Recip
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
-    ("num_devices", "dedicated"), [(1, False), (2, False), (2, True)], ids=["one", "two", "own"]
+    ("num_devices", "dedicated"),
+    [
+        pytest.param(1, False, marks=pytest.mark.long, id="one"),
+        pytest.param(2, False, id="two"),
+        pytest.param(2, True, id="own"),
+    ],
 )
 def test_an_iteration_trains_on_each_prompt_once_and_a_resumed_run_repeats_it(
     tiny_model_dir: Path, tmp_path: Path, num_devices: int, dedicated: bool

@@ -71,7 +71,10 @@ def learnt(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("steps_ahead", "blow"), [(0, "SIGKILL"), (2, "SIGKILL"), (2, "SIGSTOP")])
+@pytest.mark.parametrize(
+    ("steps_ahead", "blow"),
+    [(0, "SIGKILL"), (2, "SIGKILL"), pytest.param(2, "SIGSTOP", marks=pytest.mark.long)],
+)
 def test_a_lost_engine_costs_nothing_that_was_learnt(
     tiny_model_dir: Path, tmp_path: Path, steps_ahead: int, blow: str
 ):

@@ -185,6 +185,7 @@ def test_deferred_gradients_are_reduced_once(ranks: Ranks, tiny_model_dir: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_compiled_blocks_learn_the_same(ranks: Ranks, tiny_model_dir: Path) -> None:
     # One pass of one shape: each further one costs another compilation, not another insight.
     eager, compiled = (

@@ -196,6 +196,7 @@ def spoilt_by_nan(folder: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_on_a_spoilt_model_ends_with_its_message_and_is_not_retried(
     folder: Path, tmp_path: Path
 ) -> None:
