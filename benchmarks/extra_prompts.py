@@ -1,7 +1,7 @@
 """Rollouts with and without prompts beyond those of a step: `rollout.extra_prompts`, whose
 unfinished groups are given up, or go on in the next step (`rollout.carry_over`).
 
-    python -m benchmarks.extra_prompts [--new-tokens 256] [--rounds 4] [--write]
+    python -m benchmarks.extra_prompts [--new-tokens 96] [--rounds 3] [--write]
 
 SmolLM2-135M answers eight questions, some of which ask for a word and some for a story, four times
 each, with no, two and four more questions of the same kinds beside them. Most groups have ended
@@ -125,8 +125,8 @@ class Way:
 def main() -> None:
     """Sample in turn, and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--new-tokens", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--new-tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
