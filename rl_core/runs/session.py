@@ -338,7 +338,7 @@ class TrainingSession:
                 self._check_intact(iteration)
                 self._trainer.load(str(self.folder.checkpoint(iteration)))
                 self._trainer.load_state_dict(self.folder.trainer_state(iteration))
-            follow_orders(self._trainer, self.folder.root)
+            follow_orders(self._trainer, self.folder.root, self.recipe.rollout.orders)
             self._iteration = iteration
         return self._trainer
 

@@ -162,7 +162,8 @@ def test_orders_that_are_not_there_are_named(
         path.write_text(text)
     settings = in_flight(tiny_model_dir, rollout={"orders": str(path)})
     with pytest.raises(RecipeError, match=r"rollout\.orders: .*of-another-run\.jsonl is no file"):
-        follow_orders(TextTrainer(settings, settings.model.path, items()), tmp_path)
+        trainer = TextTrainer(settings, settings.model.path, items())
+        follow_orders(trainer, tmp_path, settings.rollout.orders)
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,14 @@ def _read(path: Path) -> dict[int, Order]:
     return orders
 
 
-def follow_orders(trainer: Trainer, root: Path) -> None:
-    """Have a trainer's engine take weights as a run's earlier processes did, and as its recipe
-    says. Raises: RecipeError when the recipe names no file of orders."""
+def follow_orders(trainer: Trainer, root: Path, given: str | None = None) -> None:
+    """Have a trainer's engine take weights as a run's earlier processes did, and as another run's.
+
+    Args: given: file of that other run, the recipe's `rollout.orders`. Raises: RecipeError when it
+    has no orders.
+    """
     orders = orders_of(root)
-    if (given := trainer.recipe.rollout.orders) is not None:
+    if given is not None:
         path = user_path(given)
         others = _read(path) if path.is_file() else {}
         if not others:
