@@ -89,5 +89,4 @@ class StepPrompts:
 
 
 def _part(rows: Sequence[T], rank: int, ranks: int) -> Sequence[T]:
-    size = len(rows) // ranks
-    return rows[rank * size : (rank + 1) * size]
+    return rows[len(rows) * rank // ranks : len(rows) * (rank + 1) // ranks]

@@ -278,6 +278,16 @@ def test_each_rank_goes_on_with_as_many_groups(tiny_model_dir: Path) -> None:
     assert last.meta_info["awaited"] is True
 
 
+def test_what_does_not_divide_among_the_ranks_is_not_lost(tiny_model_dir: Path) -> None:
+    """An engine of somebody's own may leave another number of groups."""
+    placement = {"num_devices": 2, "threads_per_device": 1}
+    prompts = StepPrompts(racing(tiny_model_dir, placement=placement), Source())
+    begun = Begun([1], Reply([2], [0.0], StopReason.GIVEN_UP))
+    prompts.leave(prompts.next(0), [Unfinished("2", 1, (begun,))])
+    uids = [item["uid"] for item in prompts.next(1).non_tensor_batch["item"]]
+    assert sorted(uids, key=int) == ["2", "6", "7", "8", "9", "10"]
+
+
 @pytest.mark.parametrize(
     ("rollout", "training", "message"),
     [

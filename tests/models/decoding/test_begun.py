@@ -77,10 +77,7 @@ def test_a_greedy_reply_becomes_what_it_would_have_been(
 def test_each_token_names_the_weights_that_drew_it(
     policy: CausalLMPolicy, prompts: list[list[int]]
 ) -> None:
-    other = copy.deepcopy(policy)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(0.9)
+    other = faded(policy)
     choice = SamplingConfig(top_k=7, repetition_penalty=1.2)
     sampling = Sampling(NEW_TOKENS, 0.8, (3,), PAD, choice=choice, records_support=True, version=4)
     requests = racing(prompts)
@@ -100,10 +97,7 @@ def test_each_token_names_the_weights_that_drew_it(
 def test_what_goes_on_is_drawn_by_the_new_weights(
     policy: CausalLMPolicy, prompts: list[list[int]]
 ) -> None:
-    other = copy.deepcopy(policy)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(0.9)
+    other = faded(policy)
     sampling, requests = Sampling(NEW_TOKENS, 1.0, (3,), PAD, version=0), racing(prompts)
     left = gone_on(requests, sampled(policy, requests, sampling, enough=1))
     again = sampled(other, left, replace(sampling, version=1), seed=1)
@@ -126,6 +120,15 @@ def test_a_group_that_is_awaited_holds_up_the_others(
     own = replies[slow * SIBLINGS : (slow + 1) * SIBLINGS]
     assert not any(is_given_up(one) for one in own)
     assert sum(map(is_given_up, replies)) < sum(map(is_given_up, usual))
+
+
+def faded(policy: CausalLMPolicy) -> CausalLMPolicy:
+    """A copy with smaller weights."""
+    other = copy.deepcopy(policy)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.9)
+    return other
 
 
 def is_given_up(reply: Reply) -> bool:
