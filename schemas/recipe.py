@@ -374,6 +374,13 @@ class Recipe(Section):
             return self.tracks.images.num_devices
         return 0
 
+    @property
+    def joined_devices(self) -> list[int]:
+        """Number of devices that each worker of the engine uses as one; empty if those have one
+        each."""
+        size = self.rollout.vllm.devices_per_server
+        return [size] * (self.placement.rollout_devices // size) if size > 1 else []
+
     def _painting(
         self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]
     ) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from rl_core.distributed.cluster import give_up_private, is_private
@@ -12,6 +13,7 @@ from rl_core.distributed.nodes.capacity import (
     Wanted,
     capacity,
     has_lost_nodes,
+    largest_node,
     node_id_here,
     nodes_of,
 )
@@ -88,7 +90,8 @@ class DevicePool:
 
     A device holds up to `workers_per_device` processes, each with an equal share of its CPUs and
     its GPU. If `devices_per_node` is given, that many consecutive devices are on one node, and
-    collectives among them stay there.
+    collectives among them stay there. Several consecutive devices may be joined to one, which a
+    worker uses as a whole: blocks and fractions then count it once.
     """
 
     def __init__(
@@ -97,14 +100,16 @@ class DevicePool:
         devices_per_node: int | None = None,
         workers_per_device: int = 1,
         *,
+        joined: Sequence[int] = (),
         device_kind: str = "cpu",
         threads_per_device: int = 0,
         collective_timeout_s: float = 600.0,
     ) -> None:
         """Create the pool; nothing is reserved yet.
 
-        Args: threads_per_device: CPU threads; 0 divides the cores of each device's node evenly.
-        collective_timeout_s: seconds to wait for a rank before the call counts as hung.
+        Args: joined: how many of the devices, from the first on, are joined to one each; the others
+        stay apart. threads_per_device: CPU threads; 0 divides the cores of each device's node
+        evenly. collective_timeout_s: seconds to wait for a rank before the call counts as hung.
 
         Raises: RecipeError when the numbers do not fit together.
         """
@@ -124,11 +129,14 @@ class DevicePool:
         self.num_devices, self.device_kind = num_devices, device_kind
         self.devices_per_node, self.workers_per_device = devices_per_node, workers_per_device
         self.collective_timeout_s = collective_timeout_s
+        self._sizes = [*joined, *[1] * (num_devices - sum(joined))]
+        """Number of devices of the cluster that each device here is made of."""
+        self._nodes = _divided(self._sizes, devices_per_node or num_devices)
         self._threads_per_device = threads_per_device
         self._num_threads: list[int] = []
         """CPU threads of a worker on each device, once it is known where the devices are."""
-        self.devices = Devices(tuple(range(num_devices)))
-        self._num_workers = [0] * num_devices
+        self.devices = Devices(tuple(range(len(self._sizes))))
+        self._num_workers = [0] * len(self._sizes)
         self._groups: list[PlacementGroup] = []
 
     def add_workers(self, devices: Devices) -> list[ActorOptions]:
@@ -157,12 +165,14 @@ class DevicePool:
             except BaseException:
                 self._free_groups()
                 raise
-        share = 1 / self.workers_per_device
+        bundles = []
+        for group, sizes in zip(self._groups, self._nodes, strict=True):
+            bundles += [(group, number) for number in range(len(sizes))]
         options: list[ActorOptions] = []
         for number in devices.numbers:
             self._num_workers[number] += 1
-            node, bundle = divmod(number, self.devices_per_node or self.num_devices)
-            strategy = PlacementGroupSchedulingStrategy(self._groups[node], bundle)
+            share = self._sizes[number] / self.workers_per_device
+            strategy = PlacementGroupSchedulingStrategy(*bundles[number])
             gpus = share if self.device_kind == "cuda" else 0
             options.append({"num_cpus": share, "num_gpus": gpus, "scheduling_strategy": strategy})
         return options
@@ -192,26 +202,33 @@ class DevicePool:
         if any(node != node_id_here() for node in nodes):
             reports = checked_nodes(nodes)
             cores = {node: report.num_cores for node, report in reports.items()}
-        beside = Counter(nodes)
+        beside: Counter[str] = Counter()
+        for node, size in zip(nodes, self._sizes, strict=True):
+            beside[node] += size
         threads = []
-        for node in nodes:
+        for node, size in zip(nodes, self._sizes, strict=True):
             of_device = self._threads_per_device or max(1, cores[node] // beside[node])
-            threads.append(max(1, of_device // self.workers_per_device))
+            threads.append(size * max(1, of_device // self.workers_per_device))
         return threads
 
     def _reserve(self) -> list[PlacementGroup]:
         from ray.util.placement_group import placement_group, remove_placement_group
 
         wanted = Wanted(self.num_devices, self.device_kind, self.devices_per_node)
-        have = capacity(wanted)
-        per_node = min(self.devices_per_node or self.num_devices, self.num_devices)
-        strategy = "STRICT_PACK" if self.devices_per_node else "PACK"
-        num_groups = self.num_devices // per_node if have >= self.num_devices else 0
-        groups = []
-        for _ in range(num_groups):
-            groups.append(
-                placement_group([dict(wanted.bundle) for _ in range(per_node)], strategy=strategy)
+        have, most = capacity(wanted), largest_node(wanted)
+        if most < max(self._sizes) and not has_lost_nodes(wanted):
+            raise RecipeError(
+                f"{max(self._sizes)} devices are used by one worker, and no node of the Ray "
+                f"cluster has more than {most}; lower rollout.vllm.tensor_parallel_size or "
+                "pipeline_parallel_size"
             )
+        strategy = "STRICT_PACK" if self.devices_per_node else "PACK"
+        groups = []
+        for sizes in self._nodes if have >= self.num_devices else []:
+            bundles = []
+            for size in sizes:
+                bundles.append({kind: size * each for kind, each in wanted.bundle.items()})
+            groups.append(placement_group(bundles, strategy=strategy))
         if groups and _are_placed(groups, wanted):
             return groups
         for group in groups:
@@ -228,6 +245,22 @@ class DevicePool:
         raise RecipeError(
             f"{said}, of which {_free()}; lower placement.num_devices or add machines"
         )
+
+
+def _divided(sizes: Sequence[int], per_node: int) -> list[list[int]]:
+    """Divide devices of the given sizes among nodes. Raises: RecipeError when one would lie on
+    two."""
+    nodes: list[list[int]] = []
+    for size in sizes:
+        if not nodes or sum(nodes[-1]) == per_node:
+            nodes.append([])
+        nodes[-1].append(size)
+        if sum(nodes[-1]) > per_node:
+            raise RecipeError(
+                f"{size} devices are used by one worker, and devices_per_node={per_node} puts them "
+                f"on two nodes; use a multiple of {size}"
+            )
+    return nodes
 
 
 def _are_placed(groups: list[PlacementGroup], wanted: Wanted) -> bool:

@@ -7,8 +7,6 @@ belongs to the one that started it, and ends with it.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +19,7 @@ import psutil
 
 from rl_core.distributed.failures import Failure, how_it_ended
 from rl_core.distributed.worker import START_TIMEOUT_S
-from rl_core.errors import RecipeError, WorkerHung
+from rl_core.errors import RecipeError, RLTrainError, WorkerHung
 from rl_core.rollout.vllm_process.isolated_main import IsolatedObject, Trouble
 
 if TYPE_CHECKING:
@@ -33,6 +31,8 @@ HEARTBEAT_S = 10.0
 """Seconds within which a busy process must show activity."""
 IDLE_SHARE = 0.05
 """Share of a core below which a process counts as idle while it is called."""
+ENDING_S = 0.5
+"""Seconds that a killed process may take to be gone after others have noticed."""
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -60,6 +60,8 @@ class Outside:
         check_interpreter(python)
         self._name, self._label, self._timeout_s = cls.__name__, label, timeout_s
         self._process: psutil.Process | None = None
+        self._started: list[psutil.Process] = []
+        """Processes that the object has started, and computes with."""
         actor_cls = ray.remote(IsolatedObject)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         variables = {"PYTHONPATH": str(PROJECT), **environment}
@@ -74,6 +76,7 @@ class Outside:
             self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S)
         )
         self._wait("__init__", self._actor.build.remote(cls, args))
+        self._started = self._processes()[1:]
 
     @property
     def pid(self) -> int:
@@ -90,9 +93,11 @@ class Outside:
         return self._wait(method, self._actor.call.remote(method, args))
 
     def close(self) -> None:
-        """Kill the process, even a stopped one, which would not react to Ray's request."""
-        if self._process is not None and self._process.is_running():
-            os.kill(self._process.pid, signal.SIGKILL)
+        """Kill the process and those that it started, even stopped ones, which would not react to
+        Ray's request."""
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def _wait(self, method: str, future: ObjectRef[A], timeout_s: float | None = None) -> A:
         """Wait for the answer.
@@ -119,23 +124,59 @@ class Outside:
         except RayError as error:
             raise Failure(0, self._where(method), str(error)).to_error() from error
         if isinstance(answer, Trouble):
-            raise Failure(
-                0, self._where(method), answer.summary, answer.traceback, answer.error
-            ).to_error()
+            raise self._error(method, answer)
         return answer
 
+    def _error(self, method: str, trouble: Trouble) -> RLTrainError:
+        """Return the error behind a call's trouble: the end or the silence of a process that the
+        object computes with is a machine's fault, as those of the object's own process."""
+        if trouble.timed_out:
+            self.close()
+            return WorkerHung(f"{self._where(method)}: {trouble.summary}")
+        time.sleep(ENDING_S)
+        ended = [one.pid for one in self._started if _has_ended(one)]
+        summary = trouble.summary
+        if ended:
+            self.close()
+            listed = ", ".join(str(pid) for pid in ended)
+            summary = f"{summary}; of the processes it had started these have ended: {listed}"
+        return Failure(
+            0,
+            self._where(method),
+            summary,
+            trouble.traceback,
+            trouble.error,
+            died=bool(ended) and trouble.error is None,
+        ).to_error()
+
     def _used_s(self) -> float:
-        """Return the CPU time of the process so far; 0 before it is known and after its end, which
-        Ray reports."""
-        with suppress(psutil.Error):
-            if self._process is not None:
-                times = self._process.cpu_times()
-                return times.user + times.system
-        return 0.0
+        """Return the CPU time so far of the process and of those that it started, which may
+        compute for it; 0 before it is known and after its end, which Ray reports."""
+        used_s = 0.0
+        for process in self._processes():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                used_s += times.user + times.system
+        return used_s
+
+    def _processes(self) -> list[psutil.Process]:
+        """Return the process and those that it started, as far as they are alive."""
+        if self._process is None:
+            return []
+        with suppress(psutil.NoSuchProcess):
+            return [self._process, *self._process.children(recursive=True)]
+        return []
 
     def _where(self, method: str) -> str:
         pid = f", pid {self._process.pid}" if self._process is not None else ""
         return f"{self._name} of {self._label} ({method}{pid})"
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def check_interpreter(python: str) -> None:

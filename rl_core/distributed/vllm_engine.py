@@ -2,8 +2,8 @@
 environment.
 
 Each rank of the engine keeps the received weights in shared memory and has its own vLLM server on
-the same device; the ranks behind one handle are the replicas, and the rows of a rollout are
-distributed over them.
+the same device, or the same devices; the ranks behind one handle are the replicas, and the rows of
+a rollout are distributed over them.
 
     trainer ── buckets ──> rank: shared memory ──> server: checksums, reload_weights
                            rank: episodes ── requests, seeds ──> server: tokens, log-probabilities
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class VllmEngine(Receiver, RolloutEngine):
     def __init__(self, *options: Any, rank_info: RankInfo) -> None:
         super().__init__(*options, rank_info=rank_info)
         model = self.replica.policy.language_model
-        check_model(self.replica.policy.language_model, self.replica.bundle)
+        check_model(model, self.replica.bundle, self.config.vllm.tensor_parallel_size)
         self.where = f"rollout engine rank {rank_info.rank}"
         # Kept as long as the engine: the server may be started again.
         self._tokenizer_folder = tempfile.TemporaryDirectory(prefix="rl-train-tokenizer-")
@@ -102,16 +103,18 @@ class VllmEngine(Receiver, RolloutEngine):
     ) -> Outside | BalancedServers:
         """Start the server of this rank. Args: config: content of the model's `config.json`."""
         number_format = next(self.replica.policy.language_model.parameters()).dtype
+        timeout_s = dist.distributed_c10d.default_pg_timeout.total_seconds()
+        options = server_options(self.config, self.max_context_length, rank_info, number_format)
         return Outside(
             interpreter(self.config.vllm),
             VllmServer,
             config,
             self.replica.shared.path,
             self._tokenizer_folder.name,
-            server_options(self.config, self.max_context_length, rank_info, number_format),
+            replace(options, timeout_s=timeout_s),
             label=self.where,
-            environment=environment(rank_info),
-            timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
+            environment=environment(rank_info, self.config.vllm.devices_per_server, timeout_s),
+            timeout_s=timeout_s,
         )
 
     @property
@@ -159,11 +162,18 @@ def checkpoint_name(parameter: str) -> str:
     return parameter.removeprefix(POLICY)
 
 
-def check_model(model: nn.Module, bundle: ModelBundle) -> None:
+def check_model(model: nn.Module, bundle: ModelBundle, tensor_parallel_size: int) -> None:
     """Refuse a model that vLLM does not support, with a clearer message.
 
     Raises: RecipeError.
     """
+    heads = getattr(model.config, "num_attention_heads", None)
+    if heads and heads % tensor_parallel_size:
+        fitting = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
+        raise RecipeError(
+            f"rollout.vllm.tensor_parallel_size: {tensor_parallel_size} does not divide the "
+            f"{heads} attention heads of {bundle.source}; sizes that fit: {fitting}"
+        )
     if bundle.processor is not None:
         raise RecipeError(
             f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use "
@@ -201,20 +211,24 @@ def server_options(
         kv_cache_bytes=int(gib * 2**30) if gib else None,
         memory_share=vllm.memory_share,
         sleeps=vllm.sleep,
+        tensor_parallel_size=vllm.tensor_parallel_size,
+        pipeline_parallel_size=vllm.pipeline_parallel_size,
         arguments=vllm.arguments,
     )
 
 
-def environment(rank_info: RankInfo) -> dict[str, str]:
-    """Return the environment of the server's process: one process, this rank's device and threads,
-    and no network access."""
+def environment(rank_info: RankInfo, num_devices: int, timeout_s: float) -> dict[str, str]:
+    """Return the environment of the server's process: this rank's devices and threads, and no
+    network access. Args: num_devices: processes that compute, which share the threads. timeout_s:
+    longest time that one of them may take for a step."""
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(max(1, int(timeout_s))),
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": str(rank_info.num_threads),
+        "OMP_NUM_THREADS": str(max(1, rank_info.num_threads // num_devices)),
         # Its own binding would put every server of this machine on the same cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }

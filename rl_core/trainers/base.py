@@ -66,6 +66,7 @@ class Trainer(ABC):
             placement.num_devices,
             placement.devices_per_node,
             placement.workers_per_device,
+            joined=recipe.joined_devices,
             device_kind=placement.device,
             threads_per_device=placement.threads_per_device,
             collective_timeout_s=placement.collective_timeout_s,

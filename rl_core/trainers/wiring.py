@@ -86,12 +86,12 @@ def place_policy(
     """
     placed = recipe.placement
     topology = topology_of(placed)
-    training = placed.train_devices / placed.num_devices
+    training = placed.train_devices / len(pool.devices)
     if not recipe.rollout.engine.owns_model:
         with placement(pool, fraction=training, topology=topology):
             return side_by_side(kind, recipe, source_model), wire_scorers(recipe)
-    sampling = placed.rollout_devices or placed.num_devices
-    with placement(pool, fraction=sampling / placed.num_devices) as block:
+    sampling = len(recipe.joined_devices) or placed.rollout_devices or placed.num_devices
+    with placement(pool, fraction=sampling / len(pool.devices)) as block:
         handle = _dedicated_engine(kind, recipe, source_model)
 
     def revive() -> EngineHandle:

@@ -93,6 +93,8 @@ class SyncConfig(Section):
 
 OWN_ARGUMENTS = {
     "block_size": "nothing: the run chooses it",
+    "data_parallel_size": "placement.rollout_devices",
+    "distributed_executor_backend": "nothing: the run chooses it",
     "dtype": "fsdp.param_dtype",
     "enable_prefix_caching": "nothing: siblings share a prefill",
     "enable_sleep_mode": "rollout.vllm.sleep",
@@ -104,8 +106,11 @@ OWN_ARGUMENTS = {
     "max_model_len": "rollout.max_context_length",
     "max_num_seqs": "rollout.max_batch_size",
     "model": "model.path",
+    "pipeline_parallel_size": "rollout.vllm.pipeline_parallel_size",
     "seed": "seed",
+    "tensor_parallel_size": "rollout.vllm.tensor_parallel_size",
     "tokenizer": "model.path",
+    "worker_extension_cls": "nothing: the run chooses it",
 }
 """Arguments of vLLM's engine that the run sets, and what sets them in a recipe."""
 
@@ -126,9 +131,20 @@ class VllmConfig(Section):
     """Release a GPU's memory while the trainer trains; the weights of the next step wake the
     server. If both share a GPU, the memory that the trainer keeps and `memory_share` must fit
     together."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Devices of one server that share each weight matrix; must divide the model's attention heads.
+    `placement.rollout_devices` are divided among servers of `tensor_parallel_size` x
+    `pipeline_parallel_size` devices, which are the replicas."""
+    pipeline_parallel_size: int = Field(default=1, ge=1)
+    """Groups of devices of one server that hold a part of the layers each."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM's engine, `{enable_chunked_prefill: false, quantization: fp8}`,
     compared with those of the installed version."""
+
+    @property
+    def devices_per_server(self) -> int:
+        """Number of devices that one server computes on."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @field_validator("arguments", mode="after")
     @classmethod

@@ -18,12 +18,18 @@ from pydantic import ValidationError
 from safetensors import safe_open
 
 from rl_core.distributed.isolated_actor import PROJECT
-from rl_core.distributed.vllm_engine import environment, interpreter, server_options
+from rl_core.distributed.vllm_engine import (
+    check_model,
+    environment,
+    interpreter,
+    server_options,
+)
 from rl_core.errors import RecipeError
+from rl_core.models.bundle import TextBundle
 from rl_core.models.decoding.request import Request, Sampling, StopReason
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
-from schemas.recipe import Recipe
+from schemas.recipe import ModelConfig, Recipe
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, VllmConfig
 
 CUDA = RankInfo(0, 1, "cuda", 3)
@@ -95,6 +101,74 @@ def test_a_server_that_does_not_fit_is_refused(rollout: dict[str, Any], message:
 
 
 @pytest.mark.parametrize(
+    ("engine", "placement", "vllm", "message"),
+    [
+        ("vllm", {}, {"tensor_parallel_size": 2}, "does not divide placement.rollout_devices = 1"),
+        (
+            "vllm",
+            {"num_devices": 7, "rollout_devices": 3},
+            {"tensor_parallel_size": 6},
+            "= 6 does not divide placement.rollout_devices = 3",
+        ),
+        (
+            "vllm",
+            {"num_devices": 6, "rollout_devices": 2, "devices_per_node": 3},
+            {"tensor_parallel_size": 2},
+            "does not divide placement.devices_per_node = 3, .* some of two nodes; use a multiple",
+        ),
+        (
+            "vllm",
+            {"device": "cuda", "rollout_devices": 0, "workers_per_device": 2},
+            {"tensor_parallel_size": 2},
+            "which a server has to itself; set placement.rollout_devices to a multiple of 2",
+        ),
+        (
+            "dedicated",
+            {"num_devices": 4, "rollout_devices": 2},
+            {"tensor_parallel_size": 2},
+            "rollout.engine: dedicated starts none: use vllm, or leave them out",
+        ),
+        (
+            "vllm",
+            {"num_devices": 4, "rollout_devices": 2},
+            {"pipeline_parallel_size": 2},
+            "on placement.device: cpu .* use tensor_parallel_size",
+        ),
+        (
+            "vllm",
+            {},
+            {"arguments": {"tensor_parallel_size": 2}},
+            "sets tensor_parallel_size itself; change rollout.vllm.tensor_parallel_size",
+        ),
+    ],
+)
+def test_servers_over_several_devices_that_do_not_fit_are_refused(
+    engine: str, placement: dict[str, Any], vllm: dict[str, Any], message: str
+):
+    with pytest.raises(ValidationError, match=message):
+        recipe(
+            rollout={"engine": engine, "vllm": vllm},
+            placement={"num_devices": 2, "rollout_devices": 1} | placement,
+        )
+
+
+def test_a_worker_of_the_engine_has_the_devices_of_its_server():
+    found = recipe(
+        rollout={"engine": "vllm", "vllm": {"tensor_parallel_size": 2}},
+        placement={"num_devices": 6, "rollout_devices": 4},
+        training={"prompts_per_step": 4},
+    )
+    assert found.joined_devices == [2, 2]
+    assert recipe().joined_devices == []
+
+
+def test_heads_that_do_not_divide_are_counted(tiny_model_dir: Path):
+    bundle = TextBundle(str(tiny_model_dir), ModelConfig(path=str(tiny_model_dir)))
+    with pytest.raises(RecipeError, match=r"_size: 3 does not divide the 4 attention .* fit: 1, 2"):
+        check_model(bundle.load_policy().language_model, bundle, 3)
+
+
+@pytest.mark.parametrize(
     ("ends", "message"),
     [
         (["9"], "1 servers for placement.rollout_devices = 2; each of those needs as many"),
@@ -160,9 +234,10 @@ def test_the_environment_shares_torch_and_ray_with_ours():
 
 def test_a_server_uses_the_device_and_the_threads_of_its_rank(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    assert environment(CUDA)["CUDA_VISIBLE_DEVICES"] == "5"
-    assert "CUDA_VISIBLE_DEVICES" not in environment(CPU)
-    assert environment(CPU)["OMP_NUM_THREADS"] == "3"
+    assert environment(CUDA, 1, 60.0)["CUDA_VISIBLE_DEVICES"] == "5"
+    assert "CUDA_VISIBLE_DEVICES" not in environment(CPU, 1, 60.0)
+    assert environment(CPU, 1, 60.0)["OMP_NUM_THREADS"] == "3"
+    assert environment(CPU, 2, 60.0)["OMP_NUM_THREADS"] == "1"
 
 
 def test_keys_and_values_take_what_the_gpu_has_left_and_a_fixed_part_of_a_cpu():

@@ -65,6 +65,18 @@ def capacity(wanted: Wanted) -> int:
     return total
 
 
+def largest_node(wanted: Wanted) -> int:
+    """Return the most devices of the wanted kind that one living node has, free or not."""
+    import ray
+
+    most = 0
+    for node in ray.nodes():
+        if node["Alive"]:
+            held: dict[str, float] = node["Resources"]
+            most = max(most, int(min(held.get(kind, 0.0) for kind in wanted.bundle)))
+    return most
+
+
 def has_lost_nodes(wanted: Wanted) -> bool:
     """Return True if a shortage is a machine's fault: this run saw the devices in the cluster, or a
     node that died since. Ray lists those that died before, too."""

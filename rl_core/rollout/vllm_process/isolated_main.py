@@ -26,6 +26,8 @@ class Trouble:
     traceback: str
     error: RLTrainError | None
     """The error itself, if it is one of the project's."""
+    timed_out: bool
+    """True if a process that this one had started did not answer."""
 
 
 class IsolatedObject:
@@ -60,6 +62,6 @@ def _attempt(work: Callable[[], Any]) -> Any:
         return work()
     except Exception as error:  # whatever it is, the caller raises it
         own = error if isinstance(error, RLTrainError) else None
-        return Trouble(
-            "".join(traceback.format_exception_only(error)).strip(), traceback.format_exc(), own
-        )
+        summary = "".join(traceback.format_exception_only(error)).strip()
+        timed_out = isinstance(error, TimeoutError)
+        return Trouble(summary, traceback.format_exc(), own, timed_out)

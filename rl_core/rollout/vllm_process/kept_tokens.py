@@ -1,20 +1,14 @@
-"""Leaves out improbable tokens in vLLM as the project's own engines do, and keeps a record of those
-that could be drawn.
+"""What requests of vLLM say about how their tokens are chosen, and the record of those that could
+be drawn.
 
-vLLM has the same settings, but does not say which tokens they left, without which training has no
-log-probabilities of what was sampled.
+vLLM has the same settings as the project's own engines, but does not say which tokens they left,
+without which training has no log-probabilities of what was sampled. So `logits_processor` leaves
+them out as those engines do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from rl_core.models.decoding.token_choice import LEFT_OUT, StepSupport, kept_tokens, steps_of
-from schemas.sections.sampling import SamplingConfig
-
-if TYPE_CHECKING:
-    import torch
+from rl_core.models.decoding.token_choice import StepSupport
 
 CHOICE, NUMBER = "rl_train_choice", "rl_train_request"
 """Keys of a request's extra arguments: how its tokens are chosen, and its place in the call."""
@@ -22,62 +16,5 @@ CHOICE, NUMBER = "rl_train_choice", "rl_train_request"
 Key = tuple[int, int]
 """Place of a request in its call, and the seed of one of its replies."""
 records: dict[Key, dict[int, StepSupport]] = {}
-"""Tokens that could be drawn at each position of the replies of the present call. vLLM creates the
-processor itself, in this process."""
-
-
-@dataclass(frozen=True)
-class _Reply:
-    """One reply that is being drawn."""
-
-    key: Key
-    choice: SamplingConfig
-    token_ids: list[int]
-    """Tokens so far, which vLLM appends to."""
-
-
-def processor_class() -> type[Any]:
-    """Return the logits processor for `vllm.LLM(logits_processors=...)`."""
-    from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingImports]
-        LogitsProcessor,
-    )
-    from vllm.v1.sample.logits_processor.builtin import (  # pyright: ignore[reportMissingImports]
-        process_dict_updates,
-    )
-
-    class KeptTokens(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
-        """Masks the logits of requests with a `CHOICE`, after the temperature."""
-
-        def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:
-            self.replies: dict[int, _Reply] = {}
-
-        def is_argmax_invariant(self) -> bool:
-            """True: the most probable token stays. Such processors run after the temperature."""
-            return True
-
-        def update_state(self, batch_update: object) -> None:
-            """Follow the requests of the batch to their places."""
-            process_dict_updates(self.replies, batch_update, _reply)
-
-        def apply(self, logits: torch.Tensor) -> torch.Tensor:
-            """Mask the logits [R, V], in place."""
-            if not self.replies:
-                return logits
-            # All requests of a call have one choice.
-            rows = sorted(self.replies)
-            choice = self.replies[rows[0]].choice
-            kept_RV = kept_tokens(logits[rows], choice)
-            logits[rows] = logits[rows].masked_fill(~kept_RV, LEFT_OUT)
-            for row, step in zip(rows, steps_of(kept_RV), strict=True):
-                reply = self.replies[row]
-                records.setdefault(reply.key, {})[len(reply.token_ids)] = step
-            return logits
-
-    return KeptTokens
-
-
-def _reply(params: Any, prompt_ids: list[int] | None, token_ids: list[int]) -> _Reply | None:
-    extra = params.extra_args or {}
-    if CHOICE not in extra:
-        return None
-    return _Reply((extra[NUMBER], params.seed), extra[CHOICE], token_ids)
+"""Tokens that could be drawn at each position of the replies under way, in each process that
+computes; `worker_extension` passes them on."""

