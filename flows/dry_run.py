@@ -194,6 +194,8 @@ def device_plan(recipe: Recipe) -> str:
     shared = "".join(f", {size} share {what}" for what, size in sizes.items() if size > 1)
     parts = {"sample": placement.rollout_devices, "draw": recipe.drawing_devices}
     alone = "".join(f", {devices} only {does}" for does, devices in parts.items() if devices)
+    if recipe.joined_devices:
+        alone += f" ({recipe.joined_devices[0]} to a server)"
     return (
         f"{placement.num_devices} {placement.device} worker(s){alone}{shared} on {where}; {rows} "
         f"rows a step, {rows // recipe.writing.placement.num_replicas} a replica, in "

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from rl_core.distributed.isolated_actor import PROJECT, Outside
 from rl_core.distributed.server_sampler import ServerSampler
 from rl_core.errors import RecipeError
+from rl_core.models.adapters.lora import TRAINED, base_name, is_adapter
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.decoding.request import Sampling
 from rl_core.models.export.checksums import Checksum
@@ -37,7 +38,7 @@ from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.rollout.sampler import Sampler
 from rl_core.rollout.vllm_process.balancer import BalancedServers
-from rl_core.rollout.vllm_process.server import ServerOptions, VllmServer
+from rl_core.rollout.vllm_process.server import ADAPTERS, ServerOptions, VllmServer
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import DType, LoraConfig
@@ -49,8 +50,8 @@ CPU_KV_CACHE_GIB = 4.0
 
 
 class SharedReplica(Replica):
-    """Received weights, in shared memory under the names of a checkpoint; nothing is computed with
-    them here."""
+    """Received weights, in shared memory under the names of a checkpoint, adapters apart from their
+    base; nothing is computed with them here."""
 
     def __init__(
         self,
@@ -65,9 +66,9 @@ class SharedReplica(Replica):
         held = self.parameters | {
             name: one for name, one in self.policy.named_buffers() if name in kept
         }
-        self.shared = SharedWeights({checkpoint_name(name): one.data for name, one in held.items()})
-        for name, one in held.items():
-            one.data = self.shared.tensors[checkpoint_name(name)]
+        adapters = {name: one for name, one in held.items() if is_adapter(name)}
+        self.shared = _moved({name: held[name] for name in held.keys() - adapters.keys()})
+        self.adapters = _moved(adapters) if adapters else None
 
     @property
     def home(self) -> torch.device:
@@ -92,11 +93,21 @@ class VllmEngine(Receiver, RolloutEngine):
         self._tokenizer_folder = tempfile.TemporaryDirectory(prefix="rl-train-tokenizer-")
         self.tokenizer.save_pretrained(self._tokenizer_folder.name)
         described = model.config.to_dict() | {"architectures": [type(model).__name__]}
+        self._adapter_folder = self._described_adapters()
         self.server = self.start_server(described, rank_info)
         if self.config.vllm.sleep:
             # The trainer is built next, perhaps on the same device; the first weights wake the
             # server.
             self.sleep()
+
+    def _described_adapters(self) -> tempfile.TemporaryDirectory[str] | None:
+        """Return a folder of the adapters in peft's format, as far as they are sent apart."""
+        if self.replica.adapters is None:
+            return None
+        folder = tempfile.TemporaryDirectory(prefix="rl-train-adapters-")
+        self.replica.policy.model.peft_config[TRAINED].save_pretrained(folder.name)
+        Path(folder.name, ADAPTERS).symlink_to(self.replica.adapters.path)
+        return folder
 
     def start_server(
         self, config: dict[str, Any], rank_info: RankInfo
@@ -105,13 +116,18 @@ class VllmEngine(Receiver, RolloutEngine):
         number_format = next(self.replica.policy.language_model.parameters()).dtype
         timeout_s = dist.distributed_c10d.default_pg_timeout.total_seconds()
         options = server_options(self.config, self.max_context_length, rank_info, number_format)
+        folder = self._adapter_folder
+        rank = None
+        if folder is not None:
+            rank = self.replica.policy.model.peft_config[TRAINED].r
         return Outside(
             interpreter(self.config.vllm),
             VllmServer,
             config,
             self.replica.shared.path,
             self._tokenizer_folder.name,
-            replace(options, timeout_s=timeout_s),
+            replace(options, timeout_s=timeout_s, lora_rank=rank),
+            None if folder is None else folder.name,
             label=self.where,
             environment=environment(rank_info, self.config.vllm.devices_per_server, timeout_s),
             timeout_s=timeout_s,
@@ -158,8 +174,19 @@ class VllmEngine(Receiver, RolloutEngine):
 
 
 def checkpoint_name(parameter: str) -> str:
-    """Return the name of a policy's parameter in the checkpoint of its model."""
-    return parameter.removeprefix(POLICY)
+    """Return the name of a policy's parameter in the checkpoint of its model, or in peft's file of
+    its adapters."""
+    if is_adapter(parameter):
+        return parameter.removeprefix(POLICY).replace(f".{TRAINED}.", ".")
+    return base_name(parameter).removeprefix(POLICY)
+
+
+def _moved(parameters: Mapping[str, Tensor]) -> SharedWeights:
+    """Move parameters to shared memory, in place."""
+    shared = SharedWeights({checkpoint_name(name): one.data for name, one in parameters.items()})
+    for name, one in parameters.items():
+        one.data = shared.tensors[checkpoint_name(name)]
+    return shared
 
 
 def check_model(model: nn.Module, bundle: ModelBundle, tensor_parallel_size: int) -> None:

@@ -77,7 +77,8 @@ class SyncConfig(Section):
     transport: SyncTransport = SyncTransport.OBJECT_STORE
     """Transport of the weights."""
     mode: SyncMode | None = None
-    """Set of tensors to send; unset means `adapter` with `lora`, else `full`."""
+    """Set of tensors to send; unset means `adapter` with `lora`, else `full`, and always `full` to
+    vLLM. With `adapter` a server of `engine: vllm` loads the adapters beside their base."""
     content: SyncContent = SyncContent.ALL
     """Part of each tensor that is sent; the first sync sends all of it."""
     bucket_bytes: int = Field(default=2**26, ge=4)
@@ -96,6 +97,7 @@ OWN_ARGUMENTS = {
     "data_parallel_size": "placement.rollout_devices",
     "distributed_executor_backend": "nothing: the run chooses it",
     "dtype": "fsdp.param_dtype",
+    "enable_lora": "rollout.sync.mode",
     "enable_prefix_caching": "nothing: siblings share a prefill",
     "enable_sleep_mode": "rollout.vllm.sleep",
     "generation_config": "rollout",
@@ -269,8 +271,8 @@ class RolloutConfig(SamplingConfig):
     """Timeouts and concurrency of environment calls."""
 
     def sync_for(self, *, has_adapters: bool) -> SyncConfig:
-        """Return `sync` with its mode resolved. vLLM always gets full weights, with adapters
-        merged."""
+        """Return `sync` with its mode resolved. vLLM gets full weights, with adapters merged,
+        unless it is asked to load adapters."""
         full = self.engine.is_vllm and self.sync.mode is None
         mode = SyncMode.FULL if full else self.sync.mode_for(has_adapters=has_adapters)
         return self.sync.model_copy(update={"mode": mode})

@@ -30,7 +30,7 @@ from rl_core.models.decoding.request import Request, Sampling, StopReason
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from schemas.recipe import ModelConfig, Recipe
-from schemas.sections.rollout import EngineKind, RolloutConfig, SyncMode, VllmConfig
+from schemas.sections.rollout import EngineKind, RolloutConfig, SyncConfig, SyncMode, VllmConfig
 
 CUDA = RankInfo(0, 1, "cuda", 3)
 CPU = RankInfo(0, 1, "cpu", 3)
@@ -66,8 +66,15 @@ def recipe(**changes: Any) -> Recipe:
             "samples text alone, not the domain vision; use in_process or dedicated",
         ),
         (
-            {"lora": {"rank": 4}, "rollout": {"engine": "vllm", "sync": {"mode": "adapter"}}},
-            "vllm is sent whole weights, adapters merged; use mode: full",
+            {
+                "lora": {"rank": 4},
+                "rollout": {
+                    "engine": "server",
+                    "server": {"urls": ["http://127.0.0.1:9"], "folder": "unused"},
+                    "sync": {"mode": "adapter"},
+                },
+            },
+            "a server of somebody else is sent whole weights, adapters merged; use mode: full",
         ),
         (
             {"rollout": {"engine": "vllm", "vllm": {"sleep": True}}},
@@ -202,6 +209,8 @@ def test_adapters_are_merged_for_vllm_and_sent_apart_to_a_dedicated_engine():
         if kind.owns_model
     ]
     assert modes == [SyncMode.ADAPTER, SyncMode.FULL, SyncMode.FULL]
+    asked = RolloutConfig(engine=EngineKind.VLLM, sync=SyncConfig(mode=SyncMode.ADAPTER))
+    assert asked.sync_for(has_adapters=True).mode is SyncMode.ADAPTER
     assert (
         RolloutConfig(engine=EngineKind.DEDICATED).sync_for(has_adapters=False).mode
         is SyncMode.FULL

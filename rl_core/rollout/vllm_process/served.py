@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import RecipeError, Unreachable, WorkerError
-from rl_core.rollout.vllm_process.server import Drawn, Prompt, check_file
+from rl_core.rollout.vllm_process.server import Drawn, Prompt, check_files
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ServedVllm:
     def pass_on(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
         """Put the weights that the file now holds into the folder. Args and errors: as of
         `reload`."""
-        check_file(self.weights, expected, dtype, where)
+        check_files([self.weights], expected, dtype, where)
         new = self.folder / f".new-{WEIGHTS}"
         shutil.copyfile(self.weights, new)
         os.replace(new, self.folder / WEIGHTS)

