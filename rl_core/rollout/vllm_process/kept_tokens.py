@@ -1,5 +1,5 @@
-"""What requests of vLLM say about how their tokens are chosen, and the record of those that could
-be drawn.
+"""Extra arguments of vLLM's requests, which say how tokens are chosen, and the record of those that
+could be drawn.
 
 vLLM has the same settings as the project's own engines, but does not say which tokens they left,
 without which training has no log-probabilities of what was sampled. So `logits_processor` leaves

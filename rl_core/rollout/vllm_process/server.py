@@ -35,7 +35,7 @@ longer than many prompts."""
 ADAPTERS = "adapter_model.safetensors"
 """File of a folder of adapters in peft's format."""
 PROCESSOR = "rl_core.rollout.vllm_process.logits_processor:KeptTokens"
-"""What leaves out tokens, by a name that vLLM's processes load."""
+"""The logits processor, by a name from which vLLM's processes load it."""
 
 MOMENT_S = 0.05
 """Seconds that replies are waited for before further requests are asked for."""
