@@ -215,12 +215,13 @@ class DevicePool:
         from ray.util.placement_group import placement_group, remove_placement_group
 
         wanted = Wanted(self.num_devices, self.device_kind, self.devices_per_node)
-        have, most = capacity(wanted), largest_node(wanted)
-        if most < max(self._sizes) and not has_lost_nodes(wanted):
+        have, together = capacity(wanted), max(self._sizes)
+        if together > 1 and (most := largest_node(wanted)) < together:
+            said = f"{together} devices are used by one worker, and no node has more than {most}"
+            if has_lost_nodes(wanted):
+                raise NodeLost(f"{said}: nodes were lost; a retry waits for others")
             raise RecipeError(
-                f"{max(self._sizes)} devices are used by one worker, and no node of the Ray "
-                f"cluster has more than {most}; lower rollout.vllm.tensor_parallel_size or "
-                "pipeline_parallel_size"
+                f"{said}; lower rollout.vllm.tensor_parallel_size or pipeline_parallel_size"
             )
         strategy = "STRICT_PACK" if self.devices_per_node else "PACK"
         groups = []

@@ -66,8 +66,10 @@ class SharedReplica(Replica):
         held = self.parameters | {
             name: one for name, one in self.policy.named_buffers() if name in kept
         }
-        adapters = {name: one for name, one in held.items() if is_adapter(name)}
-        self.shared = _moved({name: held[name] for name in held.keys() - adapters.keys()})
+        base, adapters = dict[str, Tensor](), dict[str, Tensor]()
+        for name, one in held.items():
+            (adapters if is_adapter(name) else base)[name] = one
+        self.shared = _moved(base)
         self.adapters = _moved(adapters) if adapters else None
 
     @property
