@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -344,7 +345,9 @@ def test_what_a_server_sampled_with_its_first_weights_is_sampled_again(
     over.reload(sums(), "float32", "here")
     over.begin()
     prompts = [prompt(number, replies=1) for number in range(1, 9)]
-    running[0].may_answer.clear()
+    # Both, so that each is asked for as many: one that answers is asked for more.
+    for one in running:
+        one.may_answer.clear()
     given = 1.0, [0], SamplingConfig()
     found: dict[int, list[int]] = {}
 
@@ -359,12 +362,15 @@ def test_what_a_server_sampled_with_its_first_weights_is_sampled_again(
 
     asking = threading.Thread(target=answered)
     asking.start()
-    while len(running[0].asked) < 4:
-        threading.Event().wait(0.01)
+    end = time.monotonic() + 20
+    while sum(len(one.asked) for one in running) < len(prompts) and time.monotonic() < end:
+        time.sleep(0.01)
     before = len(running[0].asked)
+    assert before == 4
     # As if it had been away and come back before it was asked.
     running[0].process = "second"
-    running[0].may_answer.set()
+    for one in running:
+        one.may_answer.set()
     asking.join(30)
     assert found == {number: one for number, one in enumerate(expected(prompts))}
     assert len(running[0].loaded) == 2 and len(running[1].loaded) == 1
