@@ -72,7 +72,9 @@ def test_blocks_open_without_a_cluster_and_nested_ones_take_disjoint_shares_of_t
 
 def test_joined_devices_count_once_and_lie_on_one_node():
     pool = DevicePool(8, devices_per_node=4, joined=[2, 2])
-    with placement(pool, fraction=2 / 6) as engine, placement(pool, fraction=4 / 6) as training:
+    with placement(pool, fraction=2 / 6) as engine:
+        pass
+    with placement(pool, fraction=4 / 6) as training:
         pass
     assert (engine.devices.numbers, training.devices.numbers) == ((0, 1), (2, 3, 4, 5))
     with pytest.raises(RecipeError, match=r"3 devices .* one worker, .*=4 puts .* multiple of 3"):
