@@ -104,6 +104,36 @@ def _environment_as_it_was() -> Iterator[None]:
     assert after == before, "the module left the environment changed"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _devices_are_given_back() -> Iterator[None]:
+    """A module that keeps devices leaves later ones, in other files, without any; it fails here, by
+    name."""
+    before = _reserved()
+    yield
+    kept = {group: bundles for group, bundles in _reserved().items() if group not in before}
+    for group in kept:
+        _give_back(group)
+    assert not kept, f"the module left devices reserved: {list(kept.values())}; close its blocks"
+
+
+def _reserved() -> dict[str, object]:
+    """The bundles of this process's cluster that are reserved, by placement group."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return {}
+    tables = ray.util.placement_group_table()
+    return {
+        group: table["bundles"] for group, table in tables.items() if table["state"] != "REMOVED"
+    }
+
+
+def _give_back(group: str) -> None:
+    from ray import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+    remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(group)))
+
+
 def _service_settings() -> dict[str, str]:
     """What decides which home, server and database a process uses."""
     return {

@@ -23,6 +23,7 @@ def test_a_worker_on_joined_devices_holds_the_cpus_and_threads_of_all():
         tables: Any = placement_group_table()
         held = [one["bundles"] for one in tables.values() if one["state"] == "CREATED"]
         assert {0: {"CPU": 2.0}, 1: {"CPU": 1.0}, 2: {"CPU": 1.0}} in held
+    block.close()
     with (
         pytest.raises(RecipeError, match="99 devices are used by one worker, and no node"),
         placement(DevicePool(99, joined=[99])),
