@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
@@ -60,7 +61,7 @@ class Outside:
         check_interpreter(python)
         self._name, self._label, self._timeout_s = cls.__name__, label, timeout_s
         self._process: psutil.Process | None = None
-        self._started: list[psutil.Process] = []
+        self._helpers: list[psutil.Process] = []
         """Processes that the object has started, and computes with."""
         actor_cls = ray.remote(IsolatedObject)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -76,13 +77,16 @@ class Outside:
             self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S)
         )
         self._wait("__init__", self._actor.build.remote(cls, args))
-        self._started = self._processes()[1:]
 
     @property
     def pid(self) -> int:
         """Id of the process."""
         assert self._process is not None
         return self._process.pid
+
+    def rely_on(self, pids: Iterable[int]) -> None:
+        """Count the end of these processes, which the object has started, as that of its own."""
+        self._helpers = [psutil.Process(pid) for pid in pids if pid != self.pid]
 
     def call(self, method: str, *args: object) -> Any:
         """Call a method and wait.
@@ -128,26 +132,23 @@ class Outside:
         return answer
 
     def _error(self, method: str, trouble: Trouble) -> RLTrainError:
-        """Return the error behind a call's trouble: the end or the silence of a process that the
-        object computes with is a machine's fault, as those of the object's own process."""
+        """Return the error behind a call's trouble: the end or the silence of a helper is a
+        machine's fault, as that of the object's own process."""
+        where = self._where(method)
         if trouble.timed_out:
             self.close()
-            return WorkerHung(f"{self._where(method)}: {trouble.summary}")
-        time.sleep(ENDING_S)
-        ended = [one.pid for one in self._started if _has_ended(one)]
-        summary = trouble.summary
-        if ended:
+            return WorkerHung(f"{where}: {trouble.summary}")
+        if trouble.error is None and (ended := self._ended_helpers()):
             self.close()
-            listed = ", ".join(str(pid) for pid in ended)
-            summary = f"{summary}; of the processes it had started these have ended: {listed}"
-        return Failure(
-            0,
-            self._where(method),
-            summary,
-            trouble.traceback,
-            trouble.error,
-            died=bool(ended) and trouble.error is None,
-        ).to_error()
+            summary = f"{trouble.summary}; it computes with process {ended[0]}, which has ended"
+            return Failure(0, where, summary, trouble.traceback, died=True).to_error()
+        return Failure(0, where, trouble.summary, trouble.traceback, trouble.error).to_error()
+
+    def _ended_helpers(self) -> list[int]:
+        if not self._helpers:
+            return []
+        time.sleep(ENDING_S)
+        return [one.pid for one in self._helpers if _has_ended(one)]
 
     def _used_s(self) -> float:
         """Return the CPU time so far of the process and of those that it started, which may

@@ -122,7 +122,7 @@ class VllmEngine(Receiver, RolloutEngine):
         rank = None
         if folder is not None:
             rank = self.replica.policy.model.peft_config[TRAINED].r
-        return Outside(
+        server = Outside(
             interpreter(self.config.vllm),
             VllmServer,
             config,
@@ -134,6 +134,8 @@ class VllmEngine(Receiver, RolloutEngine):
             environment=environment(rank_info, self.config.vllm.devices_per_server, timeout_s),
             timeout_s=timeout_s,
         )
+        server.rely_on(server.call("device_pids"))
+        return server
 
     @property
     def rows_at_once(self) -> int:

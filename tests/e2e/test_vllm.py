@@ -18,16 +18,26 @@ pytestmark = [
 VLLM = (
     "rollout.engine=vllm",
     "rollout.vllm.kv_cache_gib=1",
-    "placement.num_devices=2",
-    "placement.rollout_devices=1",
+    "placement.threads_per_device=1",
 )
+WAYS = {
+    "one device": ("placement.num_devices=2", "placement.rollout_devices=1"),
+    # As many as divide the nine heads of the model.
+    "adapters on three": (
+        "placement.num_devices=4",
+        "placement.rollout_devices=3",
+        "rollout.vllm.tensor_parallel_size=3",
+        "rollout.sync.mode=adapter",
+    ),
+}
 # Both sides compute in bfloat16, where a logit near 16 is a multiple of 1/8; in float32 they agree
 # (tests/rollout).
 MEAN_TOLERANCE, MAX_TOLERANCE = 0.1, 1.0
 
 
-def test_a_recipe_trains_on_what_vllm_samples(tmp_path: Path) -> None:
-    with undisturbed_run(Path("smoke/text"), tmp_path, *VLLM):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_recipe_trains_on_what_vllm_samples(tmp_path: Path, way: str) -> None:
+    with undisturbed_run(Path("smoke/text"), tmp_path, *VLLM, *WAYS[way]):
         metrics = logged_metrics(tmp_path)
     # A step whose groups are all equal trains nothing: it has no distance, and no gradient.
     num_trained = sum(value > 0 for value in metrics["grad_norm"])

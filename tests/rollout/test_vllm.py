@@ -18,8 +18,7 @@ from tests.rollout.built import engine_of
 from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 from tests.rollout.vllm_parts import (
     CONTEXT,
-    INTERPRETER,
-    MISSING,
+    ON_VLLM,
     PROMPTS,
     ROWS_AT_ONCE,
     TOLERANCE,
@@ -34,12 +33,7 @@ from tests.rollout.vllm_parts import (
     tokens,
 )
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("ray_cluster"),
-    pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
-]
+pytestmark = ON_VLLM
 
 
 @pytest.fixture(scope="module")

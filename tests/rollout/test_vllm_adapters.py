@@ -15,8 +15,7 @@ from schemas.recipe import Recipe
 from schemas.sections.sampling import SamplingConfig
 from tests.rollout.built import engine_of
 from tests.rollout.vllm_parts import (
-    INTERPRETER,
-    MISSING,
+    ON_VLLM,
     TOLERANCE,
     AskedTrainer,
     agree,
@@ -29,12 +28,7 @@ from tests.rollout.vllm_parts import (
     tokens,
 )
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("ray_cluster"),
-    pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
-]
+pytestmark = ON_VLLM
 RANK = 4
 SIDES = {
     "q_proj": (64, 64),

@@ -17,8 +17,7 @@ from schemas.sections.sampling import SamplingConfig
 from tests.processes import still_running
 from tests.rollout.built import engine_of
 from tests.rollout.vllm_parts import (
-    INTERPRETER,
-    MISSING,
+    ON_VLLM,
     TOLERANCE,
     AskedTrainer,
     agree,
@@ -31,12 +30,7 @@ from tests.rollout.vllm_parts import (
     tokens,
 )
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("ray_cluster"),
-    pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
-]
+pytestmark = ON_VLLM
 
 
 def on_two_devices(folder: Path) -> Recipe:

@@ -15,8 +15,7 @@ from rl_core.models.decoding.stop_strings import StopStrings
 from schemas.sections.sampling import SamplingConfig
 from tests.rollout.built import engine_of
 from tests.rollout.vllm_parts import (
-    INTERPRETER,
-    MISSING,
+    ON_VLLM,
     TOLERANCE,
     AskedTrainer,
     distance,
@@ -28,12 +27,7 @@ from tests.rollout.vllm_parts import (
     tokens,
 )
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("ray_cluster"),
-    pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
-]
+pytestmark = ON_VLLM
 
 CHOICES: list[dict[str, Any]] = [
     {"top_k": 4},

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from rl_core.models.bundle import TextBundle
 from rl_core.models.decoding.request import Request, Sampling, StopReason
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
+from rl_core.rollout.vllm_process.worker_extension import WorkerMethods
 from schemas.recipe import ModelConfig, Recipe
 from schemas.sections.rollout import EngineKind, RolloutConfig, SyncConfig, SyncMode, VllmConfig
 
@@ -167,6 +169,16 @@ def test_a_worker_of_the_engine_has_the_devices_of_its_server():
     )
     assert found.joined_devices == [2, 2]
     assert recipe().joined_devices == []
+
+
+def test_adapters_without_a_place_are_named():
+    manager = SimpleNamespace(
+        get_adapter={7: SimpleNamespace(loras={"model.qkv_proj": 1, "model.gate": 2})}.__getitem__,
+        modules={"model.qkv_proj": 1, "model.down_proj": 2},
+    )
+    worker = WorkerMethods()
+    worker.model_runner = SimpleNamespace(lora_manager=SimpleNamespace(_adapter_manager=manager))
+    assert worker.unplaced_adapters(7) == ["model.gate"]
 
 
 def test_heads_that_do_not_divide_are_counted(tiny_model_dir: Path):

@@ -14,8 +14,7 @@ from rl_core.errors import WorkerDied
 from tests.processes import still_running
 from tests.rollout.built import engine_of
 from tests.rollout.vllm_parts import (
-    INTERPRETER,
-    MISSING,
+    ON_VLLM,
     TOLERANCE,
     agree,
     make_model,
@@ -23,12 +22,7 @@ from tests.rollout.vllm_parts import (
     running,
 )
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("ray_cluster"),
-    pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
-]
+pytestmark = ON_VLLM
 
 SHARED: dict[str, Any] = {
     # Both devices train and sample; the adapters of the two trained shards arrive merged.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from rl_core.distributed.isolated_actor import PROJECT
@@ -30,6 +31,14 @@ from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 
 INTERPRETER = PROJECT / VllmConfig().python
 MISSING = f"there is no {VllmConfig().python}; `make test-vllm` builds it"
+
+ON_VLLM = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("ray_cluster"),
+    pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
+]
+"""Marks of tests that start servers."""
 
 CONTEXT, ROWS_AT_ONCE, PAD = 96, 8, 0
 # Both compute in float32; sums of the two differ in their order.

@@ -51,15 +51,8 @@ class Wanted:
 def capacity(wanted: Wanted) -> int:
     """Return the number of devices of the wanted kind that the living nodes have, free or not; with
     `per_node`, those in whole groups."""
-    import ray
-
     total = 0
-    for node in ray.nodes():
-        if not node["Alive"]:
-            continue
-        _seen.add(node["NodeID"])
-        held: dict[str, float] = node["Resources"]
-        devices = int(min(held.get(kind, 0.0) for kind in wanted.bundle))
+    for devices in _on_each_node(wanted):
         total += devices - devices % wanted.per_node if wanted.per_node else devices
     _once_there[wanted.device_kind] = max(_once_there[wanted.device_kind], total)
     return total
@@ -67,14 +60,20 @@ def capacity(wanted: Wanted) -> int:
 
 def largest_node(wanted: Wanted) -> int:
     """Return the most devices of the wanted kind that one living node has, free or not."""
+    return max(_on_each_node(wanted), default=0)
+
+
+def _on_each_node(wanted: Wanted) -> list[int]:
+    """Return the number of devices of each living node."""
     import ray
 
-    most = 0
+    numbers = []
     for node in ray.nodes():
         if node["Alive"]:
+            _seen.add(node["NodeID"])
             held: dict[str, float] = node["Resources"]
-            most = max(most, int(min(held.get(kind, 0.0) for kind in wanted.bundle)))
-    return most
+            numbers.append(int(min(held.get(kind, 0.0) for kind in wanted.bundle)))
+    return numbers
 
 
 def has_lost_nodes(wanted: Wanted) -> bool:

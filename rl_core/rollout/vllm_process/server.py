@@ -130,7 +130,8 @@ class VllmServer:
             check_arguments(options.arguments)
             self.llm = LLM(
                 model=folder,
-                **options.arguments,
+                # Compiling takes a CPU longer than it ever saves here.
+                **{"enforce_eager": on_cpu, **options.arguments},
                 dtype=options.dtype,
                 # Token ids go in and out, and the caller says what ends a reply.
                 tokenizer=tokenizer,
@@ -151,8 +152,6 @@ class VllmServer:
                 kv_cache_memory_bytes=options.kv_cache_bytes,
                 gpu_memory_utilization=options.memory_share,
                 enable_sleep_mode=options.sleeps,
-                # Compiling takes a CPU longer than it ever saves here.
-                enforce_eager=on_cpu,
                 disable_log_stats=False,
                 use_tqdm_on_load=False,
             )
@@ -270,6 +269,10 @@ class VllmServer:
         if not self._asleep:
             self.llm.sleep(level=2)
             self._asleep = True
+
+    def device_pids(self) -> list[int]:
+        """Return the process that computes on each device; this one, if it is a single device."""
+        return self._on_devices("pid")
 
     def shared_prefill(self) -> tuple[int, int]:
         """Return the prompt tokens so far, and how many of them were shared with another row."""

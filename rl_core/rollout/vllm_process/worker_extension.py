@@ -7,6 +7,7 @@ rl_core.rollout.vllm_process.worker_extension.CpuReload
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from rl_core.rollout.vllm_process import kept_tokens
@@ -30,6 +31,10 @@ class CpuReload:
 
 class WorkerMethods(CpuReload):
     """Extension of the workers of the run's own servers."""
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
 
     def take_support(self, keys: list[Key] | None) -> dict[Key, dict[int, StepSupport]]:
         """Return the tokens that could be drawn at each position of some replies, or of all, and
