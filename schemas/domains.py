@@ -110,6 +110,8 @@ class Traits:
     """Block of the recipe that it needs, and no other domain has."""
     with_vllm: bool = False
     """True if vLLM can sample its policy."""
+    with_servers: bool = False
+    """True if a vLLM server of somebody else can, which takes prompts of text alone."""
     has_scores: bool = True
     """True if evaluations give scores besides `accuracy` and `mean_reward`."""
     page: Page | None = None
@@ -135,6 +137,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             samples_tokens=True,
             curve=REWARD,
             with_vllm=True,
+            with_servers=True,
             deals_rows=True,
             has_scores=False,
             page=Page.CHAT,
@@ -145,6 +148,7 @@ TRAITS: Mapping[Domain, Traits] = MappingProxyType(
             model=ModelKind.SEEING,
             samples_tokens=True,
             curve=REWARD,
+            with_vllm=True,
             has_scores=False,
         ),
         Domain.PREFERENCE: Traits(

@@ -107,7 +107,10 @@ def _chosen(sampling: Sampling) -> Chosen:
 
 def _prompt(request: Request, sampling: Sampling, seed: int) -> Prompt:
     stop = () if request.stop is None else request.stop.strings
-    return Prompt(request.token_ids, request.num_replies, sampling.limit(request), seed, stop)
+    pictures = () if request.media is None else request.media.pictures
+    assert pictures or request.media is None, "the pictures were not kept"
+    limit = sampling.limit(request)
+    return Prompt(request.token_ids, request.num_replies, limit, seed, stop, pictures)
 
 
 def _reply(drawn: Drawn, request: Request, sampling: Sampling, text_of: TextOf) -> Reply:

@@ -11,18 +11,19 @@ a rollout are distributed over them.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_core.distributed.isolated_actor import PROJECT, Outside
 from rl_core.distributed.server_sampler import ServerSampler
@@ -31,18 +32,27 @@ from rl_core.models.adapters.lora import TRAINED, base_name, is_adapter
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.decoding.request import Sampling
 from rl_core.models.export.checksums import Checksum
-from rl_core.models.export.stored_weights import renamed_in_checkpoints
+from rl_core.models.export.stored_forms import Form, Piece, stored_forms
 from rl_core.ranks.meeting_store import INTERFACE_VARIABLES
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.rollout.sampler import Sampler
 from rl_core.rollout.vllm_process.balancer import BalancedServers
-from rl_core.rollout.vllm_process.server import ADAPTERS, ServerOptions, VllmServer
+from rl_core.rollout.vllm_process.server import (
+    ADAPTERS,
+    WEIGHTS,
+    Names,
+    ServerOptions,
+    VllmServer,
+)
 from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import DType, LoraConfig
 from schemas.sections.rollout import RolloutConfig, SyncMode, VllmConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 POLICY = "model."
 """Prefix of a policy's parameter names that a checkpoint does not have."""
@@ -61,6 +71,8 @@ class SharedReplica(Replica):
         dtype: DType,
         rank_info: RankInfo,
     ) -> None:
+        # Before adapters have changed the names of what they adapt.
+        self._forms = stored_forms(bundle.policy.language_model)
         super().__init__(bundle, lora, mode, dtype, rank_info)
         kept = self.policy.state_dict()
         held = self.parameters | {
@@ -69,13 +81,38 @@ class SharedReplica(Replica):
         base, adapters = dict[str, Tensor](), dict[str, Tensor]()
         for name, one in held.items():
             (adapters if is_adapter(name) else base)[name] = one
-        self.shared = _moved(base)
-        self.adapters = _moved(adapters) if adapters else None
+        self.shared = self._moved(base)
+        self.adapters = self._moved(adapters) if adapters else None
 
     @property
     def home(self) -> torch.device:
         """Host memory, whatever device the server computes on."""
         return torch.device("cpu")
+
+    def form_of(self, parameter: str, shape: Sequence[int]) -> Form:
+        """Return how the checkpoint of the model has a policy's parameter, or peft's file an
+        adapter.
+
+        Raises: RecipeError when a checkpoint has its numbers in another order.
+        """
+        if is_adapter(parameter):
+            name = parameter.removeprefix(POLICY).replace(f".{TRAINED}.", ".")
+            return (Piece(name, tuple(shape)),)
+        name = base_name(parameter).removeprefix(POLICY)
+        if name not in self._forms:
+            raise RecipeError(
+                "rollout.engine: vllm reads weights as a checkpoint has them, and the numbers of "
+                f"{name} are in another order there; use dedicated"
+            )
+        return self._forms[name]
+
+    def _moved(self, parameters: Mapping[str, Tensor]) -> SharedWeights:
+        """Move parameters to shared memory, in place."""
+        forms = {name: self.form_of(name, one.shape) for name, one in parameters.items()}
+        shared = SharedWeights({name: one.data for name, one in parameters.items()}, forms)
+        for name, one in parameters.items():
+            one.data = shared.tensors[name]
+        return shared
 
 
 class VllmEngine(Receiver, RolloutEngine):
@@ -89,12 +126,16 @@ class VllmEngine(Receiver, RolloutEngine):
     def __init__(self, *options: Any, rank_info: RankInfo) -> None:
         super().__init__(*options, rank_info=rank_info)
         model = self.replica.policy.language_model
-        check_model(model, self.replica.bundle, self.config.vllm.tensor_parallel_size)
+        bundle = self.replica.bundle
+        check_model(model, bundle.source, self.config.vllm.tensor_parallel_size)
         self.where = f"rollout engine rank {rank_info.rank}"
-        # Kept as long as the engine: the server may be started again.
-        self._tokenizer_folder = tempfile.TemporaryDirectory(prefix="rl-train-tokenizer-")
-        self.tokenizer.save_pretrained(self._tokenizer_folder.name)
         described = model.config.to_dict() | {"architectures": [type(model).__name__]}
+        # Kept as long as the engine: the server may be started again.
+        self._folder = tempfile.TemporaryDirectory(prefix="rl-train-vllm-")
+        folder = Path(self._folder.name)
+        (bundle.processor or self.tokenizer).save_pretrained(folder)
+        (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
+        (folder / WEIGHTS).symlink_to(self.replica.shared.path)
         self._adapter_folder = self._described_adapters()
         self.server = self.start_server(described, rank_info)
         if self.config.vllm.sleep:
@@ -125,9 +166,7 @@ class VllmEngine(Receiver, RolloutEngine):
         server = Outside(
             interpreter(self.config.vllm),
             VllmServer,
-            config,
-            self.replica.shared.path,
-            self._tokenizer_folder.name,
+            self._folder.name,
             replace(options, timeout_s=timeout_s, lora_rank=rank),
             None if folder is None else folder.name,
             label=self.where,
@@ -161,7 +200,10 @@ class VllmEngine(Receiver, RolloutEngine):
         Raises: WeightMismatch when a tensor is not what was sent; the engine then stays unusable.
         """
         self.replica.version = None
-        named = {checkpoint_name(name): one for name, one in expected.items()}
+        named: dict[Names, Checksum] = {}
+        for name, one in expected.items():
+            names = tuple(piece.name for piece in self.replica.form_of(name, one.shape))
+            named[names] = one
         where = f"{self.where}, weights {version}"
         self.server.call("reload", named, str(dtype).removeprefix("torch."), where)
         self.replica.check_known(expected)
@@ -177,43 +219,21 @@ class VllmEngine(Receiver, RolloutEngine):
         self.server.call("sleep")
 
 
-def checkpoint_name(parameter: str) -> str:
-    """Return the name of a policy's parameter in the checkpoint of its model, or in peft's file of
-    its adapters."""
-    if is_adapter(parameter):
-        return parameter.removeprefix(POLICY).replace(f".{TRAINED}.", ".")
-    return base_name(parameter).removeprefix(POLICY)
+class SeeingVllmEngine(VllmEngine):
+    """A `VllmEngine` of a vision-language model, whose pictures vLLM's own processor reads."""
+
+    bundle_class = ModelBundle
+    keeps_pictures = True
 
 
-def _moved(parameters: Mapping[str, Tensor]) -> SharedWeights:
-    """Move parameters to shared memory, in place."""
-    shared = SharedWeights({checkpoint_name(name): one.data for name, one in parameters.items()})
-    for name, one in parameters.items():
-        one.data = shared.tensors[checkpoint_name(name)]
-    return shared
-
-
-def check_model(model: nn.Module, bundle: ModelBundle, tensor_parallel_size: int) -> None:
-    """Refuse a model that vLLM does not support, with a clearer message.
-
-    Raises: RecipeError.
-    """
-    heads = getattr(model.config, "num_attention_heads", None)
+def check_model(model: PreTrainedModel, source: str, tensor_parallel_size: int) -> None:
+    """Refuse a model that vLLM cannot divide, with a clearer message. Raises: RecipeError."""
+    heads = getattr(model.config.get_text_config(), "num_attention_heads", None)
     if heads and heads % tensor_parallel_size:
         fitting = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
         raise RecipeError(
             f"rollout.vllm.tensor_parallel_size: {tensor_parallel_size} does not divide the "
-            f"{heads} attention heads of {bundle.source}; sizes that fit: {fitting}"
-        )
-    if bundle.processor is not None:
-        raise RecipeError(
-            f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use "
-            "dedicated"
-        )
-    if other := renamed_in_checkpoints(model):
-        raise RecipeError(
-            "rollout.engine: vllm reads weights by the names of a checkpoint, and this model's "
-            f"are not those of its parameters ({other[0]} among them); use dedicated"
+            f"{heads} attention heads of {source}; sizes that fit: {fitting}"
         )
 
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,9 @@ class PromptMedia:
     images, or their patches."""
     num_tokens: int
     """Number of image tokens in the prompt."""
+    pictures: tuple[Image, ...] = field(default=(), repr=False, compare=False)
+    """The images themselves, for an engine that reads them with a processor of its own; empty for
+    others."""
 
     @cached_property
     def key(self) -> str:
@@ -37,6 +44,11 @@ class PromptMedia:
         return digest.hexdigest()
 
 
+def tensors_alone(media: PromptMedia | None) -> PromptMedia | None:
+    """Return images without `pictures`, which training does not need."""
+    return replace(media, pictures=()) if media is not None and media.pictures else media
+
+
 def gone_on(*shown: PromptMedia | None) -> PromptMedia | None:
     """Return the images of a conversation that went on with more of them, turn by turn. Raises:
     ModelError when they cannot be stacked."""
@@ -44,7 +56,9 @@ def gone_on(*shown: PromptMedia | None) -> PromptMedia | None:
     if len(pieces) < 2:
         return pieces[0] if pieces else None
     device = next(iter(pieces[0].tensors.values())).device
-    return PromptMedia(joined(pieces, device), sum(one.num_tokens for one in pieces))
+    pictures = [picture for one in pieces for picture in one.pictures]
+    num_tokens = sum(one.num_tokens for one in pieces)
+    return PromptMedia(joined(pieces, device), num_tokens, tuple(pictures))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 
@@ -105,6 +105,8 @@ class RolloutEngine:
 
     in_flight: InFlight | None = None
     """Weights that are renewed while it samples; None where they stand still."""
+    keeps_pictures: ClassVar[bool] = False
+    """True if its requests need the pictures of prompts themselves, besides their tensors."""
 
     def __init__(
         self,
@@ -124,6 +126,7 @@ class RolloutEngine:
             backend.bundle,
             template_kwargs,
             configured_stop_ids(backend.policy.language_model),
+            keeps_pictures=self.keeps_pictures,
             keep_special_tokens=config.keep_special_tokens,
             keep_earlier_turns=config.episodes.keep_earlier_turns,
         )

@@ -19,7 +19,7 @@ from rl_core.errors import RecipeError, Unreachable, WeightMismatch, WorkerError
 from rl_core.models.export.checksums import Checksum, checksum
 from rl_core.rollout.vllm_process.balancer import BalancedServers
 from rl_core.rollout.vllm_process.served import WEIGHTS, ServedVllm
-from rl_core.rollout.vllm_process.server import Prompt
+from rl_core.rollout.vllm_process.server import Names, Prompt
 from schemas.sections.sampling import SamplingConfig
 
 LENGTH = 4096
@@ -149,8 +149,8 @@ def expected(prompts: list[Prompt]) -> list[list[int]]:
     return [[one.token_ids[0], index] for one in prompts for index in range(one.num_replies)]
 
 
-def sums() -> dict[str, Checksum]:
-    return {"w": checksum(torch.arange(6.0))}
+def sums() -> dict[Names, Checksum]:
+    return {("w",): checksum(torch.arange(6.0))}
 
 
 def test_requests_are_dealt_by_tokens_and_answered_in_order(servers: Start, balanced: Over):
@@ -288,7 +288,7 @@ def test_weights_are_written_once_and_loaded_by_all(servers: Start, balanced: Ov
     assert [one.loaded for one in running] == [[str(folder)]] * 3
     assert torch.equal(load_file(folder / WEIGHTS)["w"], torch.arange(6.0))
     with pytest.raises(WeightMismatch):
-        over.reload({"w": checksum(torch.arange(6.0) + 1)}, "float32", "here")
+        over.reload({("w",): checksum(torch.arange(6.0) + 1)}, "float32", "here")
     assert [len(one.loaded) for one in running] == [1, 1, 1]
 
 

@@ -64,8 +64,18 @@ def recipe(**changes: Any) -> Recipe:
             "NCCL knows each GPU once",
         ),
         (
-            {"domain": "vision"},
-            "samples text alone, not the domain vision; use in_process or dedicated",
+            {"domain": "diffusion"},
+            "samples tokens alone, not the domain diffusion; use in_process or dedicated",
+        ),
+        (
+            {
+                "domain": "vision",
+                "rollout": {
+                    "engine": "server",
+                    "server": {"urls": ["http://127.0.0.1:9"], "folder": "unused"},
+                },
+            },
+            "is sent text alone, without the pictures of the domain vision; use vllm",
         ),
         (
             {
@@ -184,7 +194,7 @@ def test_adapters_without_a_place_are_named():
 def test_heads_that_do_not_divide_are_counted(tiny_model_dir: Path):
     bundle = TextBundle(str(tiny_model_dir), ModelConfig(path=str(tiny_model_dir)))
     with pytest.raises(RecipeError, match=r"_size: 3 does not divide the 4 attention .* fit: 1, 2"):
-        check_model(bundle.load_policy().language_model, bundle, 3)
+        check_model(bundle.load_policy().language_model, bundle.source, 3)
 
 
 @pytest.mark.parametrize(

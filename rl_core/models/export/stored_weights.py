@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +22,6 @@ from rl_core.models.adapters.merging import adapted_weights, untie, unties
 from rl_core.models.checks.comparison import Live, difference, explained
 from rl_core.models.export.checksums import NUM_NAMED, Checksum, checksum
 from rl_core.models.policy import Policy
-
-if TYPE_CHECKING:
-    pass
 
 WIDTHS = (2, 4)
 """Sizes in bytes of the number formats that have a checksum."""
@@ -186,12 +182,3 @@ def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) ->
             f"{where}: {len(bad)} of {len(expected)} tensors were not read back as they were to "
             f"be written, first {', '.join(bad[:NUM_NAMED])}. Nothing was registered"
         )
-
-
-def renamed_in_checkpoints(model: Any) -> list[str]:
-    """Return the checkpoint names of parameters that transformers holds under other names, such as
-    fused experts."""
-    from transformers.core_model_loading import revert_weight_conversion
-
-    named: dict[str, Tensor] = dict(model.named_parameters())
-    return sorted(revert_weight_conversion(model, named).keys() - named.keys())

@@ -11,6 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from rl_core.data.prepare.chat_template import ChatTemplate, Message, Tools, text_of
@@ -22,7 +23,6 @@ from rl_core.errors import DataError
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
 from rl_core.models.family import picture_facts, sees_pictures, why_no_pictures
-from rl_core.models.media import PromptMedia
 from rl_core.models.vlm import family_of, media_of
 from rl_core.rollout.chat.observed import parts_of, shown_pictures
 from rl_core.rollout.chat.text import ChatFormat, ChatOptions, Encoded
@@ -37,7 +37,7 @@ MAX_REMEMBERED = 128
 
 class PictureReader:
     """Converts messages and images to tokens and tensors, by a processor. Args: as for
-    `VisionChat`."""
+    `VisionChat`, and keeps_pictures: media keep the images themselves, too."""
 
     def __init__(
         self,
@@ -45,12 +45,15 @@ class PictureReader:
         model_type: str,
         image_token_id: int,
         template_kwargs: Mapping[str, object],
+        *,
+        keeps_pictures: bool = False,
     ) -> None:
         self.processor, self.family, self.image_token_id = (
             processor,
             family_of(model_type),
             image_token_id,
         )
+        self.keeps_pictures = keeps_pictures
         self.template = ChatTemplate(processor, template_kwargs)
         self._reading = threading.Lock()
 
@@ -82,9 +85,9 @@ class PictureReader:
                 )
         except ValueError as error:
             raise DataError(f"{len(pictures)} pictures do not fit their text: {error}") from error
-        media: PromptMedia | None = (
-            media_of(inputs, self.family, self.image_token_id) if pictures else None
-        )
+        media = media_of(inputs, self.family, self.image_token_id) if pictures else None
+        if media is not None and self.keeps_pictures:
+            media = replace(media, pictures=tuple(pictures))
         return Encoded(inputs["input_ids"][0].tolist(), media)
 
 
@@ -102,13 +105,16 @@ class VisionChat(ChatFormat):
         image_token_id: int,
         template_kwargs: Mapping[str, object],
         stop_ids: Collection[int] = (),
+        *,
+        keeps_pictures: bool = False,
         **options: Unpack[ChatOptions],
     ) -> None:
         """Create the chat format.
 
-        Args: options: further ones of `ChatFormat`.
+        Args: keeps_pictures: as for `PictureReader`. options: further ones of `ChatFormat`.
         """
-        self.reader = PictureReader(processor, model_type, image_token_id, template_kwargs)
+        given = processor, model_type, image_token_id, template_kwargs
+        self.reader = PictureReader(*given, keeps_pictures=keeps_pictures)
         self.image_token_id = image_token_id
         template = self.reader.template
         super().__init__(
@@ -217,11 +223,13 @@ def chat_format(
     bundle: ChatBundle,
     template_kwargs: Mapping[str, object],
     stop_ids: Collection[int] = (),
+    *,
+    keeps_pictures: bool = False,
     **options: Unpack[ChatOptions],
 ) -> ChatFormat:
     """Return the chat format of a bundle's model.
 
-    Args: options: further ones of `ChatFormat`.
+    Args: keeps_pictures: as for `PictureReader`. options: further ones of `ChatFormat`.
     """
     if bundle.processor is None:
         chat = ChatFormat(bundle.tokenizer, template_kwargs, stop_ids, **options)
@@ -234,6 +242,7 @@ def chat_format(
         config.image_token_id,
         template_kwargs,
         stop_ids,
+        keeps_pictures=keeps_pictures,
         **options,
     )
 

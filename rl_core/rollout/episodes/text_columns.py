@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rl_core.envs.answers import answer_read
+from rl_core.models.media import tensors_alone
 from rl_core.rollout.episodes.episode import Episode
 
 
@@ -16,7 +17,7 @@ def text_columns(
     return {
         "uid": [e.item["uid"] for e in episodes],
         "prompt": [e.item["prompt"] for e in episodes],
-        "media": [e.media for e in episodes],
+        "media": [tensors_alone(e.media) for e in episodes],
         "response": [
             decode(e.response_ids, e.tags) if e.answer is None else e.answer for e in episodes
         ],

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rl_core.errors import Unreachable
 from rl_core.rollout.vllm_process.served import AT_ONCE, ServedVllm
-from rl_core.rollout.vllm_process.server import MOMENT_S, Drawn, Prompt
+from rl_core.rollout.vllm_process.server import MOMENT_S, Drawn, Names, Prompt
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class BalancedServers:
             )
             member.epoch += 1
 
-    def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+    def reload(self, expected: Mapping[Names, Checksum], dtype: str, where: str) -> None:
         """Have every server load the weights that the file now holds, those included that failed.
 
         Args: as of `VllmServer`. Raises: WeightMismatch before anything is loaded; Unreachable when

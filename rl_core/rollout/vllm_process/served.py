@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import RecipeError, Unreachable, WorkerError
-from rl_core.rollout.vllm_process.server import Drawn, Prompt, check_files
+from rl_core.rollout.vllm_process.server import Drawn, Names, Prompt, check_files
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class ServedVllm:
         drawn = [_drawn(one) for one in said]
         return drawn if temperature else drawn * prompt.num_replies
 
-    def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+    def reload(self, expected: Mapping[Names, Checksum], dtype: str, where: str) -> None:
         """Have the server load the weights that the file now holds.
 
         Args: as of `VllmServer`. Raises: WeightMismatch before anything is loaded.
@@ -136,7 +136,7 @@ class ServedVllm:
         self.pass_on(expected, dtype, where)
         self.load()
 
-    def pass_on(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+    def pass_on(self, expected: Mapping[Names, Checksum], dtype: str, where: str) -> None:
         """Put the weights that the file now holds into the folder. Args and errors: as of
         `reload`."""
         check_files([self.weights], expected, dtype, where)

@@ -9,31 +9,34 @@ in the same process, or on each of several devices in a process of its own, whic
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from rl_core.errors import RecipeError
 from rl_core.models.decoding.token_choice import StepSupport
 from rl_core.rollout.vllm_process.kept_tokens import CHOICE, NUMBER, Key
+from rl_core.rollout.vllm_process.picture_prompts import with_pictures
 from rl_core.rollout.vllm_process.worker_extension import WorkerMethods
 from schemas.sections.sampling import SamplingConfig
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from rl_core.models.export.checksums import Checksum
 
 CPU_BLOCK = 32
 """Size of a KV-cache block on a CPU in tokens, the unit of prefix sharing; vLLM's own 128 are
 longer than many prompts."""
 
+WEIGHTS = "model.safetensors"
+"""File of weights in a checkpoint's folder."""
 ADAPTERS = "adapter_model.safetensors"
 """File of a folder of adapters in peft's format."""
+Names: TypeAlias = "tuple[str, ...]"
+"""Names of tensors in a file that are one tensor of the trainer's, one after the other."""
 PROCESSOR = "rl_core.rollout.vllm_process.logits_processor:KeptTokens"
 """The logits processor, by a name from which vLLM's processes load it."""
 
@@ -80,6 +83,8 @@ class Prompt:
     seed: int
     stop: tuple[str, ...] = ()
     """Strings that end a reply."""
+    pictures: tuple[Image, ...] = ()
+    """Pictures in the context, in their order."""
 
 
 @dataclass(frozen=True)
@@ -100,25 +105,21 @@ class Drawn:
 class VllmServer:
     """A model in vLLM.
 
-    Args: config: content of `config.json`. weights: path of a safetensors file under the names of
-    the checkpoint, which may change between `reload`s. tokenizer: folder of the tokenizer, by
-    which stop strings are found. adapters: folder of adapters in peft's format, which may change in
-    the same way; with it, the weights are their base, and stay. The caller sets the variables of
-    the process.
+    Args: folder: the checkpoint: weights in one file, which may change between `reload`s,
+    `config.json`, and the tokenizer, by which stop strings are found, or the processor with it.
+    adapters: folder of adapters in peft's format, which may change in the same way; with it, the
+    weights are their base, and stay. The caller sets the variables of the process.
     """
 
     def __init__(
         self,
-        config: dict[str, Any],
-        weights: str,
-        tokenizer: str,
+        folder: str,
         options: ServerOptions,
         adapters: str | None = None,
     ) -> None:
         from vllm import LLM  # pyright: ignore[reportMissingImports]
 
-        self.config, self.weights, self.options = config, weights, options
-        self.adapters = adapters
+        self.folder, self.options, self.adapters = folder, options, adapters
         self._adapter: Any = None
         """vLLM's name of the adapters that were loaded last."""
         self._asleep = False
@@ -126,35 +127,33 @@ class VllmServer:
         """Seeds of the replies that were put and have not ended, by their numbers."""
         on_cpu = options.device == "cpu"
         num_devices = options.tensor_parallel_size * options.pipeline_parallel_size
-        with self._checkpoint() as folder:
-            check_arguments(options.arguments)
-            self.llm = LLM(
-                model=folder,
-                # Compiling takes a CPU longer than it ever saves here.
-                **{"enforce_eager": on_cpu, **options.arguments},
-                dtype=options.dtype,
-                # Token ids go in and out, and the caller says what ends a reply.
-                tokenizer=tokenizer,
-                generation_config="vllm",
-                logits_processors=[PROCESSOR],
-                worker_extension_cls=f"{WorkerMethods.__module__}.{WorkerMethods.__qualname__}",
-                tensor_parallel_size=options.tensor_parallel_size,
-                pipeline_parallel_size=options.pipeline_parallel_size,
-                # Among Ray's actors vLLM would ask Ray for devices, which this server has.
-                distributed_executor_backend="mp" if num_devices > 1 else "uni",
-                **adapter_arguments(options.lora_rank),
-                # Those of the distribution that was sampled: after the temperature.
-                logprobs_mode="processed_logprobs",
-                max_model_len=options.max_length,
-                max_num_seqs=options.max_rows,
-                enable_prefix_caching=True,
-                block_size=CPU_BLOCK if on_cpu else None,
-                kv_cache_memory_bytes=options.kv_cache_bytes,
-                gpu_memory_utilization=options.memory_share,
-                enable_sleep_mode=options.sleeps,
-                disable_log_stats=False,
-                use_tqdm_on_load=False,
-            )
+        check_arguments(options.arguments)
+        self.llm = LLM(
+            model=folder,
+            # Compiling takes a CPU longer than it ever saves here.
+            **{"enforce_eager": on_cpu, **options.arguments},
+            dtype=options.dtype,
+            # Token ids go in and out, and the caller says what ends a reply.
+            generation_config="vllm",
+            logits_processors=[PROCESSOR],
+            worker_extension_cls=f"{WorkerMethods.__module__}.{WorkerMethods.__qualname__}",
+            tensor_parallel_size=options.tensor_parallel_size,
+            pipeline_parallel_size=options.pipeline_parallel_size,
+            # Among Ray's actors vLLM would ask Ray for devices, which this server has.
+            distributed_executor_backend="mp" if num_devices > 1 else "uni",
+            **adapter_arguments(options.lora_rank),
+            # Those of the distribution that was sampled: after the temperature.
+            logprobs_mode="processed_logprobs",
+            max_model_len=options.max_length,
+            max_num_seqs=options.max_rows,
+            enable_prefix_caching=True,
+            block_size=CPU_BLOCK if on_cpu else None,
+            kv_cache_memory_bytes=options.kv_cache_bytes,
+            gpu_memory_utilization=options.memory_share,
+            enable_sleep_mode=options.sleeps,
+            disable_log_stats=False,
+            use_tqdm_on_load=False,
+        )
 
     def begin(self) -> None:
         """Prepare for the calls of a rollout: wake up, and drop the cache of earlier rollouts, so
@@ -162,7 +161,7 @@ class VllmServer:
         if self._asleep:
             self._wake()
         self._abort(list(self._seeds))
-        self.llm.reset_prefix_cache()
+        self._forget()
 
     def generate(
         self,
@@ -177,12 +176,10 @@ class VllmServer:
         that end a reply. choice: which tokens may be drawn.
         """
         self._take_support(None)
-        parameters = []
         for number, prompt in enumerate(prompts):
-            parameters.append(_parameters(number, prompt, temperature, eos_ids, choice))
-        inputs = [{"prompt_token_ids": prompt.token_ids} for prompt in prompts]
+            self._ask(number, prompt, _parameters(number, prompt, temperature, eos_ids, choice))
         drawn = []
-        outputs = self.llm.generate(inputs, parameters, use_tqdm=False, lora_request=self._adapter)
+        outputs = self.llm.wait_for_completion(use_tqdm=False)
         support = self._take_support(None)
         for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
             replies = [
@@ -203,12 +200,8 @@ class VllmServer:
         """Begin with single replies to some prompts, by their numbers, besides those under way.
         Args: as of `generate`."""
         for number, prompt in prompts.items():
-            parameters = _parameters(number, prompt, temperature, eos_ids, choice, whole=True)
             self._seeds[number] = prompt.seed
-            given = {"prompt_token_ids": prompt.token_ids}
-            self.llm.llm_engine.add_request(
-                str(number), given, parameters, lora_request=self._adapter
-            )
+            self._ask(number, prompt, _parameters(number, prompt, temperature, eos_ids, choice))
 
     def advance(self, given_up: Sequence[int]) -> dict[int, Drawn]:
         """Give up some of what was put, and sample the rest for `MOMENT_S`, or until a reply has
@@ -224,6 +217,12 @@ class VllmServer:
         support = self._take_support(list(ended))
         return {key[0]: _drawn(output, support.get(key)) for key, output in ended.items()}
 
+    def _ask(self, number: int, prompt: Prompt, parameters: Any) -> None:
+        given: Any = {"prompt_token_ids": prompt.token_ids}
+        if prompt.pictures:
+            given = with_pictures(self.llm, prompt.token_ids, prompt.pictures)
+        self.llm.llm_engine.add_request(str(number), given, parameters, lora_request=self._adapter)
+
     def _abort(self, numbers: Sequence[int]) -> None:
         self.llm.llm_engine.abort_request([str(number) for number in numbers])
         self._take_support([(number, self._seeds.pop(number)) for number in numbers])
@@ -237,15 +236,16 @@ class VllmServer:
                 support |= found
         return support
 
-    def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+    def reload(self, expected: Mapping[Names, Checksum], dtype: str, where: str) -> None:
         """Load the weights that the file now holds, or the adapters; a server that sleeps loads
         them when it wakes.
 
-        Args: expected: the checksums of what the trainer sent, by name, computed in format `dtype`.
+        Args: expected: the checksums of what the trainer sent, by the names of its pieces in the
+        file, computed in format `dtype`.
         Raises: WeightMismatch, naming `where`, before anything is loaded; RecipeError when vLLM
         cannot load the adapters.
         """
-        files = [self.weights]
+        files = [f"{self.folder}/{WEIGHTS}"]
         if self.adapters is not None:
             files.append(f"{self.adapters}/{ADAPTERS}")
         check_files(files, expected, dtype, where)
@@ -255,7 +255,7 @@ class VllmServer:
                 self._load()
             else:
                 self._load_adapters(self.adapters)
-            self.llm.reset_prefix_cache()
+            self._forget()
 
     def sleep(self) -> None:
         """Release the device's memory; the next use of the model wakes it, from the file.
@@ -281,6 +281,11 @@ class VllmServer:
             values[metric.name] = getattr(metric, "value", 0)
         return values["vllm:prefix_cache_queries"], values["vllm:prefix_cache_hits"]
 
+    def _forget(self) -> None:
+        """Drop what was computed of contexts, and of their pictures."""
+        self.llm.reset_prefix_cache()
+        self.llm.llm_engine.reset_encoder_cache()
+
     def _wake(self) -> None:
         # The weights first: keys and values take what room they leave.
         self.llm.wake_up(tags=["weights"])
@@ -294,8 +299,7 @@ class VllmServer:
         # Assigning to the loaded parameters would miss what vLLM made of them (fused, and packed
         # for the device).
         method = "reload_on_cpu" if self.options.device == "cpu" else "reload_weights"
-        with self._checkpoint() as folder:
-            self._on_devices(method, folder)
+        self._on_devices(method, self.folder)
 
     def _load_adapters(self, folder: str) -> None:
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
@@ -323,17 +327,9 @@ class VllmServer:
         """Call a method of the process of each device."""
         return self.llm.collective_rpc(method, timeout=self.options.timeout_s, args=args)
 
-    @contextmanager
-    def _checkpoint(self) -> Iterator[str]:
-        """Yield the folder that vLLM reads: the configuration, and a link to the weights."""
-        with tempfile.TemporaryDirectory(prefix="rl-train-vllm-") as folder:
-            Path(folder, "config.json").write_text(json.dumps(self.config), encoding="utf-8")
-            Path(folder, "model.safetensors").symlink_to(self.weights)
-            yield folder
-
 
 def check_files(
-    files: Sequence[str], expected: Mapping[str, Checksum], dtype: str, where: str
+    files: Sequence[str], expected: Mapping[Names, Checksum], dtype: str, where: str
 ) -> None:
     """Compare files of weights with the checksums of what the trainer sent. Args: as of
     `VllmServer.reload`. Raises: WeightMismatch naming `where`."""
@@ -342,12 +338,23 @@ def check_files(
 
     from rl_core.models.export.checksums import check_same, checksum
 
+    wanted = {_shown(names): one for names, one in expected.items()}
     found = {}
     for path in files:
         with safe_open(path, framework="pt") as file:
-            for name in set(file.keys()) & set(expected):
-                found[name] = checksum(file.get_tensor(name).to(getattr(torch, dtype)))
-    check_same(expected, found, where)
+            held = set(file.keys())
+            for names, one in expected.items():
+                if held.issuperset(names):
+                    pieces = [file.get_tensor(name) for name in names]
+                    whole = pieces[0]
+                    if len(pieces) > 1:
+                        whole = torch.cat([piece.reshape(-1) for piece in pieces]).view(one.shape)
+                    found[_shown(names)] = checksum(whole.to(getattr(torch, dtype)))
+    check_same(wanted, found, where)
+
+
+def _shown(names: Names) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 def adapter_arguments(rank: int | None) -> dict[str, Any]:
@@ -395,11 +402,9 @@ def _parameters(
     temperature: float,
     eos_ids: Sequence[int],
     choice: SamplingConfig,
-    *,
-    whole: bool = False,
 ) -> Any:
-    """Return vLLM's parameters of a request. Args: number: under which its tokens are recorded.
-    whole: report the reply when it has ended, not each token; `LLM.generate` sees to it itself."""
+    """Return vLLM's parameters of a request, which is answered when all its replies have ended.
+    Args: number: under which its tokens are recorded."""
     from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
     from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
@@ -421,7 +426,7 @@ def _parameters(
         skip_special_tokens=False,
         spaces_between_special_tokens=False,
         extra_args={CHOICE: choice, NUMBER: number} if cuts else None,
-        output_kind=RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.CUMULATIVE,
+        output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from rl_core.models.export.stored_forms import Form, Piece
+
 FORMATS = {
     torch.float64: "F64",
     torch.int64: "I64",
@@ -33,11 +35,12 @@ ALIGNMENT = 8
 
 class SharedWeights:
     """Tensors of the given names, shapes, formats and values, in memory that other processes can
-    open."""
+    open. Args: forms: the names and shapes in the file of each tensor's pieces; one without is a
+    piece of the same name."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], forms: Mapping[str, Form] | None = None):
         ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
-        header, num_bytes = _header(ordered)
+        header, num_bytes = _header(ordered, forms or {})
         self._file = os.memfd_create("rl-train-weights")
         os.ftruncate(self._file, len(header) + num_bytes)
         memory = mmap.mmap(self._file, len(header) + num_bytes)
@@ -61,18 +64,19 @@ class SharedWeights:
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
 
-def _header(tensors: Mapping[str, Tensor]) -> tuple[bytes, int]:
+def _header(tensors: Mapping[str, Tensor], forms: Mapping[str, Form]) -> tuple[bytes, int]:
     """Return the length and JSON that precede the numbers, and the number of bytes of those."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name, tensor in tensors.items():
-        stop = start + tensor.element_size() * math.prod(tensor.shape)
-        entries[name] = {
-            "dtype": FORMATS[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, stop],
-        }
-        start = stop
+        for piece in forms.get(name) or (Piece(name, tuple(tensor.shape)),):
+            stop = start + tensor.element_size() * math.prod(piece.shape)
+            entries[piece.name] = {
+                "dtype": FORMATS[tensor.dtype],
+                "shape": list(piece.shape),
+                "data_offsets": [start, stop],
+            }
+            start = stop
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text, start

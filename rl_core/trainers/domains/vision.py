@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from rl_core.distributed.vllm_engine import SeeingVllmEngine
 from rl_core.models.bundle import ModelBundle
 from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.trainers.base import Trainer
@@ -17,7 +18,7 @@ TRACK = "vision"
 SEEING = replace(
     TOKENS,
     learner=partial(token_learner, bundle_class=ModelBundle),
-    own_engines={EngineKind.DEDICATED: DedicatedEngine},
+    own_engines={EngineKind.DEDICATED: DedicatedEngine, EngineKind.VLLM: SeeingVllmEngine},
 )
 """The kind of policy whose actions are tokens and whose prompts have pictures."""
 

@@ -117,8 +117,13 @@ def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domai
         return
     if not domain.traits.with_vllm:
         raise ValueError(
-            f"rollout.engine: {rollout.engine} samples text alone, not the domain {domain}; use "
+            f"rollout.engine: {rollout.engine} samples tokens alone, not the domain {domain}; use "
             "in_process or dedicated"
+        )
+    if rollout.engine is EngineKind.SERVER and not domain.traits.with_servers:
+        raise ValueError(
+            "rollout.engine: server: a server of somebody else is sent text alone, without the "
+            f"pictures of the domain {domain}; use vllm, in_process or dedicated"
         )
     if rollout.sync.mode is SyncMode.ADAPTER and rollout.engine is EngineKind.SERVER:
         raise ValueError(
