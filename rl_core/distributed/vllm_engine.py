@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -50,9 +50,6 @@ from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import DType, LoraConfig
 from schemas.sections.rollout import RolloutConfig, SyncMode, VllmConfig
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 POLICY = "model."
 """Prefix of a policy's parameter names that a checkpoint does not have."""
@@ -226,7 +223,7 @@ class SeeingVllmEngine(VllmEngine):
     keeps_pictures = True
 
 
-def check_model(model: PreTrainedModel, source: str, tensor_parallel_size: int) -> None:
+def check_model(model: Any, source: str, tensor_parallel_size: int) -> None:
     """Refuse a model that vLLM cannot divide, with a clearer message. Raises: RecipeError."""
     heads = getattr(model.config.get_text_config(), "num_attention_heads", None)
     if heads and heads % tensor_parallel_size:

@@ -1,4 +1,4 @@
-"""How a checkpoint has the tensors of a model: under which names, and in which pieces.
+"""The names and pieces under which a checkpoint has the tensors of a model.
 
 transformers holds some under other names than their checkpoints have, and fuses others, such as the
 experts of a layer.
