@@ -100,11 +100,10 @@ def test_the_trainer_has_the_log_probabilities_that_vllm_sampled(
     ray_cluster: None, tiny_vlm_dir: Path, env_class: str, continuous: bool
 ):
     settings = recipe(tiny_vlm_dir, episodes={"continuous": continuous})
-    items = [item | {"env_class": env_class} for item in ITEMS]
+    items: Any = [item | {"env_class": env_class} for item in ITEMS]
     with built(VisionTrainer(settings, str(tiny_vlm_dir), items)) as trainer:
         for _ in range(NUM_STEPS):
             # The same pictures every step, seen by another tower.
-            metrics, rollout = trainer.step()
-            print(metrics["delta_log_prob_max"], metrics["failed_rows"], len(rollout))
+            metrics, _ = trainer.step()
             assert metrics["grad_norm"] > 0
             assert 0.0 < metrics["delta_log_prob_max"] < TOLERANCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tests.models.conftest import KINDS
 from tests.models.tiny_causal import CASES, save
 
 
-def check_against_file(model, file: Path) -> int:
+def check_against_file(model: Any, file: Path) -> int:
     """Every piece is in the file, with the numbers at its place. Returns: the number of tensors
     that are stored in several."""
     stored, forms, named = load_file(file), stored_forms(model), model.state_dict()
