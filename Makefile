@@ -41,9 +41,12 @@ up: $(STAMP) ## start Prefect and MLflow servers, deployments and workers
 down: $(STAMP) ## stop them
 	$(BIN)/rl-train down
 
+# What `make check` runs, about the code and the pages rather than what they do.
+HOUSE := tests/test_layers.py tests/test_house_rules.py tests/flows/test_reference.py tests/flows/test_promises.py
+
 # Two files at a time: most of them wait for processes to start, and share nothing between files. They start in the order
 # of tests/conftest.py, the longest first; xdist would begin with those of the most tests.
-SUITE := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+SUITE := -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(HOUSE))
 
 test: $(STAMP) ## run the tests that take seconds
 	$(BIN)/python $(SUITE) -m "not slow and not long"
@@ -136,15 +139,14 @@ check: $(STAMP) ## lint, format, types, the house rules, the reference and the s
 	$(MAKE) -j 2 types docs lint house
 
 types: $(STAMP)
-	$(BIN)/pyright
+	$(BIN)/pyright --threads 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 house: $(STAMP)
-	$(BIN)/python -m pytest tests/test_layers.py tests/test_house_rules.py tests/flows/test_reference.py \
-		tests/flows/test_promises.py
+	$(BIN)/python -m pytest $(HOUSE)
 
 check-models: $(STAMP) ## compare every family of language models with plain transformers, into docs/models.md (half an hour)
 	$(BIN)/python -m benchmarks.check_models --fresh --write

@@ -161,6 +161,7 @@ def test_media_and_pairs_are_refused_by_all_or_by_none(
         assert f"field {field}: {reason}" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_prompts_are_refused_by_all_or_by_none_and_no_environment_fails_on_the_others(
     home: Home, tmp_path: Path, tokenizer: Any
 ) -> None:
@@ -193,6 +194,7 @@ def test_prompts_are_refused_by_all_or_by_none_and_no_environment_fails_on_the_o
         env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [SchemaName.PROMPT, SchemaName.MEDIA, SchemaName.PREFERENCE])
 def test_the_commands_and_the_task_count_the_same_rows(
     schema: SchemaName, home: Home, tmp_path: Path

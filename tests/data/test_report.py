@@ -64,6 +64,7 @@ def test_good_file_exits_with_zero_and_valid_json(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr, json.loads(done.stdout)["num_accepted"]) == (0, "", 1)
 
 
+@pytest.mark.slow
 def test_held_out_files_are_compared_on_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(GOOD) + "\n")

@@ -153,6 +153,7 @@ def test_a_rank_killed_within_a_collective_is_named_within_seconds(start: Start)
         saboteur.meet()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [pytest.param("stay_away", marks=pytest.mark.long), "stay_away_from_subgroup"]
 )
@@ -169,6 +170,7 @@ def test_a_rank_that_never_comes_to_a_collective_is_named_with_its_place(start: 
         saboteur.meet()
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_named_and_ended(start: Start):
     block, saboteur = start(3.0)
     with pytest.raises(WorkerHung, match=r"rank 1 \(Saboteur-0.stop.* does not answer at all"):

@@ -55,6 +55,7 @@ def test_it_answers_and_says_what_went_wrong():
             thing.call("say", "b")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_one_that_stands_still_is_given_up_and_one_that_works_is_not(
     monkeypatch: pytest.MonkeyPatch,

@@ -146,6 +146,7 @@ def test_the_escape_does_escape_where_nothing_holds_it(tmp_path: Path):
     assert done.stdout.splitlines() == ["runs", "sees files", "reaches the network"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("proxy", "code"), [("", 0), ("http://192.0.2.1:3128", 1)])
 def test_the_command_says_it_all_as_json_and_by_its_exit_code(
     tmp_path: Path, proxy: str, code: int

@@ -16,6 +16,7 @@ PROMPT_S = 90
 """Far beyond what a run takes to start its workers, and far below the limit of these tests."""
 
 
+@pytest.mark.slow
 def test_a_model_without_its_weights_file_ends_the_run_at_once(
     start: Callable[..., Run], tiny_recipe: Path, tiny_model_dir: Path, tmp_path: Path
 ):

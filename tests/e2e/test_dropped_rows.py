@@ -4,6 +4,8 @@ own source, and what was dropped is counted in MLflow and in the report."""
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
 from rl_core.data.store.prompt_rows import load_prepared
 from rl_core.reporting.report import write_report
 from rl_core.reporting.run_record import RunRecord
@@ -37,6 +39,7 @@ class Backwards:
         self.place = state["place"]
 
 
+@pytest.mark.slow
 def test_good_rows_are_trained_on_in_the_sources_order_and_bad_ones_counted(
     tiny_recipe: Path, tmp_path: Path, ray_cluster: None
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_mapping_that_cannot_be_read_is_refused(files: tuple[Path, Path], tmp_
     assert done.stderr.startswith("error: --map: map prompt: unknown step 'upper'")
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_its_columns_in_a_bucket(
     files: tuple[Path, Path],
     tiny_recipe: Path,

@@ -146,6 +146,7 @@ def test_the_other_parts_from_outside_the_repository_are_those_of_a_run(
     assert 0 < max(metrics["trained_tokens"]) <= 2 * 32, "the stack"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tasks", "datasets", "random"])
 def test_a_class_in_a_module_whose_name_is_taken_is_refused_with_the_reason(
     beside_taken_names: Path, name: str

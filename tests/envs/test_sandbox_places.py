@@ -116,6 +116,7 @@ def test_a_server_gives_the_verdicts_of_bubblewrap(fusion: FusionServer) -> None
     assert not any("ground_truth" in json.dumps(one) for one in fusion.requests)
 
 
+@pytest.mark.slow
 def test_the_tool_python_runs_on_a_server_and_a_server_that_fails_is_no_verdict(
     fusion: FusionServer,
 ) -> None:

@@ -60,6 +60,7 @@ def assert_same(settings: Recipe, rows: list[dict[str, Any]], ranks: Ranks) -> l
     return [step["grad_norm"] for step in measured]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
     "changes",

@@ -135,6 +135,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_the_flow_prepares_registers_and_shows_what_it_did(
     prefect_harness: None, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def found() -> Iterator[dict[str, Family]]:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_no_path_gives_something_else_in_silence(found: dict[str, Family], model_type: str) -> None:
     family = found[model_type]
@@ -62,10 +63,12 @@ def test_no_path_gives_something_else_in_silence(found: dict[str, Family], model
     ] == []
 
 
+@pytest.mark.slow
 def test_a_plain_decoder_is_right_on_every_path(found: dict[str, Family]) -> None:
     assert {str(cell.verdict) for cell in found["llama"].cells.values()} == {"equal"}
 
 
+@pytest.mark.slow
 def test_two_ranks_do_share_weights_and_sequences(found: dict[str, Family]) -> None:
     """What cannot be shared is refused by name, which ranks that share nothing would not notice."""
     for model_type, path, setting in (
@@ -78,6 +81,7 @@ def test_two_ranks_do_share_weights_and_sequences(found: dict[str, Family]) -> N
     assert cell.verdict == REFUSED and "cannot be computed so (RuntimeError" in cell.why
 
 
+@pytest.mark.slow
 def test_a_path_that_is_a_little_off_is_found_and_the_others_are_not_blamed(
     found: dict[str, Family],
 ) -> None:

@@ -164,6 +164,7 @@ def test_options_that_would_not_be_checked_are_refused(monkeypatch: pytest.Monke
     )
 
 
+@pytest.mark.slow
 def test_a_dry_run_refuses_a_wrong_target_with_exit_code_2(tmp_path: Path):
     done = rl_train(tmp_path, "run", "smoke/text", "--dry-run", "backend={target: 'no_such:Thing'}")
     assert done.returncode == 2, done.stdout

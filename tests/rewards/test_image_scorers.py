@@ -113,6 +113,7 @@ def test_quotes_and_distances():
         assert edit_distance(first, second) == edit_distance(second, first) == distance
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("rapidocr") is None, reason="the extra `rewards` is not installed"
 )

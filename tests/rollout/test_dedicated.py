@@ -103,6 +103,7 @@ def test_in_float32_a_dedicated_engine_changes_nothing(tiny_model_dir: Path):
     assert all(torch.equal(weight, other_weights[name]) for name, weight in weights.items())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_trainer_that_is_offloaded_while_the_engine_samples_learns_the_same(
     tiny_model_dir: Path,

@@ -124,6 +124,7 @@ def served(smollm2: LocalJudge) -> Iterator[Server]:
     server.close()
 
 
+@pytest.mark.slow
 def test_a_served_judge_and_the_same_one_in_process_agree(served: Server, smollm2_dir: Path):
     usual = {
         "name": "judge",

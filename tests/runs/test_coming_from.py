@@ -60,6 +60,7 @@ def test_each_key_of_theirs_is_answered(system: str, place: str, value: Any):
     assert f"{place} is {system}'s name; here it is " in said or reason in said, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_ours_passes_a_dry_run(name: str, tmp_path: Path):
     folder = tmp_path / "data" / "gsm8k"

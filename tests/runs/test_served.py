@@ -33,6 +33,7 @@ def with_set(folder: Path, model: Path, questions: list[str]) -> dict[str, Any]:
     return recipe_of("served", folder, model, evaluation={"sets": sets})
 
 
+@pytest.mark.slow
 def test_rows_and_sets_are_put_to_the_server(
     home: Home, tmp_path: Path, tiny_model_dir: Path
 ) -> None:

@@ -70,6 +70,7 @@ def tables(file: Path) -> list[tuple[str, str]]:
         return database.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
 
 
+@pytest.mark.slow
 def test_the_next_home_gets_the_tables_without_keys(
     home_of: Callable[[str], Home], migrated: Path
 ) -> None:

@@ -41,6 +41,7 @@ def url(home: Home) -> Iterator[str]:
     stop_tree(record.process)
 
 
+@pytest.mark.slow
 def test_programs_give_the_key(url: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     key = {"Authorization": f"Bearer {key_of(home.root, MLFLOW_SERVER)}"}
     assert httpx.get(url + SEARCH, headers=key).json()["experiments"]

@@ -22,6 +22,8 @@ from tasks.promote_model import promote_model
 from tasks.validate_data import validate_data
 from tests.made_runs import MadeRun, make_run, recipe_of, register, write_rows
 
+pytestmark = pytest.mark.slow
+
 Values = dict[str, Any]
 WRONG, RIGHT = [0.0] * 4, [1.0] * 4
 GATE = Approval(given=True)

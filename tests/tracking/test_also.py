@@ -49,6 +49,7 @@ def opened(open_run, recipe: Recipe, root: Path, run_id: str | None = None) -> T
     return tracking
 
 
+@pytest.mark.slow
 def test_every_tracker_has_the_metrics_under_their_names_in_mlflow(open_run, tmp_path: Path):
     tracking = opened(open_run, recipe_with(BOTH), tmp_path / "run")
     for step in (1, 2):

@@ -70,6 +70,7 @@ def test_a_stage_by_itself_leaves_no_trace_of_the_other_and_may_be_clipped(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -65,6 +65,7 @@ def played(engine: RolloutEngine, name: str, *truths: Any) -> DataProto:
     return batch
 
 
+@pytest.mark.slow
 def test_a_short_episode_does_not_wait_for_a_long_reply(
     new_engine: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

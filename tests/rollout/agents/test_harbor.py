@@ -56,6 +56,7 @@ def played(folder: Path, row: dict[str, Any], says: list[str]) -> tuple[Any, lis
     return ended[0], [one["content"] for one in requests[-1]["messages"] if one["role"] == "user"]
 
 
+@pytest.mark.slow
 def test_commands_are_run_and_the_tests_give_the_reward(tmp_path: Path) -> None:
     rows = rows_of(EXAMPLE, tmp_path)
     assert {"hello", "total"} < set(rows)
@@ -76,6 +77,7 @@ def test_commands_are_run_and_the_tests_give_the_reward(tmp_path: Path) -> None:
     assert told[1].count("Permission denied") == 4
 
 
+@pytest.mark.slow
 def test_the_solution_of_every_example_earns_its_reward(tmp_path: Path) -> None:
     for name, row in rows_of(EXAMPLE, tmp_path).items():
         solution = (EXAMPLE / name / "solution" / "solve.sh").read_text()

@@ -47,6 +47,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         server.close()
 
 
+@pytest.mark.slow
 def test_a_new_repository_gets_weights_card_and_lineage(home: Home, hub: Hub):
     done = push(MODEL, None, "org/new", home, private=True)
     repository = hub.repositories["org/new"]

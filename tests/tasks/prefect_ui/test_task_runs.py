@@ -73,6 +73,7 @@ def states_of(around: AbstractContextManager[None], *, fails: bool = False) -> d
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fails", "end"), [(False, "COMPLETED"), (True, "FAILED")])
 def test_an_end_that_was_lost_is_sent_again(
     prefect_harness: None, losing: list[str], fails: bool, end: str

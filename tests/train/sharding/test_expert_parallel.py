@@ -104,6 +104,7 @@ def test_two_ranks_that_share_experts_train_like_one(ranks: Ranks, mixture: str,
     assert_alike(whole, got, 2e-4 if case == "Muon" else 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "topology",
     [

@@ -167,6 +167,7 @@ def test_a_resumed_run_is_bit_identical_and_its_folder_goes_on(
     assert torch.allclose(found, margins, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_it_tells_held_out_pairs_apart_that_their_lengths_do_not(tiny_model_dir: Path):
     items = [
