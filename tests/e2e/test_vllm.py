@@ -1,13 +1,14 @@
-"""The smoke text recipe through the whole flow, sampled by vLLM: the same learning, and nothing
-left behind."""
+"""Recipes through the whole flow, sampled by vLLM: the same learning, and nothing left behind."""
 
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.conftest import undisturbed_run
 from tests.e2e.outcomes import logged_metrics
-from tests.rollout.vllm_parts import INTERPRETER, MISSING
+from tests.rollout.test_vllm_pictures import LookAgainEnv
+from tests.rollout.vllm_parts import INTERPRETER, MISSING, TOLERANCE
 
 pytestmark = [
     pytest.mark.vllm,
@@ -48,3 +49,36 @@ def test_a_recipe_trains_on_what_vllm_samples(tmp_path: Path, way: str) -> None:
     ):
         assert len(metrics[name]) == num_trained
         assert all(0.0 < value < tolerance for value in metrics[name]), (name, metrics[name])
+
+
+def test_a_recipe_with_pictures_trains_on_what_vllm_sees(
+    tiny_vlm_dir: Path, tmp_path: Path
+) -> None:
+    values = {
+        "name": "look-again",
+        "domain": "vision",
+        "model": {"path": str(tiny_vlm_dir), "frozen": []},
+        "fsdp": {"param_dtype": "float32"},
+        "data": {
+            "train": [{"pictures": 12, "seed": 1}],
+            "eval": [{"pictures": 4, "seed": 2}],
+            "max_prompt_length": 128,
+            "default_env_class": "look_again",
+        },
+        "environments": {"look_again": {"target": f"{LookAgainEnv.__module__}:LookAgainEnv"}},
+        "algorithm": {"name": "grpo"},
+        "rollout": {
+            "samples_per_prompt": 4,
+            "max_new_tokens": 6,
+            "max_context_length": 400,
+            "sync": {"dtype": "float32"},
+        },
+        "training": {"num_iterations": 2, "steps_per_iteration": 2, "prompts_per_step": 2},
+        "evaluation": {"max_new_tokens": 6},
+    }
+    recipe, home = tmp_path / "recipe.yaml", tmp_path / "home"
+    recipe.write_text(yaml.safe_dump(values))
+    with undisturbed_run(recipe, home, *VLLM, *WAYS["one device"]):
+        distances = logged_metrics(home)["delta_log_prob_max"]
+    assert len(distances) == 4
+    assert max(distances) < TOLERANCE, "the trainer saw other pictures than vLLM"
