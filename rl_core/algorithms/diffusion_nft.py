@@ -5,8 +5,8 @@ A clean sample x_0 is noised to x_t = (1 - t) x_0 + t eps, and the velocities of
 positive and negative policy are mixed from the trained one and the "old" one that sampled: v+ =
 beta v + (1 - beta) v_old, v- = (1 + beta) v_old - beta v. With r = clip(A, +-M)/(2M) + 1/2 the loss
 is M mean(r e+ / beta + (1 - r) e- / beta), where e is the squared error of x_0 predicted by x_t - t
-v over its detached mean absolute error. The old policy is a moving average, and a rollout is
-trained on once.
+v over its detached mean absolute error. The old policy is a moving average, or the trained one as
+it was before the step. A rollout is trained on once.
 
 An action is one noised copy of the sample. The owner of the model computes the errors
 (`nft_errors`).
@@ -14,6 +14,7 @@ An action is one noised copy of the sample. The owner of the model computes the 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
@@ -75,6 +76,16 @@ def _error(predicted: Tensor, clean: Tensor) -> Tensor:
     return (difference.square() / scale_N1).mean(1)
 
 
+class OldPolicy(StrEnum):
+    """Policy that samples, and that the implicit policies lie around."""
+
+    AVERAGE = "average"
+    """The moving average that the recipe keeps (`ema_lora` or `ema_full` with `rollout: true`)."""
+    CURRENT = "current"
+    """The trained policy as it was before the step: the paper's decay of 0, which learns fastest
+    and is the first to become unstable."""
+
+
 @algorithms.register("diffusion_nft")
 class DiffusionNft(StageAlgorithm):
     """DiffusionNFT: a regression towards good samples and away from bad ones."""
@@ -88,6 +99,9 @@ class DiffusionNft(StageAlgorithm):
         """M: absolute value to which advantages are clipped before they are mapped to 0..1."""
         beta: float = Field(default=1.0, gt=0)
         """Distance of the implicit policies from the old one."""
+        old_policy: OldPolicy = OldPolicy.AVERAGE
+        """Policy that samples. Next to a language model that learns as well, it can only be
+        `current`."""
 
         @field_validator("advantage")
         @classmethod
@@ -96,10 +110,10 @@ class DiffusionNft(StageAlgorithm):
             return block
 
     config: Config
-    rolls_out_average: bool = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        self.rolls_out_average = config.old_policy is OldPolicy.AVERAGE
         estimator_cls, estimator_config = advantage_estimators.resolve(
             config.advantage, "algorithm.advantage"
         )

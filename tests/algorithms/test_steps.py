@@ -74,3 +74,20 @@ def test_nft_is_served_with_an_average_to_roll_out_with_and_refused_without() ->
     assert parse_recipe(served).ema is not None
     with pytest.raises(RecipeError, match=r"share_noise: .* all samples of a prompt would be one"):
         parse_recipe(served | {"diffusion": values["diffusion"] | {"share_noise": True}})
+
+
+def test_nft_is_served_by_the_trained_policy_itself_but_not_beside_an_average() -> None:
+    values = load_recipe(RECIPE).model_dump(mode="json")
+    values["algorithm"] = {"name": "diffusion_nft", "old_policy": "current"}
+    assert parse_recipe(values).ema is None
+    averaged = values | {"lora": {"rank": 4}, "ema_lora": {"rollout": True}}
+    with pytest.raises(RecipeError, match="old_policy is current, but the recipe's moving average"):
+        parse_recipe(averaged)
+
+
+@pytest.mark.parametrize("recipe", ["smoke/unified", "smoke/pe"])
+def test_next_to_tokens_nft_has_the_trained_policy_alone(recipe: str) -> None:
+    block = "unified" if recipe.endswith("unified") else "tracks"
+    with pytest.raises(RecipeError, match=r"or algorithm\.old_policy: current"):
+        load_recipe(recipe, [f"{block}.images.algorithm={{name: diffusion_nft}}"])
+    load_recipe(recipe, [f"{block}.images.algorithm={{name: diffusion_nft, old_policy: current}}"])

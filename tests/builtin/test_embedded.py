@@ -40,8 +40,8 @@ DECIDES_THE_WEIGHTS = {
 }
 KNOWN = {
     "tiny-vlm": ("ceec7abfc6f9", "c401033d6c38"),
-    "tiny-sd3": ("4e0c1ed776fc", "dfb591d9b76a"),
-    "tiny-unified": ("2fafcb2e4499", "a58be8565ebe"),
+    "tiny-sd3": ("4e0c1ed776fc", "54e125309c86"),
+    "tiny-unified": ("2fafcb2e4499", "7eadcb97518f"),
     "smollm2-enhancer": ("8409b6d7db71", "10d213589cb6"),
     "smollm2-adder": ("9f54c10e0369", "4a356d358f9e"),
 }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core.algorithms import algorithms
+from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.models.decoding.decode import positions_of
 from rl_core.models.diffusion.levels import size_of
@@ -18,7 +19,8 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.diffusion.unified_plans import PlanPainter, contexts, planned_drawing
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.gradients import clip_gradients
-from rl_core.train.stacks.diffusion_stack import StepStack
+from rl_core.train.stacks.diffusion_stack import DiffusionStack, StepStack
+from rl_core.train.stacks.nft_stack import NftStack
 from rl_core.train.stacks.token_stack import TrainStack
 from rl_core.train.stacks.unified_stack import StageWeight, UnifiedStack
 from rl_core.trainers.advantages import add_advantages
@@ -63,7 +65,7 @@ class Made:
     backend: FSDPBackend
     painter: PlanPainter
     text: TrainStack
-    images: StepStack
+    images: DiffusionStack
     stack: UnifiedStack
 
 
@@ -71,9 +73,12 @@ def make_all(rank_info: RankInfo, setup: Setup) -> Made:
     own = {"name": "grpo", "std_scope": "group"}
     named: dict[str, dict[str, Any]] = {
         TEXT: {"name": "grpo"},
-        # Ranks are alone with their groups here, so advantages may not look at the whole batch.
-        IMAGES: {"name": "flow_grpo", "kl": {"coef": 0.0}, "advantage": own},
+        IMAGES: {"name": "flow_grpo", "kl": {"coef": 0.0}},
     }
+    if "name" in setup.algorithms.get(IMAGES, {}):
+        named[IMAGES] = {}
+    # Ranks are alone with their groups here, so advantages may not look at the whole batch.
+    named[IMAGES]["advantage"] = own
     found = {
         name: algorithms.resolve(one | setup.algorithms.get(name, {}), name)
         for name, one in named.items()
@@ -93,13 +98,15 @@ def make_all(rank_info: RankInfo, setup: Setup) -> Made:
         with_reference=text.needs_reference or images.needs_reference,
         rank_info=rank_info,
     )
-    rollout, sde = RolloutConfig(samples_per_prompt=NUM_PICTURES), images.config.sde
-    painter = PlanPainter(backend, config, rollout, sde, 0, 8)
+    rollout, sde = RolloutConfig(samples_per_prompt=NUM_PICTURES), None
     options = {"micro_batch_size": 3, **setup.stack}
-    stacks = (
-        TrainStack(backend, text, **options),
-        StepStack(backend, images, config, sde, **options),
-    )
+    if isinstance(images, DiffusionNft):
+        drawing: DiffusionStack = NftStack(backend, images, config, **options)
+    else:
+        sde = images.config.sde
+        drawing = StepStack(backend, images, config, sde, **options)
+    painter = PlanPainter(backend, config, rollout, sde, 0, 8)
+    stacks = TrainStack(backend, text, **options), drawing
     return Made(rank_info, backend, painter, *stacks, UnifiedStack(backend, *stacks, setup.weights))
 
 
@@ -120,7 +127,9 @@ def rows_of(made: Made) -> dict[str, DataProto]:
     assert images is not None and images.batch is not None
     # Judged by what was sampled: pictures have whole numbers, whose rounding would tell ranks
     # apart.
-    images.batch["rewards"] = images.tensor("next_latents")[:, -1].flatten(1).mean(1)
+    noised = "clean" in images.batch
+    drawn = images.tensor("clean") if noised else images.tensor("next_latents")[:, -1]
+    images.batch["rewards"] = drawn.flatten(1).mean(1)
     add_advantages(made.images.algorithm, images, torch.arange(len(images)) // NUM_PICTURES)
     return {TEXT: text, IMAGES: images}
 
@@ -210,6 +219,7 @@ def replayed(rank_info: RankInfo, setup: Setup) -> tuple[Tensor, Tensor]:
     states made anew."""
     made = make_all(rank_info, setup)
     images = rows_of(made)[IMAGES]
+    assert isinstance(made.images, StepStack)
     step = made.images.replay(made.backend.policy, images)
     assert step.log_prob is not None
     return images.tensor("rollout_log_probs"), step.log_prob.detach().view_as(

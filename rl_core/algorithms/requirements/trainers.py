@@ -253,11 +253,18 @@ def named(recipe: Recipe) -> str | None:
 
 def _check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not
-    keep."""
-    if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
+    keep, or the recipe with one that the algorithm leaves out."""
+    samples_average = recipe.ema is not None and recipe.ema.rollout
+    if isinstance(algorithm, DiffusionNft) and samples_average and not algorithm.rolls_out_average:
+        raise RecipeError(
+            "algorithm.old_policy is current, but the recipe's moving average has rollout: true; "
+            "leave out one of them"
+        )
+    if algorithm.rolls_out_average and not samples_average:
         raise RecipeError(
             f"algorithm {named(recipe)} samples with the moving average: set ema_lora: "
-            "{rollout: true}, or ema_full: {mirror: true, rollout: true}"
+            "{rollout: true}, or ema_full: {mirror: true, rollout: true}; or "
+            "algorithm.old_policy: current"
         )
 
 
