@@ -299,5 +299,11 @@ bench-soak: $(STAMP) ## one small run after another; memory, descriptors, thread
 bench-async-curves: $(STAMP) ## what the recipe text learns in turns, ahead and with weights in flight, three seeds each (half an hour)
 	$(BIN)/python -m benchmarks.async_curves --write
 
+bench-recipes: $(STAMP) ## what the recipes of small models reach, five seeds each (two hours)
+	$(BIN)/python -m benchmarks.recipe_seeds --write
+
+bench-nft: $(STAMP) ## what DiffusionNFT and Flow-GRPO cost to the same score, three seeds each (half an hour)
+	$(BIN)/python -m benchmarks.nft_cost --write
+
 curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about 20 minutes, idle machine)
 	$(BIN)/python -m benchmarks.curves

@@ -2,8 +2,7 @@
 
     python -m benchmarks.curves [--recipe NAME] [--home FOLDER] [--variants NAME ...] [OVERRIDE ...]
 
-The variants of `text` and `diffusion` are algorithms, those of `pe` and `unified` the tracks that
-learn. Each is `rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; an
+The variants of `text` are algorithms, those of `pe` and `unified` the tracks that learn. Each is `rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; an
 existing run is continued or read, never repeated. The numbers come from MLflow. Each takes some
 minutes on an idle machine.
 """
@@ -54,19 +53,6 @@ COMPARISONS = {
         "eval/accuracy",
         "Held-out accuracy, greedy",
         IMAGES / "algorithm-curves.png",
-    ),
-    "diffusion": Comparison(
-        {
-            "flow_grpo": ("algorithm={name: flow_grpo}", "algorithm.kl.coef=0.0"),
-            "diffusion_nft": (
-                "algorithm={name: diffusion_nft}",
-                "ema_full={decay: 0.5, warmup: ramp, ramp_step: 0.02, mirror: true, rollout: true}",
-            ),
-        },
-        ("training.num_iterations=6", "training.steps_per_iteration=5", "evaluation.eval_every=1"),
-        "eval/judge_independent",
-        "Held-out score of the judge that was not trained on",
-        IMAGES / "diffusion-algorithm-curves.png",
     ),
     "pe": Comparison(
         {
