@@ -2,9 +2,10 @@
 
     python -m benchmarks.curves [--recipe NAME] [--home FOLDER] [--variants NAME ...] [OVERRIDE ...]
 
-The variants of `text` are algorithms, those of `pe` and `unified` the tracks that learn. Each is `rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; an
-existing run is continued or read, never repeated. The numbers come from MLflow. Each takes some
-minutes on an idle machine.
+The variants of `text` are algorithms, those of `pe` and `unified` the tracks that learn. Each is
+`rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; an existing run is
+continued or read, never repeated. The numbers come from MLflow. Each takes some minutes on an idle
+machine.
 """
 
 from __future__ import annotations

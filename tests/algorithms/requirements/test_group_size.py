@@ -70,7 +70,7 @@ PE_IMAGES = [
         ),
         ("text", ["algorithm={name: dapo}"], "algorithm dapo compares"),
         ("vision", [], "compares"),
-        ("diffusion", [], "algorithm flow_grpo compares .*set 2 or more$"),
+        ("diffusion", [], "algorithm diffusion_nft compares .*set 2 or more$"),
         ("pe", [], "algorithm dr_grpo compares"),
         ("unified", [], "algorithm grpo compares"),
     ],
