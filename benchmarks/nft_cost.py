@@ -29,6 +29,7 @@ from benchmarks.recipe_seeds import INDEPENDENT, name_of
 TITLE = "DiffusionNFT beside Flow-GRPO: `make bench-nft`"
 FLOW_GRPO = (
     "algorithm={name: flow_grpo, kl: {coef: 0.0}}",
+    "ema_full=null",
     "optimizer.learning_rate=3e-4",
     "training.num_iterations=4",
 )

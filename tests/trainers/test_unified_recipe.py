@@ -48,7 +48,7 @@ from schemas.domains import Domain
             ["algorithm.name=flow_grpo"],
             r"trains denoising steps, domain unified has tokens",
         ),
-        ("unified", ["unified.images.algorithm.name=grpo"], r"algorithm grpo trains tokens"),
+        ("unified", ["unified.images.algorithm={name: grpo}"], r"algorithm grpo trains tokens"),
         ("unified", ["unified.images.algorithm.name=grop"], r"unknown algorithm 'grop'"),
         ("unified", ["rewards=[]"], r"name at least one scorer"),
         ("unified", ["diffusion.num_frames=9"], r"the domain unified draws pictures; set 1"),
