@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 from scipy.stats import t as student
 
 from benchmarks import page
-from benchmarks.curves import IMAGES, Learnt, curves_of, draw, run_recipe
+from benchmarks.curves import Learnt, curves_of, run_recipe
 from benchmarks.recipe_seeds import INDEPENDENT, name_of
 
 TITLE = "DiffusionNFT beside Flow-GRPO: `make bench-nft`"
@@ -33,7 +33,6 @@ FLOW_GRPO = (
     "optimizer.learning_rate=3e-4",
     "training.num_iterations=4",
 )
-PICTURE = IMAGES / "diffusion-algorithm-curves.png"
 SECONDS = ("seconds/rollout", "seconds/train")
 
 
@@ -62,7 +61,7 @@ def step_seconds(run: Learnt) -> float:
 
 
 def main() -> None:
-    """Train missing runs, print the table, and draw the curves of the first seed."""
+    """Train missing runs and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -74,7 +73,6 @@ def main() -> None:
     home = args.home.resolve()
     uri = f"sqlite:///{home / 'mlflow.db'}"
     found: dict[str, list[tuple[float, float]]] = {"DiffusionNFT": [], "Flow-GRPO": []}
-    curves: dict[str, Learnt] = {}
     for seed in args.seeds:
         names = {"DiffusionNFT": name_of("diffusion", seed), "Flow-GRPO": f"flow-grpo-{seed}"}
         run_recipe("diffusion", names["DiffusionNFT"], [f"seed={seed}"], home)
@@ -83,8 +81,6 @@ def main() -> None:
         for algorithm, name in names.items():
             steps = steps_to(args.score, curves_of(name, (INDEPENDENT,), client))
             found[algorithm].append((steps, step_seconds(curves_of(name, SECONDS, client))))
-            both = curves_of(name, ("reward_mean", INDEPENDENT), client)
-            curves.setdefault(algorithm, both)
     rows = []
     for algorithm, runs in found.items():
         steps, seconds = ([run[place] for run in runs] for place in (0, 1))
@@ -106,7 +102,6 @@ def main() -> None:
         f"{page.table(['algorithm', 'steps', 'a step, median'], rows)}"
     )
     print(body)
-    draw(curves, "Held-out score of the judge that was not trained on", PICTURE)
     if args.write:
         page.write_section(TITLE, body)
 
