@@ -1,4 +1,4 @@
-"""What DiffusionNFT and Flow-GRPO cost to reach one score of the judge that was not trained on.
+"""Cost of DiffusionNFT and of Flow-GRPO to reach one score of the judge that was not trained on.
 
     python -m benchmarks.nft_cost [--score 0.5] [--seeds 0 1 2] [--home FOLDER] [--write]
 

@@ -1,4 +1,4 @@
-"""What the recipes of small models reach, over several seeds.
+"""Scores that the recipes of small models reach, over several seeds.
 
     python -m benchmarks.recipe_seeds [--recipes diffusion unified] [--seeds 0 1 2 3 4]
                                       [--home FOLDER] [--write] [OVERRIDE ...]
