@@ -19,6 +19,8 @@ from tests.rollout.named_rows import assert_named
 
 NUM_STEPS, NUM_PROMPTS, NUM_REWRITES, NUM_PICTURES = 2, 2, 3, 2
 SHADE = "tests.trainers.shades:ShadeScorer"
+FLOW_GRPO: dict[str, Any] = {"name": "flow_grpo", "kl": {"coef": 0.0}}
+NFT: dict[str, Any] = {"name": "diffusion_nft", "old_policy": "current"}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,7 @@ class Job:
         images: bool = True,
         num_devices: int = 1,
         drawing_devices: int = 0,
+        drawing: dict[str, Any] = FLOW_GRPO,
     ) -> Recipe:
         return Recipe.model_validate(
             {
@@ -63,7 +66,7 @@ class Job:
                         "model": {"path": str(self.pipeline_dir)},
                         "fsdp": {"param_dtype": "float32"},
                         "optimizer": {"learning_rate": 1e-3, "eps": 1e-4},
-                        "algorithm": {"name": "flow_grpo", "kl": {"coef": 0.0}},
+                        "algorithm": drawing,
                         "template": "a photo of {rewrite}",
                         "samples_per_rewrite": NUM_PICTURES,
                         "num_devices": drawing_devices,
@@ -128,12 +131,16 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor], track: str) -> bo
     )
 
 
-@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("num_devices", "drawing"),
+    [(1, FLOW_GRPO), pytest.param(2, NFT, marks=pytest.mark.slow)],
+    ids=["one, Flow-GRPO", "two, DiffusionNFT"],
+)
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_step_trains_both_tracks_and_a_resumed_one_equals_it(
-    job: Job, tmp_path: Path, num_devices: int
+    job: Job, tmp_path: Path, num_devices: int, drawing: dict[str, Any]
 ) -> None:
-    trainer = job.start(num_devices=num_devices)
+    trainer = job.start(num_devices=num_devices, drawing=drawing)
     try:
         start = weights(trainer)
         drawn = seen(trainer)
