@@ -109,10 +109,11 @@ def run_recipe(recipe: str, name: str, overrides: Sequence[str], home: Path) -> 
 
 
 def curves_of(name: str, metrics: Sequence[str], client: MlflowClient) -> Learnt:
-    """Return the curves of the newest run of a name. Args: metrics: of the sampled curve, and of
-    the held-out one if there are two. Raises: LookupError when MLflow has no such run."""
+    """Return the curves of the newest finished run of a name. Args: metrics: of the sampled curve,
+    and of the held-out one if there are two. Raises: LookupError when MLflow has no such run."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    wanted = f"params.name = '{name}'"
+    # A run that was given up, of another recipe under that name, may be younger than this one.
+    wanted = f"params.name = '{name}' and attributes.status = 'FINISHED'"
     found = client.search_runs(
         experiments, wanted, order_by=["attributes.start_time DESC"], max_results=1
     )

@@ -5,7 +5,7 @@
 DiffusionNFT (arXiv 2509.16117) claims to be up to 25 times as efficient as Flow-GRPO on Stable
 Diffusion 3.5. Here both train the recipe `diffusion`, with the same start, prompts, judges and
 number of samples a step, every weight trained, Flow-GRPO with a learning rate of 3e-4 instead of
-4e-4; with 1e-4 both were slower. The runs with DiffusionNFT are those of `benchmarks.recipe_seeds`.
+4e-4; neither was tuned further. The runs with DiffusionNFT are those of `benchmarks.recipe_seeds`.
 A curve is read along a line between two evaluations. A ratio has the 95 % interval of Student's t
 over the logarithms of the seeds' ratios.
 """
@@ -70,6 +70,8 @@ def main() -> None:
     parser.add_argument("--score", type=float, default=0.5)
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
     args = parser.parse_args()
+    if len(args.seeds) < 2:
+        parser.error("--seeds: an interval takes at least two")
     home = args.home.resolve()
     uri = f"sqlite:///{home / 'mlflow.db'}"
     found: dict[str, list[tuple[float, float]]] = {"DiffusionNFT": [], "Flow-GRPO": []}

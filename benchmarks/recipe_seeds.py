@@ -18,6 +18,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 
 from benchmarks import page
+from benchmarks.async_curves import spread
 from benchmarks.curves import Learnt, curves_of, run_recipe
 
 TITLE = "What the small recipes reach: `make bench-recipes`"
@@ -35,11 +36,6 @@ pays, where they differ."""
 def name_of(recipe: str, seed: int) -> str:
     """Return the name of a run in MLflow."""
     return f"seed-{recipe}-{seed}"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return the mean, the lowest and the highest."""
-    return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 def line(recipe: str, deciding: Sequence[Learnt], paying: Sequence[Learnt]) -> list[str]:
