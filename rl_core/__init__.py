@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rl_core.runtime.own_packages import find_own_packages_first
+from rl_core.runtime.quiet_libraries import quiet_libraries
 
 if TYPE_CHECKING:
     from flows.python_api.chat import ChatModel, load
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rl_core.errors import StopTraining
 
 find_own_packages_first()
+quiet_libraries()
 
 __all__ = ["ChatModel", "Run", "StopTraining", "evaluate", "load", "open_run", "train"]
 _HOMES = {

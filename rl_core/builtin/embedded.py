@@ -26,7 +26,6 @@ from pathlib import Path
 
 from rl_core.data.store.atomic import disk_errors
 from rl_core.errors import ModelError
-from rl_core.runtime.quiet_libraries import quiet_pipelines
 from rl_core.runtime.registry import nearest
 
 PREFIX = "embedded:"
@@ -101,7 +100,6 @@ def materialise(name: str, models_dir: Path) -> Path:
 
 
 def _warm_up(name: str, out: Path) -> None:
-    quiet_pipelines()
     importlib.import_module(_WARM_UPS[name][0]).build(out)
 
 

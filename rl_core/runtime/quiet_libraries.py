@@ -1,15 +1,20 @@
-"""Suppression of irrelevant messages of the model libraries about diffusion pipelines."""
+"""Suppression of messages of the model libraries about what this project does not use."""
 
 from __future__ import annotations
 
 import logging
 
-NO_NEWS = ("transformers.utils.import_utils", "diffusers.pipelines.pipeline_utils")
+NO_NEWS = (
+    "transformers.utils.import_utils",
+    "diffusers.pipelines.pipeline_utils",
+    "bitsandbytes.backends.cpu.ops",
+)
 """Loggers to silence. The first warns that image processors run without torchvision, which this
-project does not use; the second that an absent text encoder cannot be saved."""
+project does not use; the second that an absent text encoder cannot be saved. The third, which any
+import of peft calls up on a processor with AVX512-BF16, asks for a kernel from the model hub."""
 
 
-def quiet_pipelines() -> None:
-    """Let these loggers report errors only. Call this before a pipeline's class is imported."""
+def quiet_libraries() -> None:
+    """Let these loggers report errors only. Call this before the libraries are imported."""
     for name in NO_NEWS:
         logging.getLogger(name).setLevel(logging.ERROR)

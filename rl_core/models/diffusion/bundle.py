@@ -17,7 +17,6 @@ from rl_core.models.diffusion.export import export_pipeline
 from rl_core.models.diffusion.families import family_class
 from rl_core.models.diffusion.policy import DiffusionPolicy
 from rl_core.models.diffusion.velocities import velocities
-from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import LoraConfig, ModelConfig
 
 if TYPE_CHECKING:
@@ -107,7 +106,6 @@ def load_family(source: str, path: str, *, trained_only: bool = False) -> Diffus
     """
     import diffusers
 
-    quiet_pipelines()
     index = pipeline_index(source)
     family = family_class(str(index.get("_class_name")))
     parts = {

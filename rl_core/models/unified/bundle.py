@@ -18,7 +18,6 @@ from rl_core.models.diffusion.bundle import INDEX, DiffusionBundle, pipeline_ind
 from rl_core.models.unified.base import UnifiedFamily
 from rl_core.models.unified.families import unified_class
 from rl_core.models.unified.policy import UnifiedPolicy
-from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import ModelConfig
 
 
@@ -71,7 +70,6 @@ def load_unified(source: str, config: ModelConfig, *, trained_only: bool = False
     Args: trained_only: leave tokenizers, encoders and VAE out.
     Raises: ModelError when the folder is not a unified model, or cannot be loaded.
     """
-    quiet_pipelines()
     family = _checked_class(source, config)
     kept = {family.writer, "transformer", "scheduler"}
     parts = [name for name, part in pipeline_index(source).items() if isinstance(part, list)]
