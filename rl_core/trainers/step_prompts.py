@@ -13,6 +13,7 @@ from rl_core.errors import DataError
 from rl_core.rollout.carried import AWAITED, BEGUN
 from rl_core.rollout.episodes.unfinished import Unfinished
 from rl_core.rollout.sample_ids import groups_of
+from rl_core.trainers.dealing import dealt
 from rl_core.trainers.track import prompt_batch
 from schemas.recipe import Recipe
 
@@ -73,11 +74,15 @@ class StepPrompts:
         return items
 
     def _dealt(self, new: Sequence[Item], is_last: bool) -> DataProto:
-        """Return a batch in which each rank that samples gets as many of the unfinished groups, in
-        front of the new ones."""
+        """Return a batch in which each rank that samples gets as many of the unfinished groups, of
+        about as many tokens to go, before the new ones."""
         placed = self.recipe.placement
         ranks = placed.rollout_devices or placed.num_replicas
         left, self._unfinished = self._unfinished, []
+        if len(left) % ranks == 0:
+            most = self.recipe.rollout.max_new_tokens
+            to_go = [_tokens_to_go(unfinished, most) for _, unfinished in left]
+            left = [left[number] for number in dealt(to_go, ranks)]
         rows: list[tuple[Item, Unfinished | None]] = []
         for rank in range(ranks):
             rows += _part(left, rank, ranks)
@@ -86,6 +91,17 @@ class StepPrompts:
         prompts = prompts.union(DataProto.from_dict(non_tensors={BEGUN: [one for _, one in rows]}))
         prompts.meta_info[AWAITED] = is_last
         return prompts
+
+
+def _tokens_to_go(unfinished: Unfinished, max_new_tokens: int) -> int:
+    """Return how many tokens a group still gets at most."""
+    tokens = 0
+    for begun in unfinished.begun:
+        if begun is None:
+            tokens += max_new_tokens
+        elif not begun.has_ended:
+            tokens += max_new_tokens - len(begun.reply.token_ids)
+    return tokens
 
 
 def _part(rows: Sequence[T], rank: int, ranks: int) -> Sequence[T]:

@@ -278,6 +278,22 @@ def test_each_rank_goes_on_with_as_many_groups(tiny_model_dir: Path) -> None:
     assert last.meta_info["awaited"] is True
 
 
+def test_ranks_go_on_with_as_many_tokens(tiny_model_dir: Path) -> None:
+    """Groups that have far to go are dealt to different ranks."""
+    placement = {"num_devices": 2, "threads_per_device": 1}
+    recipe = racing(tiny_model_dir, placement=placement, rollout={"extra_prompts": 4})
+    prompts = StepPrompts(recipe, Source())
+    ended = Begun([1], Reply([2] * 9, [0.0] * 9, StopReason.EOS))
+    late = Begun([1], Reply([2] * (MOST - 1), [0.0] * (MOST - 1), StopReason.GIVEN_UP))
+    groups = {"1": (None, late), "4": (None, None), "6": (ended, late), "7": (late, late)}
+    prompts.leave(prompts.next(0), [Unfinished(uid, 1, begun) for uid, begun in groups.items()])
+    second = prompts.next(1)
+    begun = [bool(one) for one in second.non_tensor_batch["begun"]]
+    assert begun == [True, True, False, False, True, True, False, False]
+    uids = [item["uid"] for item in second.non_tensor_batch["item"]]
+    assert [uids[:2], uids[4:6]] == [["4", "6"], ["1", "7"]]
+
+
 def test_what_does_not_divide_among_the_ranks_is_not_lost(tiny_model_dir: Path) -> None:
     """An engine of somebody's own may leave another number of groups."""
     placement = {"num_devices": 2, "threads_per_device": 1}
