@@ -31,7 +31,6 @@ FLOW_GRPO = (
     "algorithm={name: flow_grpo, kl: {coef: 0.0}}",
     "ema_full=null",
     "optimizer.learning_rate=3e-4",
-    "training.num_iterations=4",
 )
 SECONDS = ("seconds/rollout", "seconds/train")
 

@@ -38,7 +38,7 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.rollout.sampler import Sampler
-from rl_core.rollout.vllm_process.balancer import BalancedServers
+from rl_core.rollout.servers.balancer import BalancedServers
 from rl_core.rollout.vllm_process.server import (
     ADAPTERS,
     WEIGHTS,

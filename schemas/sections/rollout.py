@@ -26,8 +26,8 @@ class EngineKind(StrEnum):
     With `rollout_devices: 0` and `workers_per_device: 2` the servers share the training devices."""
 
     SERVER = "server"
-    """Like `vllm`, but the servers are there already (`rollout.server`), one for each of
-    `placement.rollout_devices`."""
+    """Like `vllm`, but the servers, of vLLM or SGLang, are there already (`rollout.server`), one or
+    several for each of `placement.rollout_devices`."""
 
     @property
     def is_vllm(self) -> bool:
@@ -160,10 +160,21 @@ class VllmConfig(Section):
         return arguments
 
 
-class ServerConfig(Section):
-    """The vLLM servers of `engine: server`, started with VLLM_SERVER_DEV_MODE=1,
-    `--logprobs-mode processed_logprobs` and `--generation-config vllm`."""
+class ServerKind(StrEnum):
+    """Software of servers that somebody else started."""
 
+    VLLM = "vllm"
+    """vLLM, started with VLLM_SERVER_DEV_MODE=1, `--logprobs-mode processed_logprobs` and
+    `--generation-config vllm`."""
+    SGLANG = "sglang"
+    """SGLang, which heeds the seeds of a run with `--enable-deterministic-inference`."""
+
+
+class ServerConfig(Section):
+    """The servers of `engine: server`."""
+
+    kind: ServerKind = ServerKind.VLLM
+    """Software of all of them."""
     urls: list[str] = Field(min_length=1)
     """Addresses of the servers, such as `http://10.0.0.7:8000`; each belongs to this run alone. A
     rank of the engine with several gives each request to the one with the fewest tokens before
@@ -171,9 +182,10 @@ class ServerConfig(Section):
     folder: str
     """Folder that the engine's ranks and the servers see under the same path; weights pass through
     it."""
-    reload: str = "reload_weights"
-    """Method of the servers' workers that loads the weights of a folder. On CPUs `reload_on_cpu`,
-    of `--worker-extension-cls rl_core.rollout.vllm_process.worker_extension.CpuReload`."""
+    reload: str | None = None
+    """Method of vLLM's workers that loads the weights of a folder; unset takes `reload_weights`. On
+    CPUs `reload_on_cpu`, of `--worker-extension-cls
+    rl_core.rollout.vllm_process.worker_extension.CpuReload`."""
 
 
 class EpisodeConfig(Section):
@@ -213,7 +225,7 @@ class RolloutConfig(SamplingConfig):
     vllm: VllmConfig = VllmConfig()
     """The vLLM servers of `engine: vllm`."""
     server: ServerConfig | None = None
-    """The vLLM servers of `engine: server`, which somebody else started."""
+    """The servers of `engine: server`, which somebody else started."""
     samples_per_prompt: int = Field(default=8, ge=1)
     """Group size G: siblings that share a prompt."""
     extra_prompts: int = Field(default=0, ge=0)

@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from rl_core.errors import RecipeError, Unreachable, WeightMismatch, WorkerError
 from rl_core.models.export.checksums import Checksum, checksum
-from rl_core.rollout.vllm_process.balancer import BalancedServers
-from rl_core.rollout.vllm_process.served import WEIGHTS, ServedVllm
+from rl_core.rollout.servers.balancer import BalancedServers
+from rl_core.rollout.servers.served import WEIGHTS
+from rl_core.rollout.servers.vllm import ServedVllm
 from rl_core.rollout.vllm_process.server import Names, Prompt
 from schemas.sections.sampling import SamplingConfig
 

@@ -7,6 +7,7 @@ from schemas.sections.placement import PlacementConfig
 from schemas.sections.rollout import (
     EngineKind,
     RolloutConfig,
+    ServerKind,
     SyncMode,
     SyncTransport,
     VllmConfig,
@@ -98,6 +99,11 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
     urls = [one.rstrip("/") for one in server.urls]
     if twice := sorted({one for one in urls if urls.count(one) > 1}):
         raise ValueError(f"rollout.server.urls: {twice[0]} is there twice; name each server once")
+    if server.reload is not None and server.kind is not ServerKind.VLLM:
+        raise ValueError(
+            f"rollout.server.reload: {server.reload}: a method of vLLM's workers; with kind: "
+            f"{server.kind} leave it out"
+        )
     if not rollout.cuts_nothing:
         raise ValueError(
             "rollout.server: a server does not say which tokens it left out, which training has to "

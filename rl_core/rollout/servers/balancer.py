@@ -1,4 +1,4 @@
-"""Several vLLM servers of somebody else as one: each request goes to the server with the fewest
+"""Several servers of somebody else as one: each request goes to the server with the fewest
 tokens before it, those included that this server alone would have to read again.
 
 A server that fails in a rollout is left out, and what it was asked goes to the others. It counts
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rl_core.errors import Unreachable
-from rl_core.rollout.vllm_process.served import AT_ONCE, ServedVllm
+from rl_core.rollout.servers.served import AT_ONCE, Served
 from rl_core.rollout.vllm_process.server import MOMENT_S, Drawn, Names, Prompt
 from schemas.sections.sampling import SamplingConfig
 
@@ -35,7 +35,7 @@ _Question: TypeAlias = tuple[Prompt, float, Sequence[int], SamplingConfig]
 class _Member:
     """A server, and what is known of its work."""
 
-    served: ServedVllm
+    served: Served
     in_flight: int = 0
     """Tokens that it has still to read and to write, if every reply is as long as it may be."""
     read: set[int] = field(default_factory=set)
@@ -66,20 +66,20 @@ class _Answer:
 
 
 class BalancedServers:
-    """The servers of one rank, in place of a `ServedVllm`. Args: servers: at least one; they share
+    """The servers of one rank, in place of a `Served`. Args: servers: at least one; they share
     one folder of weights.
 
     Raises: RecipeError when one is not as needed; Unreachable when none answers.
     """
 
-    def __init__(self, servers: Sequence[ServedVllm]) -> None:
+    def __init__(self, servers: Sequence[Served]) -> None:
         self._members = [_Member(served) for served in servers]
         self._changed = threading.Lock()
         self._asked: dict[int, tuple[_Question, Future[_Answer]]] = {}
         """Single replies under way, by their numbers."""
-        self._pool = ThreadPoolExecutor(AT_ONCE * len(self._members), "vllm request")
+        self._pool = ThreadPoolExecutor(AT_ONCE * len(self._members), "server request")
         try:
-            self._on_each(lambda member: True, ServedVllm.connect)
+            self._on_each(lambda member: True, lambda served: served.connect())
         except BaseException:
             self.close()
             raise
@@ -101,7 +101,7 @@ class BalancedServers:
         for member in self._members:
             member.read.clear()
             self._renew(member)
-        self._on_each(lambda member: member.why_down is None, ServedVllm.begin)
+        self._on_each(lambda member: member.why_down is None, lambda served: served.begin())
 
     def generate(
         self,
@@ -196,7 +196,7 @@ class BalancedServers:
         no server loads them.
         """
         self._members[0].served.pass_on(expected, dtype, where)
-        self._on_each(lambda member: True, ServedVllm.load)
+        self._on_each(lambda member: True, lambda served: served.load())
 
     def close(self) -> None:
         """Close the connections; the servers stay."""
@@ -231,9 +231,7 @@ class BalancedServers:
             raise Unreachable(f"no server of rollout.server.urls is left: {said}")
         return up
 
-    def _on_each(
-        self, chosen: Callable[[_Member], bool], method: Callable[[ServedVllm], None]
-    ) -> None:
+    def _on_each(self, chosen: Callable[[_Member], bool], method: Callable[[Served], None]) -> None:
         """Call a method of some servers side by side; those that fail are left out, the others
         count."""
 

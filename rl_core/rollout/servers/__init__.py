@@ -1,0 +1,1 @@
+"""Servers of somebody else that sample for a run."""
