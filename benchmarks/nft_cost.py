@@ -1,6 +1,6 @@
 """Cost of DiffusionNFT and of Flow-GRPO to reach one score of the judge that was not trained on.
 
-    python -m benchmarks.nft_cost [--score 0.5] [--seeds 0 1 2] [--home FOLDER] [--write]
+    python -m benchmarks.nft_cost [--score 0.5] [--seeds 0 1 2 3 4] [--home FOLDER] [--write]
 
 DiffusionNFT (arXiv 2509.16117) claims to be up to 25 times as efficient as Flow-GRPO on Stable
 Diffusion 3.5. Here both train the recipe `diffusion`, with the same start, prompts, judges and
@@ -65,7 +65,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--home", type=Path, default=Path(".rl-train"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--score", type=float, default=0.5)
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
     args = parser.parse_args()

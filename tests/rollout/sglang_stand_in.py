@@ -21,6 +21,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.rollout.server_parts import SPARE
+
 
 class SglangStandIn:
     """A server of one model. Args: length: longest prompt plus reply. `is_old` keeps no label,
@@ -112,8 +114,8 @@ class SglangStandIn:
             self.num_running -= 1
 
     def _reply(self, prompt: list[int], settings: dict[str, Any]) -> dict[str, Any]:
-        # As the scheduler does: two tokens of the context are its own.
-        limit = min(settings["max_new_tokens"], self.length - len(prompt) - 2)
+        # As the scheduler does.
+        limit = min(settings["max_new_tokens"], self.length - len(prompt) - SPARE)
         drawer = torch.Generator().manual_seed(settings["sampling_seed"])
         is_greedy, tokens = settings["temperature"] == 0, list[tuple[float, int, None]]()
         finish: dict[str, Any] = {"type": "length", "length": limit}

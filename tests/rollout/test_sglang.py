@@ -14,31 +14,16 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import save_file
 
-from rl_core.distributed.server_engine import ServerEngine
 from rl_core.errors import RecipeError, Unreachable, WorkerError
 from rl_core.models.export.checksums import Checksum, checksum
 from rl_core.rollout.servers.balancer import BalancedServers
 from rl_core.rollout.servers.sglang import ServedSglang
 from rl_core.rollout.vllm_process.server import Drawn, Names, Prompt
-from rl_core.trainers.domains.text import TOKENS, TRACK, TextTrainer, wire_replies
-from rl_core.trainers.track import Wiring
-from rl_core.trainers.wiring import place_policy
-from schemas.recipe import Recipe
-from schemas.sections.rollout import EngineKind
 from schemas.sections.sampling import SamplingConfig
-from tests.rollout.built import built, engine_of
+from tests.rollout.server_parts import SPARE, check_steps, server_recipe
 from tests.rollout.sglang_stand_in import SglangStandIn, sglang_stand_in
-from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
-from tests.rollout.vllm_parts import (
-    CONTEXT,
-    TOLERANCE,
-    AskedEngine,
-    agree,
-    make_model,
-    recipe,
-)
+from tests.rollout.vllm_parts import CONTEXT, make_model
 
-ROOM = CONTEXT + 2
 PROMPT = Prompt([5, 9, 30, 31, 8], num_replies=3, max_new_tokens=12, seed=2**61 + 5)
 
 
@@ -49,7 +34,7 @@ def model_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def server(model_dir: Path) -> Iterator[SglangStandIn]:
-    with sglang_stand_in(model_dir, ROOM) as server:
+    with sglang_stand_in(model_dir, CONTEXT + SPARE) as server:
         yield server
 
 
@@ -195,35 +180,7 @@ def test_no_sglang_server_says_so(server: SglangStandIn, tmp_path: Path):
 def test_what_only_vllm_has_is_refused():
     given = {"kind": "sglang", "urls": ["http://127.0.0.1:9"], "folder": "unused"}
     with pytest.raises(ValidationError, match="with kind: sglang leave it out"):
-        settings(Path("unused"), given | {"reload": "reload_on_cpu"})
-
-
-class AskedServerEngine(AskedEngine, ServerEngine):
-    """Answers requests outside a rollout."""
-
-
-class ServerTrainer(TextTrainer):
-    """A text job with that engine."""
-
-    def wire(self) -> Wiring:
-        kind = replace(TOKENS, own_engines={EngineKind.SERVER: AskedServerEngine})
-        return wire_replies(
-            TRACK, self.recipe, *place_policy(kind, self.pool, self.recipe, self.source_model)
-        )
-
-
-def settings(folder: Path, server: dict[str, Any]) -> Recipe:
-    """A job of one rank that trains and one that asks a server."""
-    rollout = {
-        "engine": "server",
-        "server": server,
-        "samples_per_prompt": NUM_SIBLINGS,
-        "max_new_tokens": 8,
-        "max_context_length": CONTEXT,
-        "sync": {"dtype": "float32", "bucket_bytes": 20_000},
-    }
-    placement = {"num_devices": 2, "rollout_devices": 1, "threads_per_device": 1}
-    return recipe(folder, rollout=rollout, placement=placement | {"micro_batch_size": 8})
+        server_recipe(Path("unused"), given | {"reload": "reload_on_cpu"})
 
 
 @pytest.mark.slow
@@ -232,19 +189,7 @@ def test_each_step_samples_with_the_weights_of_the_one_before(
     server: SglangStandIn, model_dir: Path, tmp_path: Path
 ):
     given = {"kind": "sglang", "urls": [server.url], "folder": str(tmp_path / "weights")}
-    asked = settings(model_dir, given)
-    with built(ServerTrainer(asked, asked.model.path, ITEMS)) as trainer:
-        trainer.sync_weights()
-        said = [agree(trainer)]
-        for _ in range(2):
-            metrics, rollout = trainer.step()
-            assert 0.0 <= metrics["delta_log_prob_max"] < TOLERANCE
-            assert len(rollout) == NUM_PROMPTS * NUM_SIBLINGS
-            said.append(agree(trainer))
-        assert said[0] != said[-1]
-        # The server computes with the very weights of the trainer.
-        weights = trainer.backends()["policy"].full_state()[0]
-        assert engine_of(trainer).weight_version() == trainer.backends()["policy"].weight_version()
+    weights = check_steps(server_recipe(model_dir, given), 2)
     held = server.model.state_dict()
     for name, one in weights.items():
         assert torch.equal(held[name.removeprefix("model.")], one), name
