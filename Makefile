@@ -296,13 +296,13 @@ bench-faults: $(STAMP) ## full and read-only disks, EIO, SIGSTOP and clock jumps
 bench-soak: $(STAMP) ## one small run after another; memory, descriptors, threads and files by the hour: HOURS=1
 	$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 
-bench-async-curves: $(STAMP) ## what the recipe text learns in turns, ahead and with weights in flight, three seeds each (half an hour)
+bench-async-curves: $(STAMP) ## what the recipe text learns in turns, ahead and with weights in flight, five seeds each (an hour)
 	$(BIN)/python -m benchmarks.async_curves --write
 
 bench-recipes: $(STAMP) ## what the recipes of small models reach, five seeds each (two hours)
 	$(BIN)/python -m benchmarks.recipe_seeds --write
 
-bench-nft: $(STAMP) ## what DiffusionNFT and Flow-GRPO cost to the same score, three seeds each (half an hour)
+bench-nft: $(STAMP) ## what DiffusionNFT and Flow-GRPO cost to the same score, five seeds each (an hour)
 	$(BIN)/python -m benchmarks.nft_cost --write
 
 curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about 20 minutes, idle machine)

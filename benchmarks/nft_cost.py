@@ -5,9 +5,9 @@
 DiffusionNFT (arXiv 2509.16117) claims to be up to 25 times as efficient as Flow-GRPO on Stable
 Diffusion 3.5. Here both train the recipe `diffusion`, with the same start, prompts, judges and
 number of samples a step, every weight trained, Flow-GRPO with a learning rate of 3e-4 instead of
-4e-4; neither was tuned further. The runs with DiffusionNFT are those of `benchmarks.recipe_seeds`.
-A curve is read along a line between two evaluations. A ratio has the 95 % interval of Student's t
-over the logarithms of the seeds' ratios.
+4e-4 (1e-3 ruins it); neither was tuned further. The runs with DiffusionNFT are those of
+`benchmarks.recipe_seeds`. A curve is read along a line between two evaluations. A ratio has the
+95 % interval of Student's t over the logarithms of the seeds' ratios.
 """
 
 from __future__ import annotations
