@@ -253,7 +253,7 @@ def test_rows_that_do_not_divide_are_refused_with_the_numbers():
         ("pe", "algorithm={name: gpg}", "gpg"),
         ("pe", "tracks.images.algorithm.loss={name: reinforce}", "flow_grpo"),
         ("unified", "algorithm={name: gpg}", "gpg"),
-        ("smoke/unified", "unified.images.algorithm.loss={name: reinforce}", "flow_grpo"),
+        ("smoke/unified", "unified.images.algorithm.beta=1", "diffusion_nft"),
         (
             "text",
             "algorithm={target: 'tests.runs.test_recipes:TakesOneStep'}",
@@ -278,7 +278,7 @@ def test_several_steps_on_one_rollout_are_refused_where_the_algorithm_takes_one(
 
 
 @pytest.mark.parametrize(
-    "recipe", ["text", "vision", "smoke/diffusion", "pe", "smoke/unified", "mpo"]
+    "recipe", ["text", "vision", "smoke/diffusion", "pe", "smoke/pe", "mpo"]
 )
 def test_several_steps_on_one_rollout_are_taken_where_the_algorithm_corrects(recipe: str):
     loaded = load_recipe(recipe, ["training.num_updates_per_batch=2", "training.num_epochs=3"])

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import rl_core
 from peft import LoraConfig, get_peft_model
@@ -14,6 +16,7 @@ get_peft_model(LlamaForCausalLM(config), LoraConfig(target_modules=["q_proj"]))
 """
 
 
+@pytest.mark.slow
 def test_a_first_adapter_prints_nothing():
     """bitsandbytes, which peft imports, asks for a kernel of the model hub on some processors; and
     peft reads an attribute of transformers' by its old name."""
