@@ -37,9 +37,9 @@ class ServerTrainer(TextTrainer):
         )
 
 
-def server_recipe(folder: Path, server: dict[str, Any]) -> Recipe:
+def server_recipe(folder: Path, server: dict[str, Any], **sampling: Any) -> Recipe:
     """A job of one rank that trains and one that asks a server."""
-    rollout = {
+    rollout = sampling | {
         "engine": "server",
         "server": server,
         "samples_per_prompt": NUM_SIBLINGS,

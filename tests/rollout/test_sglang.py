@@ -177,6 +177,14 @@ def test_no_sglang_server_says_so(server: SglangStandIn, tmp_path: Path):
     served.close()
 
 
+def test_a_penalty_that_sglang_counts_otherwise_is_refused():
+    given = {"kind": "sglang", "urls": ["http://127.0.0.1:9"], "folder": "unused"}
+    with pytest.raises(
+        ValidationError, match="SGLang counts tokens of the reply, training those of the prompt"
+    ):
+        server_recipe(Path("unused"), given, repetition_penalty=1.1)
+
+
 def test_what_only_vllm_has_is_refused():
     given = {"kind": "sglang", "urls": ["http://127.0.0.1:9"], "folder": "unused"}
     with pytest.raises(ValidationError, match="with kind: sglang leave it out"):

@@ -277,9 +277,7 @@ def test_several_steps_on_one_rollout_are_refused_where_the_algorithm_takes_one(
     )
 
 
-@pytest.mark.parametrize(
-    "recipe", ["text", "vision", "smoke/diffusion", "pe", "smoke/pe", "mpo"]
-)
+@pytest.mark.parametrize("recipe", ["text", "vision", "smoke/diffusion", "pe", "smoke/pe", "mpo"])
 def test_several_steps_on_one_rollout_are_taken_where_the_algorithm_corrects(recipe: str):
     loaded = load_recipe(recipe, ["training.num_updates_per_batch=2", "training.num_epochs=3"])
     assert loaded.updates_per_step == 6

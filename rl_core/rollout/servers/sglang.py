@@ -50,8 +50,8 @@ class ServedSglang(Served):
             "temperature": temperature,
             "max_new_tokens": prompt.max_new_tokens,
             "min_new_tokens": min(choice.min_new_tokens, prompt.max_new_tokens),
-            "repetition_penalty": choice.repetition_penalty,
-            # Otherwise those of the model's generation_config.json.
+            # Otherwise those of the model's generation_config.json; others are refused in a recipe.
+            "repetition_penalty": 1.0,
             "top_p": 1.0,
             "top_k": -1,
             "min_p": 0.0,

@@ -104,6 +104,11 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
             f"rollout.server.reload: {server.reload}: a method of vLLM's workers; with kind: "
             f"{server.kind} leave it out"
         )
+    if rollout.repetition_penalty != 1.0 and server.kind is ServerKind.SGLANG:
+        raise ValueError(
+            f"rollout.repetition_penalty: {rollout.repetition_penalty}: SGLang counts tokens of "
+            "the reply, training those of the prompt as well; leave it out, or use vLLM"
+        )
     if not rollout.cuts_nothing:
         raise ValueError(
             "rollout.server: a server does not say which tokens it left out, which training has to "
