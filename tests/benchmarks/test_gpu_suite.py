@@ -32,6 +32,7 @@ def test_a_dry_run_measures_a_step_and_says_what_is_missing(tmp_path: Path):
     assert "| generate | `" in page
 
 
+@pytest.mark.slow
 def test_a_part_that_is_cut_keeps_what_it_had_found(tmp_path: Path):
     from benchmarks.gpu_suite.__main__ import environment_of, run
 

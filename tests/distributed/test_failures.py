@@ -178,6 +178,7 @@ def test_a_stopped_rank_is_named_and_ended(start: Start):
     assert psutil.Process(block.pids()[1]).status() == psutil.STATUS_STOPPED
 
 
+@pytest.mark.slow
 def test_a_call_outside_any_collective_that_stops_is_noticed_by_its_heartbeat(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):

@@ -25,6 +25,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / "fixture" / name / "raw" for name in stage_names()}
 
 
+@pytest.mark.slow
 def test_prep_builds_registers_and_then_hits_without_mlflow(
     raw: dict[str, Path], tmp_path: Path
 ) -> None:

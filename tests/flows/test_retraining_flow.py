@@ -48,6 +48,7 @@ def home(tmp_path: Path, prefect_harness: None, monkeypatch: pytest.MonkeyPatch)
     close_sessions()
 
 
+@pytest.mark.slow
 def test_a_run_with_nothing_new_ends_at_once_saying_so(
     home: Home, tmp_path: Path, tiny_model_dir: Path
 ):

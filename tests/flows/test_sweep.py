@@ -50,6 +50,7 @@ def test_a_sweep_is_bounded():
         combinations([f"seed={','.join(map(str, range(100)))}"])
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_in_an_error_does_not_end_the_others(
     tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, prefect_harness: None
 ):

@@ -61,6 +61,7 @@ def test_an_own_environment_without_a_module_is_one_sentence(folder: Path) -> No
     assert code == 2 and told.startswith("error:") and "nowhere" in told and len(told) < 300
 
 
+@pytest.mark.slow
 def test_a_recipe_decides_what_its_rows_are_held_to(folder: Path) -> None:
     rows = [{"question": f"{i} * 2", "answer": f"so #### {i * 2}"} for i in range(1, 4)]
     rows[1]["answer"] = "so #### four"

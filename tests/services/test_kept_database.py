@@ -87,6 +87,7 @@ def test_the_next_home_gets_the_tables_without_keys(
     assert not [*second.prefect.glob(".build-*"), *kept_file().parent.glob(".build-*")]
 
 
+@pytest.mark.slow
 def test_a_server_that_was_used_is_not_kept(home_of: Callable[[str], Home], migrated: Path) -> None:
     home = home_of("home")
     values = "('a', 'mine', '2026-01-01', '2026-01-01', '{}', '[]')"

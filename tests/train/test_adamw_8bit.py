@@ -77,6 +77,7 @@ def test_blocks_end_where_rows_end(shape: tuple[int, ...], block: int | None) ->
     assert block_of(torch.zeros(shape)) == block
 
 
+@pytest.mark.slow
 def test_two_ranks_train_the_weights_of_one_and_of_adamw_nearly(
     ranks: Ranks, model_dir: Path
 ) -> None:

@@ -65,6 +65,7 @@ def trained(rank_info: RankInfo, setup: Setup, out: str) -> tuple[dict[str, Tens
         return backend.full_state(), bundle.said_by(policy, torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one_and_the_export_is_the_rounded_model_with_adapters(
     ranks: Ranks, tiny_model_dir: Path, tmp_path: Path
 ) -> None:

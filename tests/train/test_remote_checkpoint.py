@@ -34,6 +34,7 @@ def exported(rank_info: RankInfo, setup: Setup, folder: str) -> None:
     backend.export(folder)
 
 
+@pytest.mark.slow
 def test_steps_before_and_after_a_checkpoint_in_a_store_are_those_without(
     ranks: Ranks,
     tiny_model_dir: Path,

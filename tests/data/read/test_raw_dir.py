@@ -202,6 +202,7 @@ def test_a_source_may_name_its_revision() -> None:
     assert HubSource.parse("hf://OpenGVLab/MMPR-Tiny@v1") == HubSource("OpenGVLab/MMPR-Tiny", "v1")
 
 
+@pytest.mark.slow
 def test_the_text_stage_fetches_its_blend_and_describes_it_itself(hub, tmp_path: Path) -> None:
     row = {"responses_create_params": {"input": "2 + 2?"}, "expected_answer": "4"}
     lines = [json.dumps(row | {"id": i}) + "\n" for i in range(5)]

@@ -86,6 +86,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Home.default().data
 
 
+@pytest.mark.slow
 def test_a_file_a_folder_and_a_glob_of_a_bucket_are_validated(
     store: ObjectStore, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_file_a_folder_and_a_glob_of_a_bucket_are_validated(
         assert f"{count} of {count} rows are good" in said
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_bucket_gives_the_split_that_is_asked_for(
     store: ObjectStore, tmp_path: Path
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_folder_of_a_bucket_gives_the_split_that_is_asked_for(
     assert (done.returncode, "no file of the split" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_changed_object_is_read_anew_and_its_rows_are_named_by_address(
     store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_64_episodes_at_once_survive_clients_that_leave(new_engine: Engines) -> 
     assert len(batch) == 64 and not batch.tensor("failed").any(), batch.non_tensor_batch["error"]
 
 
+@pytest.mark.slow
 def test_faults_stay_with_their_rows(new_engine: Engines) -> None:
     batch = played(new_engine(), "moody", "raises", "dies", "hangs", "words", "fine")
     assert batch.tensor("failed").tolist() == [True] * 8 + [False] * 2

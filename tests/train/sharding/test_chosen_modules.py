@@ -59,6 +59,7 @@ def refusal(rank_info: RankInfo, model_dir: str, options: dict[str, object]) -> 
     return ""
 
 
+@pytest.mark.slow
 def test_the_named_classes_are_wrapped_one_by_one(ranks: Ranks, tiny_model_dir: Path):
     run, model = ranks.run, str(tiny_model_dir)
     usual, _ = run(1, wrapped_and_trained, model, {})[0]

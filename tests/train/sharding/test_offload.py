@@ -76,6 +76,7 @@ def rss_bytes(block: Block) -> int:
     return psutil.Process(block.pids()[0]).memory_info().rss
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_offload_frees_memory_and_onload_brings_back_every_bit(larger_model_dir: Path) -> None:
     block, backend, stack = start(larger_model_dir)

@@ -178,6 +178,7 @@ def test_loss_parts_and_delta_follow_plain_loops_over_three_steps_and_two_ranks(
     assert metrics[0]["delta"] == 0.0 and abs(metrics[2]["delta"]) > 1e-4, "nothing moved"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_two_ranks_one_rank_and_any_micro_batches_learn_the_same(tiny_model_dir: Path) -> None:
     one = run(recipe_of(tiny_model_dir))
