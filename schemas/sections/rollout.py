@@ -31,7 +31,7 @@ class EngineKind(StrEnum):
 
     @property
     def is_vllm(self) -> bool:
-        """True if vLLM samples."""
+        """True if a server of vLLM or SGLang samples."""
         return self in (EngineKind.VLLM, EngineKind.SERVER)
 
     @property
