@@ -145,7 +145,6 @@ def test_returned_messages_are_what_scorers_read(engine: RolloutEngine) -> None:
     assert batch.tensor("rewards").tolist() == [0.0, 0.0]
 
 
-@pytest.mark.slow
 def test_a_faulty_agent_fails_its_own_row_with_its_own_line(engine: RolloutEngine) -> None:
     faults = ("raises", "dies", "hangs", "words", "fine")
     batch = engine.rollout(rows("moody", *faults), 0)
