@@ -296,7 +296,7 @@ bench-faults: $(STAMP) ## full and read-only disks, EIO, SIGSTOP and clock jumps
 bench-soak: $(STAMP) ## one small run after another; memory, descriptors, threads and files by the hour: HOURS=1
 	$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 
-bench-async-curves: $(STAMP) ## what the recipe text learns in turns, ahead and with weights in flight, five seeds each (an hour)
+bench-async-curves: $(STAMP) ## what the recipe text learns in turns, ahead and with weights in flight, three seeds each (half an hour)
 	$(BIN)/python -m benchmarks.async_curves --write
 
 bench-recipes: $(STAMP) ## what the recipes of small models reach, five seeds each (two hours)

@@ -35,6 +35,7 @@ class SglangStandIn:
         self.asked: list[dict[str, Any]] = []
         self.num_loads = self.num_flushes = self.num_running = 0
         self.gives_up = self.is_old = False
+        self.heeds_seeds = True
         self.may_answer = threading.Event()
         self.may_answer.set()
         self._computing = threading.Lock()
@@ -48,6 +49,7 @@ class SglangStandIn:
                 answers: dict[str, Any] = {
                     "/v1/models": {"data": [{"id": "model", "max_model_len": outer.length}]},
                     "/get_model_info": {"weight_version": outer.label},
+                    "/get_server_info": {"enable_deterministic_inference": outer.heeds_seeds},
                 }
                 self._say(200 if self.path in answers else 404, answers.get(self.path))
 

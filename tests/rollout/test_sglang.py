@@ -166,6 +166,18 @@ def test_a_rollout_begins_once_the_server_has_ended_what_was_given_up(
     assert server.num_flushes == flushed + 1 and not server.num_running
 
 
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_server_that_ignores_seeds_is_named_once(
+    server: SglangStandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture, heeds: bool
+):
+    server.heeds_seeds = heeds
+    asked = Asked(server, tmp_path)
+    asked.load()
+    asked.balanced.close()
+    said = [one for one in caplog.messages if "--enable-deterministic-inference" in one]
+    assert len(said) == (0 if heeds else 1)
+
+
 def test_no_sglang_server_says_so(server: SglangStandIn, tmp_path: Path):
     class Other(ServedSglang):
         def state(self) -> str:

@@ -122,7 +122,7 @@ class Served(ABC):
         return self._answer("POST", path, body)
 
     def response(self, verb: str, path: str, body: object) -> httpx.Response:
-        """Return the response to a request, which may refuse it. Raises: also WorkerError."""
+        """Return the response to a request, which may be a refusal."""
         import httpx
 
         try:

@@ -7,6 +7,7 @@ server heeds the seeds of requests if it is started with `--enable-deterministic
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,18 @@ class ServedSglang(Served):
 
     length_option = "--context-length"
     without_path = "rollout.server.kind: sglang needs an SGLang server, 0.5 or newer"
+
+    def connect(self) -> None:
+        """Ask the server for its model, and warn when it ignores the seeds of requests."""
+        is_first = not self.model
+        super().connect()
+        info = self.get("/get_server_info")
+        if is_first and not info.get("enable_deterministic_inference"):
+            logging.getLogger(__name__).warning(
+                f"rollout.server.urls: {self.url} ignores the seeds of requests, so that a step "
+                "that is repeated samples other replies: start it with "
+                "--enable-deterministic-inference"
+            )
 
     def begin(self) -> None:
         """Drop the cache of earlier rollouts, once the server has ended what was given up."""
