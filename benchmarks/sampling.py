@@ -27,7 +27,7 @@ from benchmarks import page
 from benchmarks.mismatch import MODEL, backend_of, prompts_of
 from rl_core.distributed.cluster import ray_cluster
 from rl_core.distributed.isolated_actor import PROJECT
-from rl_core.distributed.vllm_engine import VllmEngine
+from rl_core.distributed.servers.vllm_engine import VllmEngine
 from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.models.export.checksums import checksum

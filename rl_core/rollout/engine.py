@@ -21,7 +21,7 @@ from rl_core.errors import StaleEngine
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.stop_ids import configured_stop_ids
 from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
-from rl_core.models.decoding.arrivals import Answers
+from rl_core.models.decoding.continuous.arrivals import Answers
 from rl_core.models.decoding.decode import positions_of
 from rl_core.models.decoding.request import Sampling
 from rl_core.models.decoding.routing import ROUTING

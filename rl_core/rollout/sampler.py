@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 
 from rl_core.kernels import Packed
-from rl_core.models.decoding.arrivals import Answers, LocalAnswers
+from rl_core.models.decoding.continuous.arrivals import Answers, LocalAnswers
+from rl_core.models.decoding.continuous.renewal import Renewal
 from rl_core.models.decoding.decode import decode
-from rl_core.models.decoding.renewal import Renewal
 from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.models.policy import TokenPolicy

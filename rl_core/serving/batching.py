@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rl_core.errors import RLTrainError
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.decoding.continuous.joined_batches import JoinedBatches
 from rl_core.models.decoding.decode import Draw, End, read_prompts
-from rl_core.models.decoding.joined_batches import JoinedBatches
 from rl_core.models.decoding.request import Reply, Request
 from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.models.media import PromptMedia

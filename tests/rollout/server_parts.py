@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rl_core.distributed.server_engine import ServerEngine
+from rl_core.distributed.servers.server_engine import ServerEngine
 from rl_core.trainers.domains.text import TOKENS, TRACK, TextTrainer, wire_replies
 from rl_core.trainers.track import Wiring
 from rl_core.trainers.wiring import place_policy

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from safetensors import safe_open
 
 from rl_core.distributed.isolated_actor import PROJECT
-from rl_core.distributed.vllm_engine import (
+from rl_core.distributed.servers.vllm_engine import (
     check_model,
     environment,
     interpreter,

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from rl_core.distributed.isolated_actor import PROJECT
-from rl_core.distributed.vllm_engine import VllmEngine
-from rl_core.models.decoding.arrivals import Arrival
+from rl_core.distributed.servers.vllm_engine import VllmEngine
 from rl_core.models.decoding.choosing import Choosing
+from rl_core.models.decoding.continuous.arrivals import Arrival
 from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.decoding.token_choice import support_of

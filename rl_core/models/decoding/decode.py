@@ -20,10 +20,10 @@ from rl_core.kernels import Packed
 from rl_core.models.backbone import taken_by
 from rl_core.models.checks.paths import Path
 from rl_core.models.decoding.choosing import Choosing
-from rl_core.models.decoding.equal_prompts import each_once, own_generators, side_by_side
-from rl_core.models.decoding.first_to_end import FirstToEnd
+from rl_core.models.decoding.continuous.equal_prompts import each_once, own_generators, side_by_side
+from rl_core.models.decoding.continuous.first_to_end import FirstToEnd
+from rl_core.models.decoding.continuous.renewal import Renewal, begun_reply, read_again, read_so_far
 from rl_core.models.decoding.pick import pick
-from rl_core.models.decoding.renewal import Renewal, begun_reply, read_again, read_so_far
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.routing import RoutingLog
 from rl_core.models.decoding.stop_strings import TextOf

@@ -18,7 +18,7 @@ from rl_core.envs.calls.forms import form_of
 from rl_core.envs.seats import POLICY
 from rl_core.errors import DataError, ModelError, WorkerDied
 from rl_core.models.checks.row_length import LongestRow
-from rl_core.models.decoding.arrivals import Answers, Arrival
+from rl_core.models.decoding.continuous.arrivals import Answers, Arrival
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
 from rl_core.rollout.agents.desk import ROLLOUT_ENDED, Hall, Play, Waiting

@@ -10,8 +10,8 @@ from typing import cast
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, remote
-from rl_core.distributed.server_engine import ServerEngine
-from rl_core.distributed.vllm_engine import VllmEngine
+from rl_core.distributed.servers.server_engine import ServerEngine
+from rl_core.distributed.servers.vllm_engine import VllmEngine
 from rl_core.envs.registration import portable_options
 from rl_core.envs.seats import with_models
 from rl_core.models.adapters.exported import start_of

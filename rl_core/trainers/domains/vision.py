@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from rl_core.distributed.vllm_engine import SeeingVllmEngine
+from rl_core.distributed.servers.vllm_engine import SeeingVllmEngine
 from rl_core.models.bundle import ModelBundle
 from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.trainers.base import Trainer

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from flows.dry_run import check_turns
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError, RecipeError
-from rl_core.models.decoding.arrivals import Arrival, LocalAnswers
+from rl_core.models.decoding.continuous.arrivals import Arrival, LocalAnswers
 from rl_core.models.decoding.request import Reply, Request
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.agents.endpoint import ReplyStream

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rl_core.kernels import Packed
+from rl_core.models.decoding.continuous.equal_prompts import each_once, side_by_side
+from rl_core.models.decoding.continuous.joined_batches import JoinedBatches
 from rl_core.models.decoding.decode import Draw, End
-from rl_core.models.decoding.equal_prompts import each_once, side_by_side
-from rl_core.models.decoding.joined_batches import JoinedBatches
 from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.models.policy import TokenPolicy

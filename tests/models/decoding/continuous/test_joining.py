@@ -9,10 +9,10 @@ from torch import Tensor
 
 from rl_core.kernels import Packed
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
+from rl_core.models.decoding.continuous.joined_batches import JoinedBatches
+from rl_core.models.decoding.continuous.joining import JoinedRows
 from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.decoder_memory import WholeRows
-from rl_core.models.decoding.joined_batches import JoinedBatches
-from rl_core.models.decoding.joining import JoinedRows
 from rl_core.models.decoding.next_states import ByPlainDecoder
 from rl_core.models.decoding.request import Request, Sampling
 from schemas.recipe import ModelConfig

@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from rl_core.algorithms.metrics import Metric, MetricKind
-from rl_core.distributed.vllm_engine import VllmEngine
+from rl_core.distributed.servers.vllm_engine import VllmEngine
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.servers.balancer import BalancedServers
 from rl_core.rollout.servers.served import Served

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rl_core.kernels import Packed
+from rl_core.models.decoding.continuous.joining import JoinedRows
 from rl_core.models.decoding.decode import may_be_batched
-from rl_core.models.decoding.joining import JoinedRows
 from rl_core.models.decoding.request import Request
 from rl_core.models.policy import TokenPolicy
 

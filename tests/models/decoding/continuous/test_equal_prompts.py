@@ -7,8 +7,8 @@ import torch
 
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.decoding import decode as decoding
+from rl_core.models.decoding.continuous.equal_prompts import each_once, side_by_side
 from rl_core.models.decoding.decode import decode
-from rl_core.models.decoding.equal_prompts import each_once, side_by_side
 from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.media import PromptMedia
 from schemas.recipe import ModelConfig

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from rl_core.models.decoding.arrivals import Arrival
+from rl_core.models.decoding.continuous.arrivals import Arrival
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import TextOf
 from rl_core.models.decoding.token_choice import StepSupport, support_of

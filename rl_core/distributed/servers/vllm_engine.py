@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rl_core.distributed.isolated_actor import PROJECT, Outside
-from rl_core.distributed.server_sampler import ServerSampler
+from rl_core.distributed.servers.server_sampler import ServerSampler
 from rl_core.errors import RecipeError
 from rl_core.models.adapters.lora import TRAINED, base_name, is_adapter
 from rl_core.models.bundle import ModelBundle, TextBundle
