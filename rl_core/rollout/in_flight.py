@@ -92,16 +92,17 @@ class InFlight:
         return self._packed
 
     def is_due(self) -> bool:
-        """Return True if newer weights are to be loaded after this decoding step."""
+        """Return True if newer weights are to be loaded after this decoding step, or after this
+        answer of a server."""
         self._num_steps += 1
         return self._is_due()
 
     def load(self) -> None:
-        """Load the newer weights, in a block of `of`."""
-        assert self._policy is not None
+        """Load the newer weights. In a block of `of` the policy is ready to decode with them."""
         self._ready.close()
         self._take_due()
-        self._packed = self._ready.enter_context(self._policy.ready_to_decode())
+        if self._policy is not None:
+            self._packed = self._ready.enter_context(self._policy.ready_to_decode())
 
     def _is_due(self) -> bool:
         if self._planned is not None:

@@ -27,6 +27,7 @@ from schemas.recipe import Recipe
 from schemas.sections.evaluation_sets import without_default_evaluation
 from schemas.sections.optimizer import without_default_optimizer
 from schemas.sections.parts import without_unset_parts
+from schemas.sections.rollout import RolloutConfig
 from schemas.sections.sampling import without_default_sampling
 from schemas.sections.sft import SftConfig
 
@@ -80,6 +81,8 @@ def trained_values(recipe: Recipe) -> dict[str, Any]:
     for key in ("extra_prompts", "carry_over", "in_flight"):
         if not values["rollout"][key]:
             del values["rollout"][key]
+    if recipe.rollout.tokens_per_request == RolloutConfig().tokens_per_request:
+        del values["rollout"]["tokens_per_request"]
     if not values["rollout"]["episodes"]["continuous"]:
         del values["rollout"]["episodes"]["continuous"]
     if values["model"]["quantize"] is None:

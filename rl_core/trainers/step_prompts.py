@@ -18,6 +18,8 @@ from rl_core.trainers.track import prompt_batch
 from schemas.recipe import Recipe
 
 T = TypeVar("T")
+PICTURE = 1024
+"""Characters of text that take about as many tokens as a picture."""
 
 
 def drawn_at_once(recipe: Recipe) -> int:
@@ -48,7 +50,7 @@ class StepPrompts:
         """Return the prompts of a step, counted from 0. Args: attempt: number of the rollout in its
         step. Raises: DataError when the source gives too many or too few."""
         if not self.recipe.rollout.carry_over:
-            return prompt_batch(self._draw(), attempt)
+            return prompt_batch(self._even(self._draw()), attempt)
         training = self.recipe.training
         is_last = (step + 1) % training.steps_per_iteration == 0
         num_groups = training.prompts_per_step
@@ -57,7 +59,7 @@ class StepPrompts:
             self._drawn += self._draw()
         num_new = num_groups - len(self._unfinished)
         new, self._drawn = self._drawn[:num_new], self._drawn[num_new:]
-        return self._dealt(new, is_last)
+        return self._dealt(self._even(new), is_last)
 
     def leave(self, prompts: DataProto, unfinished: Sequence[Unfinished]) -> None:
         """Take note of the groups that the rollout of a step left to the next one."""
@@ -73,11 +75,24 @@ class StepPrompts:
             )
         return items
 
+    @property
+    def _ranks(self) -> int:
+        """Number of ranks that sample different prompts."""
+        placed = self.recipe.placement
+        return placed.rollout_devices or placed.num_replicas
+
+    def _even(self, items: Sequence[Item]) -> list[Item]:
+        """Return prompts in an order in which each rank gets as many, with about as much to read.
+        How long replies will be nobody knows; prompts of equal length stay where they are."""
+        if len(items) % self._ranks:
+            return list(items)
+        sizes = [_size(item) for item in items]
+        return [items[number] for number in dealt(sizes, self._ranks)]
+
     def _dealt(self, new: Sequence[Item], is_last: bool) -> DataProto:
         """Return a batch in which each rank that samples gets as many of the unfinished groups, of
         about as many tokens to go, before the new ones."""
-        placed = self.recipe.placement
-        ranks = placed.rollout_devices or placed.num_replicas
+        ranks = self._ranks
         left, self._unfinished = self._unfinished, []
         if len(left) % ranks == 0:
             most = self.recipe.rollout.max_new_tokens
@@ -91,6 +106,12 @@ class StepPrompts:
         prompts = prompts.union(DataProto.from_dict(non_tensors={BEGUN: [one for _, one in rows]}))
         prompts.meta_info[AWAITED] = is_last
         return prompts
+
+
+def _size(item: Item) -> int:
+    """Return a measure of a row's tokens that needs no tokenizer."""
+    texts = [item.get(name, "") for name in ("prompt", "chosen", "rejected")]
+    return sum(len(str(text)) for text in texts) + PICTURE * len(item.get("media_refs", ()))
 
 
 def _tokens_to_go(unfinished: Unfinished, max_new_tokens: int) -> int:

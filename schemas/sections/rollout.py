@@ -273,8 +273,12 @@ class RolloutConfig(SamplingConfig):
     in_flight: bool = False
     """Let replies that are being sampled ahead go on with newer weights as soon as there are any
     (`steps_ahead`): rows are read again with them, and each token is of one version. Which weights
-    drew which tokens then depends on time; it is noted, and followed when the run is resumed. For
-    `engine: dedicated`."""
+    drew which tokens then depends on time; it is noted, and followed when the run is resumed. A
+    vLLM or SGLang server takes them between two requests (`tokens_per_request`)."""
+    tokens_per_request: int = Field(default=64, ge=1)
+    """Most tokens of one request to a vLLM or SGLang server with `in_flight` or `extra_prompts`: in
+    between, newer weights are loaded, and replies given up. Fewer follow sooner; each request costs
+    reading the last tokens of its context again."""
     orders: str | None = None
     """File of another run, `orders.jsonl`, that says when its engine took which weights in flight;
     this run's takes them likewise. `rl-train reproduce` sets it."""

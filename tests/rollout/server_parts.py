@@ -37,18 +37,26 @@ class ServerTrainer(TextTrainer):
         )
 
 
-def server_recipe(folder: Path, server: dict[str, Any], **sampling: Any) -> Recipe:
-    """A job of one rank that trains and one that asks a server."""
-    rollout = sampling | {
+def server_recipe(
+    folder: Path,
+    server: dict[str, Any],
+    *,
+    changes: dict[str, Any] | None = None,
+    **sampling: Any,
+) -> Recipe:
+    """A job of one rank that trains and one that asks a server. Args: changes: of the recipe's
+    blocks besides `rollout`."""
+    rollout = {
         "engine": "server",
         "server": server,
         "samples_per_prompt": NUM_SIBLINGS,
         "max_new_tokens": 8,
         "max_context_length": CONTEXT,
         "sync": {"dtype": "float32", "bucket_bytes": 20_000},
-    }
+    } | sampling
     placement = {"num_devices": 2, "rollout_devices": 1, "threads_per_device": 1}
-    return recipe(folder, rollout=rollout, placement=placement | {"micro_batch_size": 8})
+    blocks = changes or {}
+    return recipe(folder, rollout=rollout, placement=placement | {"micro_batch_size": 8}, **blocks)
 
 
 def check_steps(settings: Recipe, num_steps: int) -> dict[str, torch.Tensor]:

@@ -19,7 +19,9 @@ from rl_core.models.export.checksums import Checksum, checksum
 from rl_core.rollout.servers.balancer import BalancedServers
 from rl_core.rollout.servers.sglang import ServedSglang
 from rl_core.rollout.vllm_process.server import Drawn, Names, Prompt
+from rl_core.trainers.domains.text import TextTrainer
 from schemas.sections.sampling import SamplingConfig
+from tests.rollout.in_flight_parts import CHANGES, ROLLOUT, check_in_flight
 from tests.rollout.server_parts import SPARE, check_steps, server_recipe
 from tests.rollout.sglang_stand_in import SglangStandIn, sglang_stand_in
 from tests.rollout.vllm_parts import CONTEXT, make_model
@@ -214,3 +216,11 @@ def test_each_step_samples_with_the_weights_of_the_one_before(
     for name, one in weights.items():
         assert torch.equal(held[name.removeprefix("model.")], one), name
     assert server.num_loads == 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_replies_go_on_with_newer_weights(server: SglangStandIn, model_dir: Path, tmp_path: Path):
+    given = {"kind": "sglang", "urls": [server.url], "folder": str(tmp_path / "weights")}
+    settings = server_recipe(model_dir, given, changes=CHANGES, **ROLLOUT)
+    check_in_flight(TextTrainer, settings, tmp_path)

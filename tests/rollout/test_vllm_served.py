@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from rl_core.distributed.isolated_actor import PROJECT
 from rl_core.rollout.vllm_process.worker_extension import CpuReload
 from rl_core.services.ports import free_port
+from rl_core.trainers.domains.text import TextTrainer
+from tests.rollout.in_flight_parts import CHANGES, ROLLOUT, check_in_flight
 from tests.rollout.server_parts import check_steps, server_recipe
 from tests.rollout.vllm_parts import CONTEXT, INTERPRETER, ON_VLLM, make_model
 
@@ -54,5 +57,13 @@ def url(model_dir: Path) -> Iterator[str]:
 def test_each_step_samples_with_the_weights_of_the_one_before(
     url: str, model_dir: Path, tmp_path: Path
 ):
-    given = {"urls": [url], "folder": str(tmp_path / "weights"), "reload": "reload_on_cpu"}
-    check_steps(server_recipe(model_dir, given), 2)
+    check_steps(server_recipe(model_dir, given(url, tmp_path)), 2)
+
+
+def test_replies_go_on_with_newer_weights(url: str, model_dir: Path, tmp_path: Path):
+    settings = server_recipe(model_dir, given(url, tmp_path), changes=CHANGES, **ROLLOUT)
+    check_in_flight(TextTrainer, settings, tmp_path)
+
+
+def given(url: str, folder: Path) -> dict[str, Any]:
+    return {"urls": [url], "folder": str(folder / "weights"), "reload": "reload_on_cpu"}

@@ -183,10 +183,12 @@ class VllmEngine(Receiver, RolloutEngine):
     def decoding(
         self, sampling: Sampling, generator: torch.Generator, *, evaluation: bool = False
     ) -> Iterator[Sampler]:
-        """Yield what answers requests by the server, which has one set of weights. Each request
-        gets a seed, so a repeat gives the same replies."""
+        """Yield what answers requests by the server, which has one set of weights at a time. Each
+        request gets a seed, so a repeat gives the same replies."""
         self.server.call("begin")
-        yield ServerSampler(self.server, sampling, generator, self.chat.decode)
+        renewal = None if evaluation or not sampling.temperature else self.in_flight
+        given = self.server, sampling, generator, self.chat.decode
+        yield ServerSampler(*given, self.config.tokens_per_request, renewal)
 
     def finish_sync(
         self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype

@@ -196,6 +196,8 @@ class BalancedServers:
         no server loads them.
         """
         self._members[0].served.pass_on(expected, dtype, where)
+        for member in self._members:
+            member.read.clear()  # of contexts nothing is kept beyond new weights
         self._on_each(lambda member: True, lambda served: served.load())
 
     def close(self) -> None:

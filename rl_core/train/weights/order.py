@@ -19,7 +19,8 @@ class Taken:
     """Weights that one rank took."""
 
     at: int
-    """Number of decoding steps that the rank had done in this rollout."""
+    """Number of decoding steps that the rank had done in this rollout, or of rounds of requests to
+    its server."""
     version: int
     """Number of the weights."""
 

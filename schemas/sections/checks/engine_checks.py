@@ -61,10 +61,10 @@ def _check_in_flight(rollout: RolloutConfig, domain: Domain) -> None:
     key = "rollout.in_flight"
     if not domain.traits.samples_tokens or domain.traits.block is not None:
         raise ValueError(f"{key}: not in the domain {domain}; leave it out")
-    if rollout.engine is not EngineKind.DEDICATED:
+    if rollout.engine is EngineKind.IN_PROCESS:
         raise ValueError(
-            f"{key}: rollout.engine: {rollout.engine} takes weights between two rollouts; use "
-            "dedicated, or leave it out"
+            f"{key}: rollout.engine: {rollout.engine} samples with the weights that it trains; use "
+            "dedicated, vllm or server, or leave it out"
         )
     if not rollout.steps_ahead:
         raise ValueError(
@@ -124,6 +124,7 @@ def check_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:
 def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domain) -> None:
     """Check that vLLM can sample what a recipe asks for. Raises: ValueError."""
     _check_devices_per_server(rollout, placement)
+    _check_requests(rollout)
     if not rollout.engine.is_vllm:
         return
     if not domain.traits.with_vllm:
@@ -150,6 +151,17 @@ def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domai
     if rollout.vllm.sleep and placement.device != "cuda":
         raise ValueError(
             "rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: cpu"
+        )
+
+
+def _check_requests(rollout: RolloutConfig) -> None:
+    """Check that `rollout.tokens_per_request`, if it is set, has an effect."""
+    size, unset = rollout.tokens_per_request, RolloutConfig().tokens_per_request
+    has_pauses = rollout.in_flight or rollout.extra_prompts
+    if size != unset and not (rollout.engine.is_vllm and has_pauses):
+        raise ValueError(
+            f"rollout.tokens_per_request: {size} has no effect but with rollout.engine: vllm or "
+            "server, and in_flight or extra_prompts; leave it out"
         )
 
 
@@ -200,11 +212,6 @@ def check_extra_prompts(
         return
     if not domain.traits.samples_tokens or domain.traits.block is not None:
         raise ValueError(f"{key}: not in the domain {domain}; leave it out")
-    if rollout.engine.is_vllm:
-        raise ValueError(
-            f"{key}: rollout.engine: {rollout.engine} gives up no replies; use in_process or "
-            "dedicated, or leave it out"
-        )
     if placement.sp_size > 1:
         raise ValueError(
             f"{key}: with placement.sp_size: {placement.sp_size} each rank samples a part of a "
@@ -218,7 +225,8 @@ def check_extra_prompts(
                 f"{key} needs; use a multiple"
             )
     rows = -(-(training.prompts_per_step + extra) // ranks) * rollout.samples_per_prompt
-    if rows > rollout.max_batch_size:
+    # A server queues rows, and all have come as far when some are given up.
+    if rows > rollout.max_batch_size and not rollout.engine.is_vllm:
         raise ValueError(
             f"{key}: (prompts_per_step + extra_prompts) x samples_per_prompt are {rows} rows of a "
             f"rank, which have to begin together; raise rollout.max_batch_size "

@@ -22,8 +22,8 @@ def recipe(**blocks: Any) -> Recipe:
     ("blocks", "message"),
     [
         (
-            {"rollout": {"engine": "vllm"}, "placement": BESIDE},
-            r"extra_prompts: rollout.engine: vllm gives up no replies; use in_process",
+            {"rollout": {"tokens_per_request": 16}},
+            r"tokens_per_request: 16 has no effect but with rollout.engine: vllm or server",
         ),
         (
             {"placement": {"num_devices": 2, "sp_size": 2}},

@@ -30,7 +30,7 @@ class Renewal(Protocol):
 
     def is_due(self) -> bool:
         """Return True if newer weights are to be loaded now. Called once after each token of a
-        batch that goes on."""
+        batch that goes on, or after each answer of a server."""
         ...
 
     def load(self) -> None:
