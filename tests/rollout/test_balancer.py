@@ -210,6 +210,28 @@ def test_a_long_queue_outweighs_what_was_read_before(servers: Start, balanced: O
     assert 12 <= len(reader.asked) <= 20
 
 
+def test_new_weights_are_told_of_no_context(servers: Start, balanced: Over):
+    """What a server read with the old weights draws no further request to it."""
+    running = servers(2)
+    over = balanced(running)
+    for one in running:
+        one.may_answer.clear()
+    contexts = [prompt(first, length=160) for first in (1, 2)]
+    asking = threading.Thread(target=ask, args=(over, contexts))
+    asking.start()
+    for one in running:
+        while not one.asked:
+            threading.Event().wait(0.01)
+        one.may_answer.set()
+    asking.join(30)
+    (first_of_second,) = {body["prompt"][0] for body in running[1].asked}
+    ask(over, [contexts[first_of_second - 1]])
+    assert len(running[1].asked) == 2
+    over.reload(sums(), "float32", "here")
+    ask(over, [contexts[first_of_second - 1]])
+    assert len(running[1].asked) == 2, "it was sent on to the server that had read it"
+
+
 @pytest.mark.parametrize("how", ["answers 500", "is gone"])
 def test_what_a_failing_server_was_asked_goes_to_the_others(
     servers: Start, balanced: Over, caplog: pytest.LogCaptureFixture, how: str

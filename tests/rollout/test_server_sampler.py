@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import StopStrings
+from rl_core.models.decoding.token_choice import StepSupport
 from rl_core.rollout.vllm_process.server import Drawn, Prompt
 from schemas.sections.sampling import SamplingConfig
 from tests.models.decoding.continuous.test_renewal import Fading
@@ -164,6 +166,36 @@ def test_groups_are_given_up_and_go_on_later(server: Server, prompts: list[list[
     assert told(ended) == told(whole)
     for reply in ended:
         assert reply.versions == [7] * PIECE + [8] * (NEW_TOKENS - PIECE)
+
+
+class Noting(Server):
+    """Says that no other token than the drawn one could be drawn."""
+
+    def call(self, *asked: Any) -> list[Drawn]:
+        said = []
+        for one in super().call(*asked):
+            steps = [StepSupport(np.array([token], np.int32), True) for token in one.token_ids]
+            said.append(replace(one, support=steps))
+        return said
+
+
+def test_the_record_of_what_could_be_drawn_goes_on_with_a_reply(
+    policy: CausalLMPolicy, prompts: list[list[int]]
+):
+    server = Noting(policy)
+    sampling = Sampling(NEW_TOKENS, 0.0, (), PAD, records_support=True)
+    short, long, *_ = asked(prompts)
+    late = sampler(server, sampling)([long, replace(short, room=2)], 1)[:SIBLINGS]
+    begun = [replace(long, num_replies=1, begun=reply) for reply in late]
+    ended = sampler(server, sampling)(begun, len(begun))
+    text = text_of(ended[0].token_ids[3:5])
+    stop = StopStrings.of([text])
+    stopped = sampler(server, sampling)([replace(long, stop=stop)], 1)
+    assert {reply.stop_reason for reply in stopped} == {StopReason.STOP}
+    for reply in [*late, *ended, *stopped]:
+        assert reply.support is not None
+        assert reply.support.ids.tolist() == reply.token_ids
+        assert reply.support.sizes_T.tolist() == [1] * len(reply.token_ids)
 
 
 def test_each_token_has_the_log_probability_of_its_weights(

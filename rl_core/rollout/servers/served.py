@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rl_core.models.export.checksums import Checksum
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-AT_ONCE = 64
+AT_ONCE = 256
 """Number of requests under way at once; the server batches them."""
 
 
