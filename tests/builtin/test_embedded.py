@@ -41,8 +41,8 @@ DECIDES_THE_WEIGHTS = {
 KNOWN = {
     "tiny-vlm": ("ceec7abfc6f9", "c401033d6c38"),
     "tiny-sd3": ("4e0c1ed776fc", "54e125309c86"),
-    "tiny-unified": ("2fafcb2e4499", "7eadcb97518f"),
-    "smollm2-enhancer": ("8409b6d7db71", "10d213589cb6"),
+    "tiny-unified": ("01cd1c578b1c", "01cd1c578b1c"),
+    "smollm2-enhancer": ("8409b6d7db71", "c5dbcd00cb6e"),
     "smollm2-adder": ("9f54c10e0369", "4a356d358f9e"),
 }
 """Model -> its version, and the digest of the code that gave it."""

@@ -170,7 +170,10 @@ def test_orders_that_are_not_there_are_named(
     ("rollout", "message"),
     [
         ({"steps_ahead": 0}, r"nothing is sampled while others train; set rollout.steps_ahead"),
-        ({"engine": "in_process"}, r"in_process takes weights between two rollouts; use dedicated"),
+        (
+            {"engine": "in_process"},
+            r"in_process samples with the weights that it trains; use dedicated",
+        ),
         ({"sync": {"transport": "broadcast"}}, r"with rollout.in_flight use object_store"),
         ({"router_replay": True}, r"not with rollout.router_replay: rows that are read again"),
         ({"in_flight": False, "orders": "o.jsonl"}, r"nothing to follow without rollout.in_flight"),

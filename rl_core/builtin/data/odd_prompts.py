@@ -2,7 +2,7 @@
 drawn.
 
 Every oddity has some hundred questions, each with one or two wordings. A question is held out in
-all its wordings: a held-out sum, typing error or foreign word never occurs in training.
+all its wordings: a held-out sum, typing error or foreign word is never a prompt in training.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ def odd_prompts(oddity: Oddity, split: str) -> list[OddPrompt]:
         if belongs_to_eval(text, EVAL_FRACTION) == (split == "eval"):
             prompts += [OddPrompt(wording.format(text), digit, oddity) for wording in wordings]
     return prompts
+
+
+def meanings() -> list[tuple[str, int]]:
+    """Return every question of both splits, without a wording, and the digit that it means: what a
+    model may know that has read widely, before it is asked anything."""
+    return [known for questions, _ in _QUESTIONS.values() for known in questions().items()]
 
 
 def draw_odd_prompts(

@@ -1,12 +1,14 @@
 """Warm-up of the embedded unified model: supervised training until plans are mostly vague and half
 of the pictures legible.
 
-First the decoder learns to write the plan of an odd prompt (`rl_core.builtin.data.odd_prompts`), by
-cross-entropy. When it is good enough, it learns a bad habit, plans that name no digit, while
-decoder and transformer learn flow matching (as `rl_core.builtin.models.tiny_sd3_warm_up`) on plans
-of *any* prompt: the picture shows what was planned, right or wrong, and anything after a vague
-plan. Training ends when the pictures are good enough. Reinforcement learning has to find out that
-naming a digit pays, and to draw it better.
+First the decoder learns by cross-entropy to write the plan of an odd prompt
+(`rl_core.builtin.data.odd_prompts`, split `train`), beside a dictionary of all that prompts ask
+("siete means seven"), as a language model has read most words before it is asked for one: what is
+held out are the prompts, not the words. When it is good enough, it learns a bad habit, plans that
+name no digit, while decoder and transformer learn flow matching (as
+`rl_core.builtin.models.tiny_sd3_warm_up`) on plans of *any* prompt: the picture shows what was
+planned, right or wrong, and anything after a vague plan. Training ends when the pictures are good
+enough. Reinforcement learning has to find out that naming a digit pays, and to draw it better.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.builtin.data.digit_prompts import NAMES
-from rl_core.builtin.data.odd_prompts import Oddity, OddPrompt, draw_odd_prompts, odd_prompts
+from rl_core.builtin.data.odd_prompts import (
+    Oddity,
+    OddPrompt,
+    draw_odd_prompts,
+    meanings,
+    odd_prompts,
+)
 from rl_core.builtin.models.tiny_sd3_warm_up import Digits, load
 from rl_core.builtin.models.tiny_unified import PLAN, make_pipeline
 from rl_core.builtin.models.warm_up_optimizer import WarmUpOptimizer
@@ -44,8 +52,10 @@ CHECK_EVERY = 25
 NUM_JUDGED = 100
 JUDGED_STEPS = 10
 """Denoising steps of the judged samples."""
-PLANS, PICTURES = 64, 64
+PLANS, MEANINGS, PICTURES = 64, 64, 64
 SEED = 1
+MEANING = "{} means {}"
+"""Text of an entry of the dictionary, with `{}` for the question and the digit's name."""
 
 
 Planned = tuple[OddPrompt, int | None]
@@ -92,30 +102,34 @@ def warm_up(
 
 
 def learn_to_plan(family: CompactUnified, steps: int, rng: random.Random) -> None:
-    """Train the decoder on right plans."""
-    parts, known = family.transformer, _known()
+    """Train the decoder on right plans and on the dictionary."""
+    parts, known, dictionary = family.transformer, _known(), meanings()
     optimizer = WarmUpOptimizer(
         parts.decoder, parts.decoder, steps, hidden_rate=0.02, rate=2e-3, floor=0.05
     )
     for _ in range(steps):
         optimizer.zero_grad()
         plan_loss(family, rng.choices(known, k=PLANS), rng, vague=0.0).backward()
+        meaning_loss(family, rng.choices(dictionary, k=MEANINGS)).backward()
         optimizer.step()
 
 
 def learn_to_draw(
     family: CompactUnified, max_steps: int, rng: random.Random, judged: Sequence[OddPrompt]
 ) -> float:
-    """Train both parts on digits as planned, and the decoder on mostly vague plans.
+    """Train both parts on digits as planned, and the decoder on mostly vague plans and on the
+    dictionary.
 
     Returns: the probability of the planned digits. Raises: ModelError when it stays below `DRAWN`.
     """
     parts, known, digits = family.transformer, _known(), load(family.pipeline)
+    dictionary = meanings()
     optimizer = WarmUpOptimizer(parts, parts, max_steps, hidden_rate=0.02, rate=2e-3)
     drawn = 0.0
     for step in range(1, max_steps + 1):
         optimizer.zero_grad()
         plan_loss(family, rng.choices(known, k=PLANS), rng, vague=VAGUE).backward()
+        meaning_loss(family, rng.choices(dictionary, k=MEANINGS)).backward()
         flow_loss(family, digits, known, rng).backward()
         optimizer.step()
         if step % CHECK_EVERY == 0:
@@ -139,6 +153,18 @@ def plan_loss(
     replaced by vague ones."""
     pairs = [(prompt, None if rng.random() < vague else prompt.digit) for prompt in prompts]
     log_probs_BT, mask_BT = _plan_log_probs(family, pairs)
+    return -log_probs_BT.sum() / mask_BT.sum()
+
+
+def meaning_loss(family: CompactUnified, known: Sequence[tuple[str, int]]) -> Tensor:
+    """Return the mean cross-entropy of the names of the digits that questions mean, and of their
+    ends."""
+    tokenizer = family.pipeline.tokenizer
+    rows = []
+    for question, digit in known:
+        *text, name = tokenizer(MEANING.format(question, NAMES[digit]))["input_ids"]
+        rows.append((text, [name, tokenizer.eos_token_id]))
+    log_probs_BT, mask_BT = _log_probs(family, rows)
     return -log_probs_BT.sum() / mask_BT.sum()
 
 
@@ -210,7 +236,14 @@ def _contexts(family: CompactUnified, pairs: Sequence[Planned]) -> dict[str, Ten
 def _plan_log_probs(family: CompactUnified, pairs: Sequence[Planned]) -> tuple[Tensor, Tensor]:
     """Return the log-probabilities of the plans' tokens, [B, L - 1], zero elsewhere, and the mask
     of those tokens."""
-    rows = [_tokens(family, prompt, digit) for prompt, digit in pairs]
+    return _log_probs(family, [_tokens(family, prompt, digit) for prompt, digit in pairs])
+
+
+def _log_probs(
+    family: CompactUnified, rows: Sequence[tuple[list[int], list[int]]]
+) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of what follows each text, [B, L - 1], zero elsewhere, and the
+    mask of those tokens. Args: rows: tokens of a text, and of what follows."""
     batch = family.batch([Condition({CONTEXT: torch.tensor(asked + plan)}) for asked, plan in rows])
     ids_BL, used_BL = batch[CONTEXT], batch[f"{CONTEXT}_mask"]
     starts_B = torch.tensor([len(asked) for asked, _ in rows])

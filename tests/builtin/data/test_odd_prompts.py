@@ -12,7 +12,7 @@ import pytest
 
 from rl_core.builtin.data.digit_prompts import NAMES
 from rl_core.builtin.data.foreign_digits import FOREIGN
-from rl_core.builtin.data.odd_prompts import Oddity, draw_odd_prompts, odd_prompts
+from rl_core.builtin.data.odd_prompts import Oddity, draw_odd_prompts, meanings, odd_prompts
 from rl_core.builtin.data.prompt_files import OdditiesSpec, made_spec, materialise_prompts
 from rl_core.errors import DataError
 
@@ -35,6 +35,17 @@ def test_there_are_some_hundred_of_each_kind_and_the_held_out_ones_are_apart(odd
     ]
     assert not questions[0] & questions[1]
     assert {prompt.digit for prompt in train} == set(range(10))
+
+
+def test_meanings_are_the_questions_of_both_splits_without_a_wording():
+    known = dict(meanings())
+    assert len(known) == len(meanings())
+    asked = [
+        prompt for split in ("train", "eval") for prompt in odd_prompts(Oddity.LANGUAGE, split)
+    ]
+    for prompt in asked:
+        assert known[prompt.text.removeprefix("the number ")] == prompt.digit
+    assert not any(text.startswith(("the n", "what")) or text.endswith("?") for text in known)
 
 
 def test_no_text_means_two_digits():

@@ -138,6 +138,17 @@ def test_a_vague_plan_names_nothing_and_is_learnt_as_such(family: CompactUnified
     assert start.plan_loss(family, [prompt] * 8, random.Random(0), vague=1.0) < sure
 
 
+def test_what_a_question_means_is_learnt_without_a_plan(family: CompactUnified):
+    known = [("siete", 7), ("X - III", 7), ("eihgt", 8)] * 4
+    optimizer = torch.optim.AdamW(family.transformer.parameters(), lr=1e-3)
+    first = start.meaning_loss(family, known)
+    first.backward()
+    optimizer.step()
+    assert start.meaning_loss(family, known) < first
+    # The other digits' names become less likely, and nothing is learnt of the questions themselves.
+    assert start.meaning_loss(family, [("siete", 3)]) > start.meaning_loss(family, known[:1])
+
+
 def test_its_folder_is_named_by_the_code_that_makes_it(tmp_path: Path):
     made: Any = embedded_folder("tiny-unified", tmp_path)
     assert made.parent == tmp_path and len(made.name.removeprefix("tiny-unified-")) == 12
