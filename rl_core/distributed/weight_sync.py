@@ -9,7 +9,7 @@ by checksum.
     sync.sync()
 
 All training ranks gather; the first one sends and calls the engine, each of whose ranks holds the
-whole model.
+whole model. With `transport: shards` each sends what it holds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor
 from rl_core.data_proto import DataProto
 from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit, world_size_of
 from rl_core.distributed.refs import put
+from rl_core.distributed.shard_sends import ShardSends
 from rl_core.errors import WeightMismatch
 from rl_core.models.checks.comparison import difference
 from rl_core.models.export.checksums import Checksum, checksum
@@ -45,6 +46,7 @@ from rl_core.train.weights.buckets import (
 )
 from rl_core.train.weights.offer import Offer
 from rl_core.train.weights.process_group import WireHost
+from rl_core.train.weights.shards import other_weights, own_parts
 from schemas.sections.rollout import SyncConfig, SyncContent, SyncTransport
 
 BUCKETS_UNDER_WAY = 2
@@ -89,6 +91,7 @@ class WeightSync:
         self.dtype = DTYPES[config.dtype]
         self._sends = rank_info.rank == 0
         self._transport: Transport | None = None
+        self._shards: ShardSends | None = None
         self._weight_bytes = 0
         self._synced: WeightVersion | None = None
         """Version that the engine holds, on the rank that sends."""
@@ -114,7 +117,10 @@ class WeightSync:
         if held == version:
             return SyncReport(version, 0, 0, 0, time.perf_counter() - start)
         weights, expected = self._begin(version, held)
-        num_buckets, num_bytes = self._send(weights)
+        if self.config.transport is SyncTransport.SHARDS:
+            num_buckets, num_bytes = self._send_shards(version, expected)
+        else:
+            num_buckets, num_bytes = self._send(weights)
         # Before anything on the sending rank alone may fail: a rank that is gone would be waited
         # for.
         asked = self._asked(version) if num_compared < NUM_COMPARED else None
@@ -166,6 +172,7 @@ class WeightSync:
     def reconnect(self, rollout: Remote[Receiver]) -> None:
         """Send to another engine from now on, which has no weights yet."""
         self.rollout, self._transport, self._synced = rollout, None, None
+        self._shards = None
 
     def _begin(
         self, version: WeightVersion, held: WeightVersion | None
@@ -241,6 +248,25 @@ class WeightSync:
         if self._transport is not None:
             self._transport.flush()
         return num_buckets, num_bytes
+
+    def _send_shards(
+        self, version: WeightVersion, expected: dict[str, Checksum]
+    ) -> tuple[int, int]:
+        """Send the weights from all ranks. Returns: the number of buckets and of bytes. Args:
+        expected: gets the checksums."""
+        if self._shards is None:
+            self._shards = ShardSends(self.rollout, self.backend)
+        given = self.backend, self.mode
+        others = other_weights(*given, self._coarsest, averaged=version.averaged)
+        num_buckets = num_bytes = 0
+        for bucket in pack(self._on_wire(others, expected), self.config.bucket_bytes):
+            self._shards.send_from_first(bucket)
+            num_buckets, num_bytes = num_buckets + 1, num_bytes + bucket.values_N.nbytes
+        parts = own_parts(*given, averaged=version.averaged)
+        sent = self._shards.send(parts, self.dtype, self.config.bucket_bytes)
+        expected |= sent.expected
+        self._weight_bytes += sent.num_bytes
+        return num_buckets + sent.num_buckets, num_bytes + sent.num_bytes
 
     def _buckets(self, weights: Iterator[Named]) -> Iterator[Bucket]:
         if self._sent is None:

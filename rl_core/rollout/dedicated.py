@@ -7,7 +7,7 @@ samples again: in the middle of an update, or with other weights than requested,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -151,6 +151,8 @@ class Receiver:
         load = bundle_class or self.bundle_class
         self.replica = self.replica_class(load(source, model), lora, mode, dtype, rank_info)
         self._group: WireGroup | None = None
+        self._groups: list[WireGroup] = []
+        """Those of each of the trainer's ranks, where each sends its part."""
         engine: Any = super()
         engine.__init__(self.replica, *options)
 
@@ -179,6 +181,23 @@ class Receiver:
         values_N = torch.empty(sum(map(len, pieces)), dtype=dtype, device=self.replica.device)
         self._group.broadcast(values_N)
         self.replica.load(Bucket(pieces, values_N))
+
+    def join_wires(self, meetings: Sequence[Meeting]) -> None:
+        """Join the groups, one of each of the trainer's ranks, from which `receive_shards` gets its
+        numbers."""
+        rank, device = self.replica.rank_info.rank + 1, self.replica.device
+        self._groups = [WireGroup.join(meeting, rank, device) for meeting in meetings]
+
+    def receive_shards(self, sent: Sequence[tuple[int, Pieces]], dtype: torch.dtype) -> None:
+        """Receive a bucket from each of some of the trainer's ranks at once, which take part at the
+        same time. Args: sent: ranks, and what each sends."""
+        under_way = []
+        for sender, pieces in sent:
+            values_N = torch.empty(sum(map(len, pieces)), dtype=dtype, device=self.replica.device)
+            under_way.append((pieces, values_N, self._groups[sender].start(values_N)))
+        for pieces, values_N, work in under_way:
+            work.wait()
+            self.replica.load(Bucket(pieces, values_N))
 
     def probe(self) -> Tensor | None:
         """Return the policy's results on its bundle's probe inputs, [N]."""

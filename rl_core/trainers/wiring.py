@@ -34,7 +34,7 @@ from rl_core.trainers.own_engine import OwnEngine
 from rl_core.trainers.track import Engine, Learner
 from schemas.recipe import Recipe
 from schemas.sections.placement import PlacementConfig
-from schemas.sections.rollout import EngineKind, SyncTransport
+from schemas.sections.rollout import EngineKind
 
 B = TypeVar("B")
 
@@ -127,7 +127,7 @@ def place_policy(
             "rollout.in_flight: the engine takes weights while it samples: derive the classes of "
             "`sync` and `engine` from WeightSync and DedicatedEngine, or leave it out"
         )
-    streams = recipe.rollout.sync.transport is SyncTransport.BROADCAST
+    streams = recipe.rollout.sync.transport.is_collective
     engine = OwnEngine(
         handle,
         sync,

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.sections.checks.numbers import Seconds
 from schemas.sections.sampling import SamplingConfig
@@ -48,6 +48,15 @@ class SyncTransport(StrEnum):
     BROADCAST = "broadcast"
     """A collective from the trainer's first rank to all engine ranks: NCCL between GPUs, gloo
     otherwise."""
+    SHARDS = "shards"
+    """Collectives from each of the trainer's ranks to all engine ranks, at once: each sends the
+    rows that it holds, and nothing is gathered but what is cut otherwise (`tp_size`, `ep_size`), or
+    merged with adapters."""
+
+    @property
+    def is_collective(self) -> bool:
+        """True if engine and trainer take part at the same time."""
+        return self is not SyncTransport.OBJECT_STORE
 
 
 class SyncMode(StrEnum):
@@ -86,6 +95,15 @@ class SyncConfig(Section):
     exist at once."""
     dtype: DType = DType.BFLOAT16
     """Data type of the sent weights; `float32` needs `fsdp.param_dtype: float32`."""
+
+    @model_validator(mode="after")
+    def _changes_are_found_by_one_rank(self) -> "SyncConfig":
+        if self.transport is SyncTransport.SHARDS and self.content is SyncContent.CHANGES:
+            raise ValueError(
+                "rollout.sync.content: changes: with transport: shards no rank knows all that was "
+                "sent; use content: all, or transport: broadcast"
+            )
+        return self
 
     def mode_for(self, *, has_adapters: bool) -> SyncMode:
         """Return `mode`, or its default if unset."""

@@ -131,8 +131,10 @@ def test_after_each_sync_the_engine_says_what_the_trainer_says(
         report = sync.sync()
         versions.append(report.version)
         assert pair.engine.weight_version() == pair.backend.weight_version() == report.version
-        assert pair.distance() < BF16_TOLERANCE < before
-        assert report.num_buckets == -(-report.num_bytes // (BUCKET_BYTES // 2 * 2))
+        assert pair.distance() < min(BF16_TOLERANCE, before / 2)
+        full = -(-report.num_bytes // (BUCKET_BYTES // 2 * 2))
+        # The last bucket of each rank that sends may be smaller.
+        assert 0 <= report.num_buckets - full <= (way is SyncTransport.SHARDS)
     assert [version.number for version in versions] == list(
         range(versions[0].number, versions[0].number + 3)
     )

@@ -28,7 +28,13 @@ class Checksum:
 
 
 def checksum(tensor: Tensor) -> Checksum:
-    """Return the sum of (position + 1) x bits over a tensor of floats, modulo 2^64.
+    """Return the checksum of a tensor of floats."""
+    return Checksum(tuple(tensor.shape), weighted_sum(tensor))
+
+
+def weighted_sum(tensor: Tensor, first: int = 0) -> int:
+    """Return the sum of (position + 1) x bits over numbers, modulo 2^64. Sums of a tensor's parts
+    add up to its own. Args: first: position of the first number in the whole tensor.
 
     One changed number, or two different ones that swapped places, always change it. It is exact on
     every device, as integers sum to the same in any order, and a GPU computes it at the speed of
@@ -39,10 +45,9 @@ def checksum(tensor: Tensor) -> Checksum:
     total = 0
     for start in range(0, len(bits_N), CHUNK):
         part = bits_N[start : start + CHUNK].long()
-        total += int(
-            (part * torch.arange(start + 1, start + 1 + len(part), device=part.device)).sum()
-        )
-    return Checksum(tuple(tensor.shape), total % 2**64)
+        begin = first + start + 1
+        total += int((part * torch.arange(begin, begin + len(part), device=part.device)).sum())
+    return total % 2**64
 
 
 def check_same(expected: Mapping[str, Checksum], found: Mapping[str, Checksum], where: str) -> None:

@@ -66,16 +66,22 @@ class Bucket:
 def pack(tensors: Iterable[Named], bucket_bytes: int) -> Iterator[Bucket]:
     """Pack tensors of one format, in order, in buckets of `bucket_bytes` but the last; a large
     tensor spans several."""
+    return pack_ranges(((name, 0, tensor) for name, tensor in tensors), bucket_bytes)
+
+
+def pack_ranges(ranges: Iterable[tuple[str, int, Tensor]], bucket_bytes: int) -> Iterator[Bucket]:
+    """Pack ranges of tensors as `pack` does whole ones. Args: ranges: name of the tensor, place of
+    the first number in it, and the numbers."""
     pieces: list[Piece] = []
     parts: list[Tensor] = []
     used = 0
-    for name, tensor in tensors:
+    for name, first, tensor in ranges:
         flat = tensor.detach().reshape(-1)
         capacity = max(1, bucket_bytes // flat.element_size())
         start = 0
         while start < len(flat):
             stop = min(len(flat), start + capacity - used)
-            pieces.append(Piece(name, start, stop))
+            pieces.append(Piece(name, first + start, first + stop))
             parts.append(flat[start:stop])
             used, start = used + stop - start, stop
             if used == capacity:
@@ -158,22 +164,33 @@ def sent_weights(
     Args: dtype: format that the engine computes in, in which merged weights come. averaged: the
     moving average in place of the weights. Raises: ModelError when adapters cannot be merged.
     """
+    if sends_merged(backend, mode):
+        return _merged(backend, _values(backend, averaged=averaged), dtype)
+    values = sent_values(backend, averaged=averaged)
+    return ((name, gathered(backend, value)) for name, value in values.items())
+
+
+def sends_merged(backend: Trained, mode: SyncMode) -> bool:
+    """Return True if adapters are sent merged with what they adapt."""
+    return mode is SyncMode.FULL and backend.lora_cfg is not None
+
+
+def sent_values(backend: Trained, *, averaged: bool) -> dict[str, Tensor]:
+    """Return the weights that change in training by name, as this rank holds them."""
     values = _values(backend, averaged=averaged)
-    if mode is SyncMode.FULL and backend.lora_cfg is not None:
-        return _merged(backend, values, dtype)
-    return ((name, _gather(backend, values[name])) for name in backend.trainable)
+    return {name: values[name] for name in backend.trainable}
 
 
 def kept_weights(backend: Trained, mode: SyncMode) -> Iterator[Named]:
     """Yield the weights that the engine loaded by itself and never receives. Collective, like
     `sent_weights`."""
-    if mode is SyncMode.FULL and backend.lora_cfg is not None:
+    if sends_merged(backend, mode):
         return iter(())
     kept = {}
     for name, value in _values(backend, averaged=False).items():
         if name not in backend.trainable:
             kept[name] = value
-    return ((name, _gather(backend, value)) for name, value in kept.items())
+    return ((name, gathered(backend, value)) for name, value in kept.items())
 
 
 def _values(backend: Trained, *, averaged: bool) -> dict[str, Tensor]:
@@ -190,7 +207,8 @@ def _values(backend: Trained, *, averaged: bool) -> dict[str, Tensor]:
     return values
 
 
-def _gather(backend: Trained, value: Tensor) -> Tensor:
+def gathered(backend: Trained, value: Tensor) -> Tensor:
+    """Return a whole tensor. Collective."""
     moved = value.detach().to(backend.device)
     if isinstance(moved, DTensor):
         return moved.full_tensor()
@@ -208,11 +226,11 @@ def _merged(backend: Trained, values: dict[str, Tensor], dtype: torch.dtype) -> 
     for first, names in places(backend.policy).items():
         if is_adapter(first):
             continue
-        full = _gather(backend, values[first])
+        full = gathered(backend, values[first])
         for name in names if untied else names[:1]:
             here = adapted.get(name)
             if here is None:
                 yield base_name(name), full
             else:
-                merged = full.float() + here.delta(lambda factor: _gather(backend, values[factor]))
+                merged = full.float() + here.delta(lambda factor: gathered(backend, values[factor]))
                 yield base_name(name), dithered(merged, dtype, base_name(name))

@@ -57,7 +57,11 @@ class WireGroup:
 
     def broadcast(self, values_N: Tensor) -> None:
         """Send `values_N`, or receive into it, in place."""
-        self._group.broadcast(values_N, SENDER).wait()
+        self.start(values_N).wait()
+
+    def start(self, values_N: Tensor) -> Any:
+        """Begin to send `values_N`, or to receive into it. Returns: what `wait` ends it by."""
+        return self._group.broadcast(values_N, SENDER)
 
 
 class WireHost:

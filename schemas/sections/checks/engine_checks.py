@@ -9,7 +9,6 @@ from schemas.sections.rollout import (
     RolloutConfig,
     ServerKind,
     SyncMode,
-    SyncTransport,
     VllmConfig,
 )
 from schemas.sections.training import TrainingConfig
@@ -49,10 +48,11 @@ def check_ahead(
             f"rollout.vllm.sleep: with steps_ahead: {depth} the server samples meanwhile; leave "
             "out one of them"
         )
-    if depth > 1 and rollout.sync.transport is SyncTransport.BROADCAST:
+    transport = rollout.sync.transport
+    if depth > 1 and transport.is_collective:
         raise ValueError(
-            "rollout.sync.transport: broadcast makes the trainer wait until the engine takes part, "
-            f"after {depth} rollouts; with steps_ahead of 2 or more use object_store"
+            f"rollout.sync.transport: {transport} makes the trainer wait until the engine takes "
+            f"part, after {depth} rollouts; with steps_ahead of 2 or more use object_store"
         )
 
 
@@ -71,9 +71,10 @@ def _check_in_flight(rollout: RolloutConfig, domain: Domain) -> None:
             f"{key}: nothing is sampled while others train; set rollout.steps_ahead, or leave it "
             "out"
         )
-    if rollout.sync.transport is SyncTransport.BROADCAST:
+    transport = rollout.sync.transport
+    if transport.is_collective:
         raise ValueError(
-            "rollout.sync.transport: broadcast needs the engine to take part, which samples "
+            f"rollout.sync.transport: {transport} needs the engine to take part, which samples "
             f"meanwhile; with {key} use object_store"
         )
     if rollout.router_replay:
@@ -143,10 +144,11 @@ def check_vllm(rollout: RolloutConfig, placement: PlacementConfig, domain: Domai
             "merged; use mode: full, or engine: vllm"
         )
     shares_gpus = placement.device == "cuda" and not placement.rollout_devices
-    if shares_gpus and rollout.sync.transport is SyncTransport.BROADCAST:
+    transport = rollout.sync.transport
+    if shares_gpus and transport.is_collective:
         raise ValueError(
-            "rollout.sync.transport: broadcast: NCCL knows each GPU once, and rollout_devices: 0 "
-            "puts trainer and vLLM on the same; use object_store"
+            f"rollout.sync.transport: {transport}: NCCL knows each GPU once, and rollout_devices: "
+            "0 puts trainer and vLLM on the same; use object_store"
         )
     if rollout.vllm.sleep and placement.device != "cuda":
         raise ValueError(
