@@ -39,6 +39,7 @@ SHARED_WEIGHTS: dict[str, Any] = {
         "micro_batch_size": 8,
     }
 }
+TWO_RANKS = {"placement": SHARED_WEIGHTS["placement"] | {"tp_size": 1}}
 LORA: dict[str, Any] = {"lora": {"rank": 4, "alpha": 8}}
 AVERAGE: dict[str, Any] = {"ema_full": {"decay": 0.5, "mirror": True, "rollout": True}}
 
@@ -50,8 +51,9 @@ AVERAGE: dict[str, Any] = {"ema_full": {"decay": 0.5, "mirror": True, "rollout":
     [
         (SHARED_WEIGHTS, {"transport": "broadcast", "bucket_bytes": 20_000, "content": "changes"}),
         (LORA, {"transport": "object_store"}),
+        (TWO_RANKS, {"transport": "shards", "bucket_bytes": 20_000}),
     ],
-    ids=["changes-tp2-broadcast", "lora-object-store"],
+    ids=["changes-tp2-broadcast", "lora-object-store", "shards"],
 )
 def test_the_engine_samples_from_the_weights_of_every_step(
     tiny_model_dir: Path, tmp_path: Path, trained: Any, sync: dict[str, Any]
