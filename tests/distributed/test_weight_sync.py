@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from rl_core.data_proto import DataProto
@@ -27,7 +28,13 @@ from schemas.recipe import (
     ModelConfig,
     OptimizerConfig,
 )
-from schemas.sections.rollout import RolloutConfig, SyncConfig, SyncMode, SyncTransport
+from schemas.sections.rollout import (
+    RolloutConfig,
+    SyncConfig,
+    SyncContent,
+    SyncMode,
+    SyncTransport,
+)
 from schemas.sections.section import DType
 from tests.distributed.sync_parts import Learner, Scorer, TamperingEngine
 
@@ -158,6 +165,11 @@ def test_an_adapter_is_a_small_part_of_the_weights(pairs: dict[str, Pair]):
     total = sum(2 * weight.numel() for name, weight in full.items() if "lm_head" not in name)
     assert sent["full"] == sent["merged"] == total
     assert sent["adapter"] < total / 2
+
+
+def test_what_changed_is_not_known_where_each_rank_sends_its_part():
+    with pytest.raises(ValidationError, match=r"content: changes: with transport: shards no rank"):
+        SyncConfig(transport=SyncTransport.SHARDS, content=SyncContent.CHANGES)
 
 
 def test_nothing_is_sent_twice(pairs: dict[str, Pair]):

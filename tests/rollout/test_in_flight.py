@@ -175,6 +175,7 @@ def test_orders_that_are_not_there_are_named(
             r"in_process samples with the weights that it trains; use dedicated",
         ),
         ({"sync": {"transport": "broadcast"}}, r"with rollout.in_flight use object_store"),
+        ({"sync": {"transport": "shards"}}, r"transport: shards needs the engine to take part"),
         ({"router_replay": True}, r"not with rollout.router_replay: rows that are read again"),
         ({"in_flight": False, "orders": "o.jsonl"}, r"nothing to follow without rollout.in_flight"),
     ],
