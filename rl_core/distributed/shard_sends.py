@@ -26,7 +26,7 @@ from rl_core.train.weights.shards import Part
 
 @dataclass(frozen=True)
 class Sent:
-    """What all ranks sent in one sync; the same on each of them."""
+    """Amount and checksums of all that the ranks sent in one sync; equal on each of them."""
 
     num_buckets: int
     num_bytes: int

@@ -152,7 +152,7 @@ class Receiver:
         self.replica = self.replica_class(load(source, model), lora, mode, dtype, rank_info)
         self._group: WireGroup | None = None
         self._groups: list[WireGroup] = []
-        """Those of each of the trainer's ranks, where each sends its part."""
+        """Groups of the trainer's ranks, where each of them sends its part."""
         engine: Any = super()
         engine.__init__(self.replica, *options)
 
