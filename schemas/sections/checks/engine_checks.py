@@ -165,6 +165,13 @@ def _check_requests(rollout: RolloutConfig) -> None:
             f"rollout.tokens_per_request: {size} has no effect but with rollout.engine: vllm or "
             "server, and in_flight or extra_prompts; leave it out"
         )
+    if rollout.engine.is_vllm and has_pauses and size >= rollout.max_new_tokens:
+        name = "in_flight" if rollout.in_flight else "extra_prompts"
+        raise ValueError(
+            f"rollout.{name}: with rollout.tokens_per_request: {size} a reply of max_new_tokens: "
+            f"{rollout.max_new_tokens} is one request, and nothing can come in between; lower "
+            "tokens_per_request"
+        )
 
 
 def _check_devices_per_server(rollout: RolloutConfig, placement: PlacementConfig) -> None:

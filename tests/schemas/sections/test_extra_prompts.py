@@ -26,6 +26,10 @@ def recipe(**blocks: Any) -> Recipe:
             r"tokens_per_request: 16 has no effect but with rollout.engine: vllm or server",
         ),
         (
+            {"rollout": {"engine": "vllm", "max_new_tokens": 64}, "placement": BESIDE},
+            r"extra_prompts: with rollout.tokens_per_request: 64 a reply of max_new_tokens: 64 is",
+        ),
+        (
             {"placement": {"num_devices": 2, "sp_size": 2}},
             r"extra_prompts: with placement.sp_size: 2 each rank samples a part",
         ),

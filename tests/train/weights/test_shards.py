@@ -17,8 +17,9 @@ from rl_core.train.weights.buckets import Bucket, pack_ranges, sent_weights, unp
 from rl_core.train.weights.shards import Part, other_weights, own_parts
 from schemas.sections.rollout import SyncMode
 from tests.train.jobs import Setup
-from tests.train.parallel import LORA, build
+from tests.train.parallel import LORA, build, copy_of
 from tests.train.ranks import Ranks
+from tests.train.sharding.test_expert_parallel import SHAPE
 
 CASES: dict[str, tuple[int, TrainTopology, dict[str, Any], SyncMode]] = {
     "one rank": (1, TrainTopology(), {}, SyncMode.FULL),
@@ -28,18 +29,25 @@ CASES: dict[str, tuple[int, TrainTopology, dict[str, Any], SyncMode]] = {
     "a copy on every rank": (2, TrainTopology(shard_size=1), {}, SyncMode.FULL),
     "shared matrices": (4, TrainTopology(tp_size=2), {}, SyncMode.FULL),
     "shared sequences": (2, TrainTopology(sp_size=2), {}, SyncMode.FULL),
+    "experts": (2, TrainTopology(ep_size=2), {}, SyncMode.FULL),
+    "experts, cut again": (4, TrainTopology(ep_size=2), {}, SyncMode.FULL),
     "adapters": (2, TrainTopology(), {"lora": LORA}, SyncMode.ADAPTER),
     "merged": (2, TrainTopology(), {"lora": LORA}, SyncMode.FULL),
 }
 SENDERS = {"merged": 0, "one rank": 1, "a copy on every rank": 1, "four ranks": 4}
 """Ranks that send something by themselves, where it is not two."""
-GATHERED = {"merged", "shared matrices"}
+GATHERED = {"merged", "shared matrices", "experts, cut again"}
 
 
 @pytest.fixture(scope="module")
 def four_ranks() -> Iterator[Ranks]:
     with Ranks(4) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def mixture(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(copy_of(tiny_model_dir, tmp_path_factory.mktemp("mixture"), "qwen3_moe", **SHAPE))
 
 
 def sends(
@@ -66,9 +74,11 @@ def sends(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_parts_of_all_ranks_are_the_weights(four_ranks: Ranks, tiny_model_dir: Path, case: str):
+def test_the_parts_of_all_ranks_are_the_weights(
+    four_ranks: Ranks, tiny_model_dir: Path, mixture: str, case: str
+):
     num_ranks, topology, options, mode = CASES[case]
-    setup = Setup(str(tiny_model_dir), **options)
+    setup = Setup(mixture if "experts" in case else str(tiny_model_dir), **options)
     said = four_ranks.run(num_ranks, sends, topology, setup, mode)
     _, others, whole = said[0]
     parts = [part for own, _, _ in said for part in own]
