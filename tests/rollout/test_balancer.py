@@ -36,7 +36,7 @@ class Standing:
         self.may_answer.set()
         self.status, self.room = 200, LENGTH
         self.process: str | None = "first"
-        self.fails_after = LENGTH
+        self.fails_after, self.finish = LENGTH, "length"
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -58,7 +58,7 @@ class Standing:
                     fails = len(outer.asked) > outer.fails_after
                     self._say(
                         500 if fails else outer.status,
-                        {"choices": [choice(body, i) for i in range(body["n"])]},
+                        {"choices": [choice(body, i, outer.finish) for i in range(body["n"])]},
                     )
                     return
                 if self.path == "/collective_rpc":
@@ -91,11 +91,11 @@ class Standing:
         self._server.server_close()
 
 
-def choice(body: dict[str, Any], index: int) -> dict[str, Any]:
+def choice(body: dict[str, Any], index: int, finish: str) -> dict[str, Any]:
     return {
         "index": index,
         "token_ids": [body["prompt"][0], index],
-        "finish_reason": "length",
+        "finish_reason": finish,
         "stop_reason": None,
         "logprobs": {"token_logprobs": [-0.5, -0.25]},
     }
@@ -232,15 +232,18 @@ def test_new_weights_are_told_of_no_context(servers: Start, balanced: Over):
     assert len(running[1].asked) == 2, "it was sent on to the server that had read it"
 
 
-@pytest.mark.parametrize("how", ["answers 500", "is gone"])
+@pytest.mark.parametrize("how", ["answers 500", "is gone", "gives up"])
 def test_what_a_failing_server_was_asked_goes_to_the_others(
     servers: Start, balanced: Over, caplog: pytest.LogCaptureFixture, how: str
 ):
     running = servers(3)
     over = balanced(running)
+    if how == "gives up":
+        running[1].finish = "abort"  # with the tokens so far
+    else:
+        running[1].status = 500
     if how == "is gone":
         running[1].close()
-    running[1].status = 500
     prompts = [prompt(first) for first in range(1, 31)]
     assert ask(over, prompts) == expected(prompts)
     assert caplog.text.count("the others sample in its place") == 1

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rl_core.distributed.servers.server_sampler import ServerSampler
+from rl_core.errors import WorkerError
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding.decode import decode
 from rl_core.models.decoding.request import Reply, Request, Sampling, StopReason
@@ -214,10 +215,16 @@ def test_each_token_has_the_log_probability_of_its_weights(
         assert reply.log_probs == pytest.approx(expected, abs=2e-4)
 
 
-def test_an_answer_without_a_token_ends_the_rollout(server: Server, prompts: list[list[int]]):
-    class Mute(Server):
+@pytest.mark.parametrize("length", [0, PIECE - 1])
+@pytest.mark.parametrize("enough", [None, 1])
+def test_an_answer_that_ends_for_no_reason_ends_the_rollout(
+    server: Server, prompts: list[list[int]], length: int, enough: int | None
+):
+    class Short(Server):
         def call(self, method: str, prompts: Sequence[Prompt], *chosen: Any) -> list[Drawn]:
-            return [Drawn([], [], ended=False)] * sum(one.num_replies for one in prompts)
+            one = Drawn([7] * length, [-1.0] * length, ended=False)
+            return [one] * sum(prompt.num_replies for prompt in prompts)
 
-    with pytest.raises(AssertionError, match="without a token"):
-        sampler(Mute(server.policy))(asked(prompts), 1)
+    number = NEW_TOKENS if enough is None else PIECE
+    with pytest.raises(WorkerError, match=f"after {length} of {number} tokens without saying why"):
+        sampler(Short(server.policy))(asked(prompts), enough)

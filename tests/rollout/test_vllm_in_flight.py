@@ -45,7 +45,7 @@ def test_each_token_is_of_the_weights_that_it_names(model_dir: Path, tmp_path: P
 
 def test_groups_go_on_in_the_next_step(model_dir: Path):
     prompts = len(ITEMS) // 2
-    rollout = {"extra_prompts": 2, "carry_over": 1, "tokens_per_request": 4}
+    rollout = {"extra_prompts": 2, "carry_over": 1, "tokens_per_request": 4, "top_k": 30}
     training = {"steps_per_iteration": 3, "prompts_per_step": prompts}
     given = settings(model_dir, rollout, algorithm=CORRECTED, training=training)
     with built(TextTrainer(given, given.model.path, ITEMS)) as trainer:

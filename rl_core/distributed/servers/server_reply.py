@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_core.errors import WorkerError
 from rl_core.models.decoding.continuous.renewal import begun_reply
 from rl_core.models.decoding.request import Request, Sampling, StopReason
 from rl_core.models.decoding.stop_strings import TextOf
@@ -22,38 +23,53 @@ class ServerReply:
     """A reply to a request, which may have been begun, as far as it has come.
 
     Args: seed: of its random numbers. sampling: how tokens are drawn. text_of: text of a reply's
-    tokens.
+    tokens. piece: most tokens of an answer; None asks for all at once.
     """
 
-    def __init__(self, request: Request, seed: int, sampling: Sampling, text_of: TextOf) -> None:
-        self.request, self.sampling, self._text_of = request, sampling, text_of
+    def __init__(
+        self,
+        request: Request,
+        seed: int,
+        sampling: Sampling,
+        text_of: TextOf,
+        piece: int | None = None,
+    ) -> None:
+        self.request, self.sampling, self._text_of, self._piece = request, sampling, text_of, piece
         self._seed, self._limit = seed, sampling.limit(request)
         self._steps: list[StepSupport | None] = []
         self.reply = begun_reply(request, sampling.cut_off(self._limit))
 
-    def prompt(self, num_replies: int, most: int | None) -> Prompt:
+    @property
+    def _num_asked(self) -> int:
+        """Number of tokens of the next answer, if nothing ends it."""
+        left = self._limit - len(self.reply.token_ids)
+        return left if self._piece is None else min(left, self._piece)
+
+    def prompt(self, num_replies: int) -> Prompt:
         """Return what a server is asked: to go on after the prompt and the reply so far.
 
-        Args: num_replies: this one and those after it, whose seeds count up from its own. most:
-        longest answer in tokens; None asks for all that is left.
+        Args: num_replies: this one and those after it, whose seeds count up from its own.
         """
         request, so_far = self.request, self.reply.token_ids
         stop = () if request.stop is None else request.stop.strings
         pictures = () if request.media is None else request.media.pictures
         assert pictures or request.media is None, "the pictures were not kept"
-        left = self._limit - len(so_far)
-        length = left if most is None else min(left, most)
         seed = (self._seed + STRIDE * len(so_far)) % SEEDS
-        return Prompt(request.token_ids + so_far, num_replies, length, seed, stop, pictures)
+        context = request.token_ids + so_far
+        return Prompt(context, num_replies, self._num_asked, seed, stop, pictures)
 
     def add(self, drawn: Drawn, version: int | None) -> bool:
         """Append a server's answer, up to where the project's own engines end the reply.
 
         Args: version: number of the weights that drew it, if replies say it. Returns: True if the
-        reply goes on.
+        reply goes on. Raises: WorkerError when nothing tells why the answer ended.
         """
-        reply, before = self.reply, len(self.reply.token_ids)
-        assert drawn.token_ids or drawn.ended, "a server answered without a token"
+        reply, before, asked = self.reply, len(self.reply.token_ids), self._num_asked
+        if not drawn.ended and not drawn.stopped and len(drawn.token_ids) != asked:
+            raise WorkerError(
+                f"an inference server ended a reply after {len(drawn.token_ids)} of {asked} tokens "
+                "without saying why"
+            )
         reply.token_ids = reply.token_ids + drawn.token_ids
         length, at_least = len(reply.token_ids), self.sampling.choice.min_new_tokens
         if drawn.ended:

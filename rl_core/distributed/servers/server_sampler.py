@@ -53,19 +53,19 @@ class ServerSampler:
         drawn_seeds = torch.randint(
             SEEDS, (len(requests),), generator=self.generator, device=device
         ).tolist()
+        piece = None if enough is None and self.renewal is None else self.piece
         under_way: list[ServerReply] = []
         for request, drawn_seed in zip(requests, drawn_seeds, strict=True):
             seed = drawn_seed if request.seed is None else request.seed
             for index in range(request.num_replies):
                 # As vLLM counts up the seeds of siblings.
-                one = ServerReply(request, seed + index, self.sampling, self.text_of)
-                under_way.append(one)
+                given = request, seed + index, self.sampling, self.text_of, piece
+                under_way.append(ServerReply(*given))
         replies = [one.reply for one in under_way]
         first_to_end = FirstToEnd(requests, enough)
         rows, sizes = list(range(len(replies))), [one.num_replies for one in requests]
-        piece = None if enough is None and self.renewal is None else self.piece
         while rows:
-            drawn = self._ask([under_way[row] for row in rows], sizes, piece)
+            drawn = self._ask([under_way[row] for row in rows], sizes)
             staying = []
             for place, (row, one) in enumerate(zip(rows, drawn, strict=True)):
                 if under_way[row].add(one, self._version):
@@ -88,14 +88,12 @@ class ServerSampler:
     def _version(self) -> int | None:
         return self.sampling.version if self.renewal is None else self.renewal.version
 
-    def _ask(
-        self, replies: Sequence[ServerReply], sizes: Sequence[int], piece: int | None
-    ) -> list[Drawn]:
+    def _ask(self, replies: Sequence[ServerReply], sizes: Sequence[int]) -> list[Drawn]:
         """Return an answer for each reply. Args: sizes: of the groups of siblings, in order, each
         of which is one request."""
         prompts, place = list[Prompt](), 0
         for size in sizes:
-            prompts.append(replies[place].prompt(size, piece))
+            prompts.append(replies[place].prompt(size))
             place += size
         return self.server.call("generate", prompts, *_chosen(self.sampling, replies[0]))
 
@@ -120,7 +118,7 @@ class ServerAnswers:
             request, number = arrival.request, next(self._numbers)
             assert request.num_replies == 1 and request.seed is not None
             reply = ServerReply(request, request.seed, self._sampling, self._text_of)
-            came[number] = reply.prompt(1, None)
+            came[number] = reply.prompt(1)
             self._asked[number] = arrival, reply
         if came:
             self._server.call("put", came, *_chosen(self._sampling))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_core.errors import RecipeError
+from rl_core.errors import RecipeError, Unreachable
 from rl_core.rollout.servers.served import Served
 from rl_core.rollout.vllm_process.server import Drawn, Prompt
 from schemas.sections.sampling import SamplingConfig
@@ -65,6 +65,9 @@ class ServedVllm(Served):
             "spaces_between_special_tokens": False,
         }
         said = sorted(self.post("/v1/completions", body)["choices"], key=lambda one: one["index"])
+        for one in said:
+            if one["finish_reason"] not in ("stop", "length"):
+                raise Unreachable(f"{self.url} gave up a request: {one['finish_reason']}")
         drawn = [_drawn(one) for one in said]
         return drawn if temperature else drawn * prompt.num_replies
 
