@@ -116,11 +116,11 @@ class WeightSync:
         held, num_compared = self._held()
         if held == version:
             return SyncReport(version, 0, 0, 0, time.perf_counter() - start)
-        weights, expected = self._begin(version, held)
+        expected = self._begin(held)
         if self.config.transport is SyncTransport.SHARDS:
             num_buckets, num_bytes = self._send_shards(version, expected)
         else:
-            num_buckets, num_bytes = self._send(weights)
+            num_buckets, num_bytes = self._send(self._weights(version, expected))
         # Before anything on the sending rank alone may fail: a rank that is gone would be waited
         # for.
         asked = self._asked(version) if num_compared < NUM_COMPARED else None
@@ -145,9 +145,9 @@ class WeightSync:
         held, num_compared = self._held()
         if held == version:
             return Offer(version)
-        weights, expected = self._begin(version, held)
+        expected = self._begin(held)
         buckets, num_bytes = [], 0
-        for bucket in self._buckets(weights):
+        for bucket in self._buckets(self._weights(version, expected)):
             values = DataProto.from_dict({WIRE: bucket.values_N.cpu()})
             buckets.append((bucket.pieces, put(values)))
             num_bytes += bucket.values_N.nbytes
@@ -174,18 +174,20 @@ class WeightSync:
         self.rollout, self._transport, self._synced = rollout, None, None
         self._shards = None
 
-    def _begin(
-        self, version: WeightVersion, held: WeightVersion | None
-    ) -> tuple[Iterator[Named], dict[str, Checksum]]:
-        """Return the weights to send, and the checksums that fill up as they are read. Args: held:
-        version that the engine holds."""
+    def _begin(self, held: WeightVersion | None) -> dict[str, Checksum]:
+        """Begin a sync. Args: held: version that the engine holds. Returns: the checksums so far,
+        those of what the engine loaded by itself."""
         expected = {} if held is not None else self._kept_checksums()
         if held is None and self._sent is not None:
             self._sent.forget()
         self._synced = None
         self._weight_bytes = 0
+        return expected
+
+    def _weights(self, version: WeightVersion, expected: dict[str, Checksum]) -> Iterator[Named]:
+        """Return the weights to send. Args: expected: gets their checksums as they are read."""
         weights = sent_weights(self.backend, self.mode, self._coarsest, averaged=version.averaged)
-        return self._on_wire(weights, expected), expected
+        return self._on_wire(weights, expected)
 
     def _held(self) -> tuple[WeightVersion | None, int]:
         """Return the version that the engine holds, and the number of comparisons, from the one

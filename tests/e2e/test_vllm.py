@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rl_core.runs.rollouts.orders import orders_of
+from tests.command import rl_train
 from tests.e2e.conftest import undisturbed_run
 from tests.e2e.outcomes import logged_metrics
 from tests.rollout.test_vllm_pictures import LookAgainEnv
@@ -49,6 +51,24 @@ def test_a_recipe_trains_on_what_vllm_samples(tmp_path: Path, way: str) -> None:
     ):
         assert len(metrics[name]) == num_trained
         assert all(0.0 < value < tolerance for value in metrics[name]), (name, metrics[name])
+
+
+def test_replies_of_a_recipe_go_on_with_newer_weights(tmp_path: Path) -> None:
+    ahead = ("rollout.steps_ahead=2", "rollout.in_flight=true", "rollout.tokens_per_request=2")
+    longer = ("rollout.max_new_tokens=24", "training.steps_per_iteration=4")
+    corrected = "algorithm.correction={level: token, upper: 2.0}"
+    given = (*VLLM, *WAYS["one device"], *ahead, *longer, corrected)
+    with undisturbed_run(Path("smoke/text"), tmp_path, *given):
+        metrics = logged_metrics(tmp_path)
+        (run,) = (tmp_path / "runs").glob("smoke-text-*")
+        assert orders_of(run), "no rollout took newer weights"
+    assert max(metrics["staleness_max"]) <= 2
+    # Tokens of one reply are of several versions.
+    assert any(age % 1 for age in metrics["staleness_mean"])
+    copy = str(tmp_path / "again")
+    again = rl_train(tmp_path, "reproduce", "rl-train-smoke-text", "1", "--to", copy, "--run")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "the weights are the same, bit for bit" in again.stdout
 
 
 def test_a_recipe_with_pictures_trains_on_what_vllm_sees(
