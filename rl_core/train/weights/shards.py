@@ -65,11 +65,18 @@ def other_weights(
 
 
 def is_cut_by_rows(held: Tensor) -> bool:
-    """Return True if ranks hold blocks of rows of a tensor, and nothing cuts it otherwise."""
+    """Return True if ranks hold blocks of rows of a tensor, or all of them, and nothing cuts it
+    otherwise."""
     if not isinstance(held, DTensor):
         return False
+    sizes = held.device_mesh.shape
+    cuts = [
+        placement
+        for placement, size in zip(held.placements, sizes, strict=True)
+        if size > 1 and not isinstance(placement, Replicate)
+    ]
     # Of several cuts of the same rows, the order of blocks is not that of ranks.
-    return [one for one in held.placements if not isinstance(one, Replicate)] == [Shard(0)]
+    return not cuts or cuts == [Shard(0)]
 
 
 def _rows(held: Tensor) -> tuple[int, Tensor]:

@@ -34,7 +34,13 @@ CASES: dict[str, tuple[int, TrainTopology, dict[str, Any], SyncMode]] = {
     "adapters": (2, TrainTopology(), {"lora": LORA}, SyncMode.ADAPTER),
     "merged": (2, TrainTopology(), {"lora": LORA}, SyncMode.FULL),
 }
-SENDERS = {"merged": 0, "one rank": 1, "a copy on every rank": 1, "four ranks": 4}
+SENDERS = {
+    "merged": 0,
+    "one rank": 1,
+    "a copy on every rank": 1,
+    "four ranks": 4,
+    "experts, cut again": 4,
+}
 """Ranks that send something by themselves, where it is not two."""
 GATHERED = {"merged", "shared matrices", "experts, cut again"}
 
