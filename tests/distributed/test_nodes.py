@@ -1,7 +1,9 @@
 """What is said of a cluster before a run starts on it."""
 
 import socket
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +30,28 @@ def test_an_address_that_no_driver_can_use_is_told_at_once():
             check_driver(f"127.0.0.1:{port}")
     with pytest.raises(Unreachable, match=r"no Ray cluster answers at 127\.0\.0\.1:"):
         check_driver(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["raylet", "--gcs-address=10.0.0.1:6379"], True),
+        (["raylet", "--gcs-address=10.0.0.1:6380"], False),
+        ([], False),  # it has ended
+        (None, True),  # another user's
+    ],
+)
+def test_a_node_of_the_cluster_is_known_by_its_raylet(
+    monkeypatch: pytest.MonkeyPatch, options: list[str] | None, found: bool
+):
+    raylet = SimpleNamespace(info={"name": "raylet", "cmdline": options})
+    monkeypatch.setattr("psutil.process_iter", lambda fields: [raylet])
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        named = [one.replace("6379", str(port)) for one in options or []]
+        raylet.info["cmdline"] = None if options is None else named
+        with nullcontext() if found else pytest.raises(ServiceError, match="is no node"):
+            check_driver(f"127.0.0.1:{port}")
 
 
 def other(here: NodeReport, **changes: object) -> dict[str, NodeReport]:

@@ -54,8 +54,11 @@ def _has_raylet(port: str | None) -> bool:
     for process in psutil.process_iter(["name", "cmdline"]):
         if process.info["name"] != "raylet":
             continue
-        options = process.info["cmdline"] or []
+        options = process.info["cmdline"]
+        if options is None:
+            return True  # another user's: nothing speaks against it
+        # One that has ended, and waits to be taken note of, has no options.
         named = [one.partition("=")[2] for one in options if one.startswith("--gcs-address=")]
-        if port is None or not named or named[0].endswith(f":{port}"):
+        if named and (port is None or named[0].endswith(f":{port}")):
             return True
     return False
