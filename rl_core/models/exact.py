@@ -89,7 +89,8 @@ def weights_at_hand(model: nn.Module) -> Iterator[None]:
     for module in model.modules():
         if isinstance(module, nn.Linear) and "forward" in vars(module):
             layers.append(module)
-    can_pack = torch.backends.mkldnn.is_available()
+    # Without AVX-512 oneDNN packs no bfloat16, and products take the weights as they are.
+    can_pack = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     try:
         for layer in layers:
             if layer.forward.keywords["in_float32"]:  # type: ignore[attr-defined]
