@@ -35,8 +35,8 @@ def test_an_address_that_no_driver_can_use_is_told_at_once():
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        (["raylet", "--gcs-address=10.0.0.1:6379"], True),
-        (["raylet", "--gcs-address=10.0.0.1:6380"], False),
+        (["raylet", "--gcs-address=10.0.0.1:{port}"], True),
+        (["raylet", "--gcs-address=10.0.0.1:1"], False),
         ([], False),  # it has ended
         (None, True),  # another user's
     ],
@@ -44,12 +44,11 @@ def test_an_address_that_no_driver_can_use_is_told_at_once():
 def test_a_node_of_the_cluster_is_known_by_its_raylet(
     monkeypatch: pytest.MonkeyPatch, options: list[str] | None, found: bool
 ):
-    raylet = SimpleNamespace(info={"name": "raylet", "cmdline": options})
-    monkeypatch.setattr("psutil.process_iter", lambda fields: [raylet])
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        named = [one.replace("6379", str(port)) for one in options or []]
-        raylet.info["cmdline"] = None if options is None else named
+        said = None if options is None else [option.format(port=port) for option in options]
+        raylet = SimpleNamespace(info={"name": "raylet", "cmdline": said})
+        monkeypatch.setattr("psutil.process_iter", lambda fields: [raylet])
         with nullcontext() if found else pytest.raises(ServiceError, match="is no node"):
             check_driver(f"127.0.0.1:{port}")
 

@@ -4,6 +4,7 @@ the batch."""
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -83,6 +84,14 @@ def sampled_and_trained(
     return [log_probs for _, _, log_probs in rows], trained, norms
 
 
+def unpacked(
+    rank_info: RankInfo, model_dir: str
+) -> tuple[list[list[float]], list[list[float]], list[float]]:
+    """What `sampled_and_trained` returns for exact bfloat16 on a processor without AVX-512."""
+    with mock.patch.object(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False):
+        return sampled_and_trained(rank_info, model_dir, "bfloat16", None, exact=True)
+
+
 @pytest.mark.parametrize("param_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, alpha=8)], ids=["full", "lora"])
 def test_the_trainer_says_the_bits_that_the_engine_said(
@@ -97,6 +106,11 @@ def test_the_trainer_says_the_bits_that_the_engine_said(
     if param_dtype == "float32":
         assert norms == pytest.approx(usual, rel=1e-3)
     assert len(norms) == len(usual)
+
+
+def test_it_says_them_where_weights_cannot_be_packed(ranks: Ranks, tiny_model_dir: Path) -> None:
+    engine, trainer, _ = ranks.run(1, unpacked, str(tiny_model_dir))[0]
+    assert engine == trainer
 
 
 def test_without_it_they_differ_in_bfloat16_by_rounding(ranks: Ranks, tiny_model_dir: Path) -> None:

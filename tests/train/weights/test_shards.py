@@ -28,9 +28,11 @@ CASES: dict[str, tuple[int, TrainTopology, dict[str, Any], SyncMode]] = {
     "two copies of two ranks": (4, TrainTopology(shard_size=2), {}, SyncMode.FULL),
     "a copy on every rank": (2, TrainTopology(shard_size=1), {}, SyncMode.FULL),
     "shared matrices": (4, TrainTopology(tp_size=2), {}, SyncMode.FULL),
+    "shared matrices, not cut again": (2, TrainTopology(tp_size=2), {}, SyncMode.FULL),
     "shared sequences": (2, TrainTopology(sp_size=2), {}, SyncMode.FULL),
     "experts": (2, TrainTopology(ep_size=2), {}, SyncMode.FULL),
     "experts, cut again": (4, TrainTopology(ep_size=2), {}, SyncMode.FULL),
+    "experts, two copies": (4, TrainTopology(ep_size=2, shard_size=2), {}, SyncMode.FULL),
     "adapters": (2, TrainTopology(), {"lora": LORA}, SyncMode.ADAPTER),
     "merged": (2, TrainTopology(), {"lora": LORA}, SyncMode.FULL),
 }
@@ -42,7 +44,12 @@ SENDERS = {
     "experts, cut again": 4,
 }
 """Ranks that send something by themselves, where it is not two."""
-GATHERED = {"merged", "shared matrices", "experts, cut again"}
+GATHERED = {
+    "merged",
+    "shared matrices",
+    "shared matrices, not cut again",
+    "experts, cut again",
+}
 
 
 @pytest.fixture(scope="module")
