@@ -26,6 +26,7 @@ from pathlib import Path
 
 from rl_core.data.store.atomic import disk_errors
 from rl_core.errors import ModelError
+from rl_core.kernels import widen_products
 from rl_core.runtime.registry import nearest
 
 PREFIX = "embedded:"
@@ -100,6 +101,7 @@ def materialise(name: str, models_dir: Path) -> Path:
 
 
 def _warm_up(name: str, out: Path) -> None:
+    widen_products()
     importlib.import_module(_WARM_UPS[name][0]).build(out)
 
 

@@ -1,5 +1,5 @@
-"""Matrix products of bfloat16 tensors on CPUs without bfloat16 instructions: computed in float32
-and rounded once.
+"""Matrix products, attention and convolutions of bfloat16 tensors on CPUs without bfloat16
+instructions: computed in float32 and rounded once.
 
 On such CPUs torch's own bfloat16 products take several times as long as float32 ones. Only the
 products change: saved and returned tensors stay in bfloat16.
@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PRODUCTS = ("mm", "mm.out", "addmm", "bmm", "baddbmm")
-"""Operators that compute the products of layers, attention and their gradients."""
+PRODUCTS = (
+    *("mm", "mm.out", "bmm", "bmm.out"),
+    *("addmm", "addmm.out", "addmm_", "baddbmm", "baddbmm.out", "baddbmm_"),
+    *("convolution", "convolution_backward"),
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+)
+"""Operators that compute the products of layers, attention, convolutions and their gradients, with
+every way to say where the result goes. Of torch's attention only the backward pass is slow in
+bfloat16."""
 _installed: list[torch.library.Library] = []
 """Registered libraries; torch removes a registration when its library object is
 garbage-collected."""
@@ -111,8 +118,8 @@ def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
 
 
 def widen_products() -> bool:
-    """Compute this process's bfloat16 products in float32 from now on. Returns: False if oneDNN has
-    bfloat16 products for this processor, so that nothing changes.
+    """Compute this process's bfloat16 products, attention and convolutions in float32 from now on.
+    Returns: False if oneDNN has bfloat16 products for this processor, so that nothing changes.
 
     `make bench-products` measures the savings.
     """
@@ -130,24 +137,32 @@ def widen_products() -> bool:
     return True
 
 
-def _widened(name: str) -> Callable[..., Tensor]:
+def _widened(name: str) -> Callable[..., Any]:
     import torch
 
-    own = torch.library.get_kernel(f"aten::{name}", "CPU")
+    given, made_new = (
+        torch.library.get_kernel(f"aten::{one}", "CPU")
+        for one in (name, name.removesuffix(".out").removesuffix("_"))
+    )
 
-    def product(
-        keys: torch.DispatchKeySet, *tensors: Tensor, out: Tensor | None = None, **factors: float
-    ) -> Tensor:
-        if tensors[0].dtype is not torch.bfloat16:
-            given = {} if out is None else {"out": out}
-            return own.call_boxed(keys, *tensors, **factors, **given)
-        wide = [tensor.float() for tensor in tensors]
-        if out is None:
-            return own.call_boxed(keys, *wide, **factors).bfloat16()
-        return out.copy_(
-            own.call_boxed(
-                keys, *wide, **factors, out=out.new_empty(out.shape, dtype=torch.float32)
-            )
-        )
+    def product(keys: torch.DispatchKeySet, *values: Any, **named: Any) -> Any:
+        if values[0].dtype is not torch.bfloat16:
+            return given.call_boxed(keys, *values, **named)
+        room = named.pop("out", values[0] if name.endswith("_") else None)
+        wide = {key: _float(value) for key, value in named.items()}
+        made = made_new.call_boxed(keys, *map(_float, values), **wide)
+        if room is not None:
+            return room.resize_(made.shape).copy_(made)
+        if isinstance(made, torch.Tensor):
+            return made.bfloat16()
+        return tuple(None if one is None else one.bfloat16() for one in made)
 
     return product
+
+
+def _float(value: Any) -> Any:
+    """Return a bfloat16 tensor in float32, and everything else as it is."""
+    import torch
+
+    is_narrow = isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16
+    return value.float() if is_narrow else value
