@@ -222,15 +222,9 @@ class VLMPolicy(CausalLMPolicy):
         nothing = sum(_flat(one).sum() for one in features) * 0.0
         return {"inputs_embeds": model.get_input_embeddings()(input_ids_BL) + nothing}
 
-    def enable_packing(self) -> None:
-        """Refuse packing, since the positions of images belong to rows.
-
-        Raises: ModelError, always.
-        """
-        raise ModelError(
-            "placement.max_tokens_per_micro_batch: rows of a vision-language model are not "
-            "packed; unset it and use placement.micro_batch_size"
-        )
+    def why_no_packing(self) -> str | None:
+        """Return the reason, always: the positions of images belong to rows."""
+        return "the positions of pictures belong to rows"
 
     def why_no_prompt_sharing(self) -> str | None:
         """Return the reason, always: the positions of images belong to rows."""

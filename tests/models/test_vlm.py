@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import pad_rows
+from rl_core.errors import ModelError
 from rl_core.models.adapters.lora import inject_lora
 from rl_core.models.causal_lm import blocks
+from rl_core.models.checks.paths import Path as Way
 from rl_core.models.decoding.decode import decode, positions_of
 from rl_core.models.decoding.request import Reply, Request, Sampling
 from rl_core.models.family import load_policy
@@ -211,6 +213,11 @@ def test_a_saved_model_loads_as_the_same_policy(kind: str, tmp_path: Path):
     policy.language_model.save_pretrained(tmp_path)
     loaded = load_policy(str(tmp_path), ModelConfig(path=str(tmp_path))).eval()
     assert isinstance(loaded, VLMPolicy) and loaded.frozen == (ModelPart.VISION_TOWER,)
+    # What the class never does is no finding about the model at hand.
+    assert loaded.paths is not None and Way.PACKED in loaded.paths.closed
+    assert not loaded.paths.refused
+    with pytest.raises(ModelError, match=r"cannot be packed .*unset it"):
+        loaded.enable_packing()
     requests = requests_of(kind, [1])
     with torch.no_grad():
         replies = sample(policy, requests)
