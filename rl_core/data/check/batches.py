@@ -1,16 +1,19 @@
 """Rows in batches of bounded size, each checked against its contract, for preparation and
 validation."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rl_core.data.check.columns import suspicious_rows
 from rl_core.data.check.contracts import contract_of
 from rl_core.data.check.trials import RowTrials, Tried
 from rl_core.data.overlap.found import Overlaps
-from rl_core.data.read.files.text_files import RawValue
-from rl_core.data.read.readers import normalise, raw_values
+from rl_core.data.read.files.parquet_files import batch_values, record_batches
+from rl_core.data.read.files.text_files import OnBadLine, RawValue
+from rl_core.data.read.formats import PARQUET, format_of
+from rl_core.data.read.readers import check_file, normalise, raw_values
 from rl_core.data.read.unpaired_rows import paired
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
@@ -18,8 +21,14 @@ from schemas.rows.contract import SchemaName
 from schemas.rows.conversation_rows import conversation_row
 from schemas.rows.ground_truth import AllowedEnvClasses
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 BATCH_ROWS = 4096
 BATCH_BYTES = 32 * 2**20
+Screen = Callable[["pa.RecordBatch"], list[int]]
+"""Function that returns the places of the rows of an Arrow batch that only their contract can
+judge."""
 
 
 @dataclass
@@ -29,6 +38,8 @@ class Batch:
     numbers: list[int] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
+    doubtful: set[int] = field(default_factory=set)
+    """Numbers of the rows that their contract has yet to judge."""
 
     @property
     def num_rows(self) -> int:
@@ -83,12 +94,25 @@ def checked_batches(
     """
     contract = contract_of(schema, path, allowed_env_classes, default_env_class)
     converses = schema is SchemaName.CONVERSATION
+
+    def screen(batch: "pa.RecordBatch") -> list[int]:
+        return suspicious_rows(batch, allowed_env_classes, default_env_class, prompt_key)
+
+    is_screened = schema is SchemaName.PROMPT and format_of(Path(path)) == PARQUET
     num_seen = 0
-    for batch in raw_batches(path, prompt_key):
+    for batch in raw_batches(path, prompt_key, screen=screen if is_screened else None):
         batch.rows = [
             _as_object(row) if converses else normalise(row, prompt_key) for row in batch.rows
         ]
-        batch.rejections += contract.validate(batch.rows, file=str(path), row_numbers=batch.numbers)
+        batch.rejections += contract.validate(
+            [
+                row
+                for number, row in zip(batch.numbers, batch.rows, strict=True)
+                if number in batch.doubtful
+            ],
+            file=str(path),
+            row_numbers=[number for number in batch.numbers if number in batch.doubtful],
+        )
         if converses:
             bad = batch.rejected_numbers
             batch.rows = [
@@ -113,12 +137,17 @@ def _as_object(value: Any) -> dict[str, Any]:
 
 
 def raw_batches(
-    path: Path | str, prompt_key: str = "prompt", *, pairs: bool = False
+    path: Path | str,
+    prompt_key: str = "prompt",
+    *,
+    pairs: bool = False,
+    screen: Screen | None = None,
 ) -> Iterator[Batch]:
     """Yield the raw values of a file in batches of at most `BATCH_ROWS` rows and about
     `BATCH_BYTES` bytes.
 
-    Args: pairs: the rows are pairs, or answers that may be paired.
+    Args: pairs: the rows are pairs, or answers that may be paired. screen: applied to a Parquet
+    file; the rows it finds good are not `doubtful`.
     """
     bad_lines: list[Rejection] = []
 
@@ -127,7 +156,10 @@ def raw_batches(
         bad_lines.append(unreadable(str(path), number, reason))
 
     batch, size = Batch(), 0
-    values = raw_values(path, prompt_key=prompt_key, on_bad_line=on_bad_line)
+    if screen is None:
+        values = raw_values(path, prompt_key=prompt_key, on_bad_line=on_bad_line)
+    else:
+        values = _screened(check_file(path), screen, on_bad_line)
     for raw in paired(values, str(Path(path).expanduser()), on_bad_line) if pairs else values:
         _add(batch, raw)
         size += raw.num_bytes
@@ -141,9 +173,21 @@ def raw_batches(
         yield batch
 
 
+def _screened(file: Path, screen: Screen, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+    """Yield the rows of a Parquet file, those that the screen finds good as such."""
+    first = 1
+    for batch in record_batches(file):
+        doubtful = {first + place for place in screen(batch)}
+        for raw in batch_values(batch, first, file, on_bad_line):
+            yield raw._replace(is_doubtful=raw.number in doubtful)
+        first += batch.num_rows
+
+
 def _add(batch: Batch, raw: RawValue) -> None:
     batch.numbers.append(raw.number)
     batch.rows.append(raw.value)
+    if raw.is_doubtful:
+        batch.doubtful.add(raw.number)
 
 
 def unreadable(file: str, row: int, reason: str) -> Rejection:

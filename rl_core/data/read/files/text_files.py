@@ -42,6 +42,8 @@ class RawValue(NamedTuple):
     value: Any
     num_bytes: int
     """Approximate size of the row in memory."""
+    is_doubtful: bool = True
+    """False if a look at whole columns has found the row good."""
 
 
 def read_txt(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
