@@ -8,7 +8,7 @@ determined by the given random generator. An answer comes with the notes that le
 import io
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -130,19 +130,31 @@ def _shapes(pen: "Pen", rng: random.Random) -> tuple[list[str], list[Question]]:
         cells[place] = f"{colour} {shape}"
         _shape(pen, rng, _corner(rng, place), colour, shape)
     colour, shape = rng.choice(things)[0], rng.choice(things)[1]
-    notes = " ".join(f"{hue} {name}" for hue, name in things)
-    counts = Counter(hue for hue, _ in things) + Counter(name for _, name in things)
+    hues, names = [hue for hue, _ in things], [name for _, name in things]
+    counts = Counter(hues) + Counter(names)
     questions = [
-        Question(f"How many shapes are {colour}?", str(counts[colour]), notes),
-        Question(f"How many {shape}s are there?", str(counts[shape]), notes),
-        Question("How many shapes are there?", str(len(things)), notes),
+        Question(f"How many shapes are {colour}?", str(counts[colour]), _tally(hues, {colour})),
+        Question(f"How many {shape}s are there?", str(counts[shape]), _tally(names, {shape})),
+        Question("How many shapes are there?", str(len(things)), _tally(names, set(SHAPES))),
     ]
     lone = [name for name in SHAPES if counts[name] == 1]
     if lone:
         asked = rng.choice(lone)
         hue = next(hue for hue, name in things if name == asked)
+        notes = " ".join(f"{hue} {name}" for hue, name in things)
         questions.append(Question(f"What colour is the {asked}?", hue, notes))
     return cells, questions
+
+
+def _tally(seen: Sequence[str], counted: Set[str]) -> str:
+    """Return notes that name what was seen, with the running count after each that is counted."""
+    notes, count = [], 0
+    for name in seen:
+        notes.append(name)
+        if name in counted:
+            count += 1
+            notes.append(str(count))
+    return " ".join(notes)
 
 
 def _shape(

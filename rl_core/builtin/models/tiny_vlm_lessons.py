@@ -75,10 +75,13 @@ def answering_loss(
     features: Tensor,
     rows: Sequence[tuple[int, Question]],
     taught: Sequence[str],
+    *,
+    answer_weight: float = 1.0,
 ) -> Tensor:
     """Return the mean cross-entropy of the replies' tokens.
 
-    Args: rows: questions, each with the index of its picture in `features`.
+    Args: rows: questions, each with the index of its picture in `features`. answer_weight: weight
+    of an answer's tokens beside those of its notes.
     """
     from rl_core.data_proto import pad_rows
 
@@ -86,17 +89,23 @@ def answering_loss(
     prompts = [tokenizer.encode(prompt_of(processor, question.text)) for _, question in rows]
     replies = [tokenizer.encode(reply) for reply in taught]
     whole = [torch.tensor(prompt + reply) for prompt, reply in zip(prompts, replies, strict=True)]
-    said = [
-        torch.tensor([0] * len(prompt) + [1] * len(reply))
-        for prompt, reply in zip(prompts, replies, strict=True)
-    ]
-    ids_BL, said_BL = pad_rows(whole, tokenizer.pad_token_id), pad_rows(said, 0)
+    thought = tokenizer.convert_tokens_to_ids("</think>")
+    weights = []
+    for prompt, reply in zip(prompts, replies, strict=True):
+        num_notes = reply.index(thought) + 1
+        parts = (0.0, len(prompt)), (1.0, num_notes), (answer_weight, len(reply) - num_notes)
+        weights.append(torch.cat([torch.full((length,), weight) for weight, length in parts]))
+    ids_BL, weights_BL = pad_rows(whole, tokenizer.pad_token_id), pad_rows(weights, 0.0)
     shown = features[torch.tensor([owner for owner, _ in rows])]
     embeds = model.get_input_embeddings()(ids_BL)
     embeds = embeds.masked_scatter((ids_BL == model.config.image_token_id)[..., None], shown)
     hidden = model.model.text_model(inputs_embeds=embeds, use_cache=False).last_hidden_state
-    keep = said_BL[:, 1:].bool()
-    return nn.functional.cross_entropy(model.lm_head(hidden[:, :-1][keep]), ids_BL[:, 1:][keep])
+    keep = weights_BL[:, 1:] > 0
+    losses_N = nn.functional.cross_entropy(
+        model.lm_head(hidden[:, :-1][keep]), ids_BL[:, 1:][keep], reduction="none"
+    )
+    weights_N = weights_BL[:, 1:][keep]
+    return (losses_N * weights_N).sum() / weights_N.sum()
 
 
 def features_of(model: Any, processor: Idefics3Processor, images: Sequence[Image]) -> Tensor:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from transformers import Idefics3ForConditionalGeneration, Idefics3Processor
 
 SEE_STEPS, ANSWER_STEPS, GUESS_STEPS = 250, 500, 100
+ANSWER_WEIGHT = 4.0
+"""Weight of an answer's tokens while the model learns to answer. Notes are many and mostly copied
+from the picture; looking the answer up in them is learnt sooner this way."""
 ANSWERED = 0.7
 """Required share of held-out questions with exactly right greedy answers, before the habit."""
 NUM_HELD_OUT = 200
@@ -113,6 +116,7 @@ def learn_to_answer(
         optimizer,
         steps,
         lambda questions, _: [reply_of(question) for question in questions],
+        answer_weight=ANSWER_WEIGHT,
     )
 
 
@@ -121,7 +125,7 @@ def learn_to_guess(
 ) -> None:
     """Train the text model on replies that include guesses."""
     optimizer = WarmUpOptimizer(
-        model, model.model.text_model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1
+        model, model.model.text_model, steps, hidden_rate=0.007, rate=7e-4, floor=0.1
     )
     _teach(model, processor, optimizer, steps, careless_replies)
 
@@ -132,6 +136,8 @@ def _teach(
     optimizer: WarmUpOptimizer,
     steps: int,
     replies: Callable[..., list[str]],
+    *,
+    answer_weight: float = 1.0,
 ) -> None:
     rng = random.Random(f"{SEED} {replies.__name__}")
     for _ in range(steps):
@@ -141,5 +147,6 @@ def _teach(
         rows = ask(pictures, rng)
         taught = replies([question for _, question in rows], rng)
         optimizer.zero_grad()
-        answering_loss(model, processor, features, rows, taught).backward()
+        loss = answering_loss(model, processor, features, rows, taught, answer_weight=answer_weight)
+        loss.backward()
         optimizer.step()
