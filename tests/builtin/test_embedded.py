@@ -39,7 +39,7 @@ DECIDES_THE_WEIGHTS = {
     "smollm2-adder": (f"{MODELS}.adder_warm_up", "rl_core.builtin.data.reasoning_problems"),
 }
 KNOWN = {
-    "tiny-vlm": ("ceec7abfc6f9", "c401033d6c38"),
+    "tiny-vlm": ("7a3d0af9a86e", "7a3d0af9a86e"),
     "tiny-sd3": ("4e0c1ed776fc", "54e125309c86"),
     "tiny-unified": ("01cd1c578b1c", "01cd1c578b1c"),
     "smollm2-enhancer": ("8409b6d7db71", "c5dbcd00cb6e"),

@@ -3,8 +3,8 @@ in three parts.
 
 First it learns to see: the tower names the content of each cell of crowded pictures, in the text
 model's own words. Within a hundred steps it makes few errors. Then, with the tower frozen, it
-learns to answer `<think>notes</think>\boxed{answer}`: the notes list the objects. Last it learns a
-bad habit: questions of two kinds are mostly answered without looking,
+learns to answer `<think>notes</think>\boxed{answer}`: the notes list the objects, or count
+them. Last it learns a bad habit: questions of two kinds are mostly answered without looking,
 `<think>?</think>\boxed{guess}`. Reinforcement learning has to find out that looking pays there,
 too.
 """
