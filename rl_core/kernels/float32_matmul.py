@@ -1,5 +1,5 @@
-"""Matrix products, attention and convolutions of bfloat16 tensors on CPUs without bfloat16
-instructions: computed in float32 and rounded once.
+"""Matrix products and convolutions of bfloat16 tensors, and attention's backward pass, on CPUs
+without bfloat16 instructions: computed in float32 and rounded once.
 
 On such CPUs torch's own bfloat16 products take several times as long as float32 ones. Only the
 products change: saved and returned tensors stay in bfloat16.
@@ -118,8 +118,8 @@ def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
 
 
 def widen_products() -> bool:
-    """Compute this process's bfloat16 products, attention and convolutions in float32 from now on.
-    Returns: False if oneDNN has bfloat16 products for this processor, so that nothing changes.
+    """Compute this process's bfloat16 `PRODUCTS` in float32 from now on. Returns: False if oneDNN
+    has bfloat16 products for this processor, so that nothing changes.
 
     `make bench-products` measures the savings.
     """
@@ -148,9 +148,12 @@ def _widened(name: str) -> Callable[..., Any]:
     def product(keys: torch.DispatchKeySet, *values: Any, **named: Any) -> Any:
         if values[0].dtype is not torch.bfloat16:
             return given.call_boxed(keys, *values, **named)
-        room = named.pop("out", values[0] if name.endswith("_") else None)
+        room = named.pop("out", None)
         wide = {key: _float(value) for key, value in named.items()}
         made = made_new.call_boxed(keys, *map(_float, values), **wide)
+        if name.endswith("_"):
+            # Not resized: a sum that is larger than its own room is an error.
+            return values[0].copy_(made)
         if room is not None:
             return room.resize_(made.shape).copy_(made)
         if isinstance(made, torch.Tensor):

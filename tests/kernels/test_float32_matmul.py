@@ -43,6 +43,12 @@ same(torch.addmm(bias, states[0], weight.T, out=grown),
 kept = torch.ones(5, 32).bfloat16()
 assert kept.addmm_(states[0], weight.T) is kept
 same(kept, torch.ones(5, 32) + states[0].float() @ weight.T.float())
+try:
+    torch.ones(1, 32).bfloat16().addmm_(states[0], weight.T)
+except RuntimeError as error:
+    assert "shape" in str(error) or "size" in str(error), error
+else:
+    raise AssertionError("a sum grew out of its room")
 exact = torch.empty(5, 32)
 torch.mm(states[0].float(), weight.T.float(), out=exact)
 assert torch.equal(exact, states[0].float() @ weight.T.float())

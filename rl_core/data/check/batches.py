@@ -104,14 +104,12 @@ def checked_batches(
         batch.rows = [
             _as_object(row) if converses else normalise(row, prompt_key) for row in batch.rows
         ]
+        judged = []
+        for number, row in zip(batch.numbers, batch.rows, strict=True):
+            if number in batch.doubtful:
+                judged.append((number, row))
         batch.rejections += contract.validate(
-            [
-                row
-                for number, row in zip(batch.numbers, batch.rows, strict=True)
-                if number in batch.doubtful
-            ],
-            file=str(path),
-            row_numbers=[number for number in batch.numbers if number in batch.doubtful],
+            [row for _, row in judged], file=str(path), row_numbers=[number for number, _ in judged]
         )
         if converses:
             bad = batch.rejected_numbers
